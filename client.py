@@ -58,9 +58,9 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, re
 T = TypeVar("T")
 
 MOST_OPENED: Final = 200
-"""Maximum number of results that one `list` call reads, for runs that ended without reporting a final status."""
+"""Maximum number of results that one `list` call reads. It reads a result if a run reported no final status."""
 MOST_COUNTED: Final = 10_000
-"""Maximum number of executions that an agent's statistics include, starting with the newest."""
+"""Maximum number of executions in an agent's statistics. The newest executions are counted."""
 SILENCE_BEFORE_CHECK: Final = 2.0
 """Seconds without an event before the client asks the server whether the run has ended."""
 POLL_INTERVAL: Final = 0.5
@@ -77,7 +77,7 @@ class Streamed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Polled:
-    """The status of a run, queried because the live stream is unavailable."""
+    """The status of a run. The client queries it while the live stream is unavailable."""
 
     status: JsonObject
     why: str
@@ -111,7 +111,7 @@ class LoomClient:
     async def start(
         self, task: str, *, run_id: str | None = None, output: Any = None, **request: Unpack[RunFields]
     ) -> str:
-        """Start a run and return its ID. The other keyword arguments are the request's fields.
+        """Start a run and return its ID. Pass the fields of the request as keyword arguments.
 
         `output` is the type of the answer: a pydantic model, a dataclass, or any other type that pydantic supports.
         Pass the same type to `result` to get the answer as a value of that type.
@@ -185,7 +185,7 @@ class LoomClient:
                     static_summary=asked.task[:200],
                 )
         except WorkflowAlreadyStartedError:
-            raise RunExistsError(f"run {name!r} exists already; choose another id, or watch it") from None
+            raise RunExistsError(f"run {name!r} already exists; choose another id, or watch it") from None
         return name
 
     async def status(self, run_id: str) -> JsonObject:
@@ -247,7 +247,7 @@ class LoomClient:
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
-        """Return all turns of the run so far, read from its history. This call doesn't require a worker."""
+        """Read all turns of the run so far from its history and return them. This call doesn't require a worker."""
         return turns_of(await self._pasts.records(run_id))
 
     async def approve(
@@ -359,7 +359,7 @@ class LoomClient:
         if name in ("approve", "deny") and "call_id" not in given:
             # A Signal would be applied only when a worker runs again. By then, a different call could be the only
             # pending one, and nobody would have reviewed it.
-            raise UnreachableError("no worker answers; name the call, or start a worker with `loom up`")
+            raise UnreachableError("no worker is responding; pass the call's id, or start a worker with `loom up`")
         return await self._signal(run_id, name, given)
 
     async def _signal(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:

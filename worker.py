@@ -58,7 +58,7 @@ STICKY_TIMEOUT: Final = timedelta(seconds=1)
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
 """An activity learns about a cancellation on its next heartbeat, so this interval limits how long an abort takes."""
 EAGER_TOOLS: Final = 10
-"""Maximum number of activities per Workflow Task that this worker starts eagerly, without a server round trip."""
+"""Maximum number of eager activities per Workflow Task. Eager activities start without a server round trip."""
 GRACE: Final = timedelta(seconds=8)
 """Time that running activities have to finish when the worker shuts down."""
 
@@ -72,8 +72,8 @@ class LoomPlugin(SimplePlugin):
     unless you set those options yourself. A worker inherits its client's plugins, so pass the plugin to only one of
     them, preferably the client.
 
-    If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app that the settings
-    name.
+    If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app named in the
+    settings.
 
     Creating a worker raises BadRequest if the app can't be served, or if the client's payload converter doesn't support
     Loom's values.
@@ -139,7 +139,7 @@ class LoomPlugin(SimplePlugin):
 
     @asynccontextmanager
     async def opened(self, worker: Worker) -> AsyncIterator[None]:
-        """Open the worker's resources before you start it.
+        """Open the resources of a worker that hasn't started yet.
 
         If you don't call this method, the worker opens them when it starts. Raises BadRequest if one of the app's
         dependencies can't be opened.
@@ -173,7 +173,7 @@ class LoomPlugin(SimplePlugin):
                     await self.aclose()
 
     def _worker_options(self, *, has_tuner: bool) -> Mapping[str, Any]:
-        """Return the worker options that Loom sets if the caller didn't set them."""
+        """Return the worker options that Loom sets unless the caller sets them."""
         slots = {} if has_tuner else {"max_concurrent_activities": self._settings.max_concurrent_activities}
         return {
             **slots,
@@ -227,7 +227,7 @@ class _Served:
     activities: Sequence[Callable[..., Any]] = ()
     is_open: bool = False
     known: frozenset[str] | None = None
-    """The search attributes that the server has, once they are registered."""
+    """The search attributes that exist on the server, or None before they are registered."""
 
     def own_activities(self, task_queue: str) -> Sequence[Callable[..., Any]]:
         """Return Loom's activities."""
@@ -236,7 +236,7 @@ class _Served:
         return [*parts.activities(self.search_attributes, TemporalPasts(client)), *memory]
 
     async def search_attributes(self) -> frozenset[str]:
-        """Return the search attributes that the server has. The first call registers those that are missing."""
+        """Return the search attributes that exist on the server. The first call registers any missing ones."""
         if self.known is None:
             self.known = await register_missing(self.client)
         return self.known
@@ -259,7 +259,7 @@ def _without_loom(workflows: Sequence[type]) -> Callable[[Sequence[type] | None]
 
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
-    """Return the caller's sandboxed runner with Loom's modules passed through. Return other runners unchanged."""
+    """If the runner is sandboxed, return one that passes Loom's modules through. Otherwise, return it unchanged."""
     if given is None:
         return WORKFLOW_RUNNER
     if not isinstance(given, SandboxedWorkflowRunner):
@@ -287,17 +287,17 @@ async def worker(
     workflows: Sequence[type] = (),
     activities: Sequence[Callable[..., Any]] = (),
 ) -> AsyncIterator[Worker]:
-    """Serve runs, along with your own workflows and activities, on one task queue until the body ends.
+    """Serve runs, along with your own workflows and activities, on one task queue until the `async with` block ends.
 
         async with loom.worker(settings, app=app, workflows=[Nightly], activities=[fetch]) as worker:
             await worker.client.start_workflow(Nightly.run, id="nightly", task_queue=worker.task_queue)
 
     This does the same work as `loom worker`: it connects to the Temporal server, registers Loom's Search Attributes and
-    opens the app's dependencies. It yields a Temporal `Worker`. When the body ends, running activities have 8 seconds
+    opens the app's dependencies. It yields a Temporal `Worker`. When the block ends, running activities have 8 seconds
     to finish.
 
-    If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app that the settings
-    name. Raises UnreachableError if no server responds, and BadRequest if the app can't be served.
+    If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app named in the
+    settings. Raises UnreachableError if no server responds, and BadRequest if the app can't be served.
     """
     chosen = settings or load_settings()
     async with connected(chosen, _runtime(chosen)) as client:
@@ -360,8 +360,8 @@ def _runtime(settings: Settings) -> Runtime | None:
         if "metrics_port" in settings.model_fields_set:
             reason = str(error).rpartition(": ")[2]
             raise BadRequest(
-                f"LOOM_METRICS_PORT: no metrics can be served at 127.0.0.1:{port} ({reason}): set another port, 0 for "
-                "any free one, or off",
+                f"LOOM_METRICS_PORT: cannot serve metrics at 127.0.0.1:{port} ({reason}): set another port, 0 for any "
+                "free port, or off",
                 field="LOOM_METRICS_PORT",
             ) from None
         port = any_free()

@@ -1,1 +1,1 @@
-"""What a run costs, measured: `make bench`. Ratios and medians, side by side, on the server that `loom up` starts."""
+"""Measure what a run costs, with `make bench`. Runs are measured on the servers that `loom up` starts."""

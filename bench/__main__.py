@@ -1,4 +1,4 @@
-"""`make bench`: measure what a run costs, print it, and with `--write` put it into docs/measurements.md."""
+"""Measure what a run costs, and print the figures (`make bench`). With `--write`, replace docs/measurements.md."""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
 
 
 async def measure(pairs: int, turns: int) -> list[str]:
-    """Every section as Markdown, in order."""
+    """Return all sections as Markdown, in order."""
     with stage() as ready:
         sections = [
             await history_cost(ready),
@@ -33,15 +33,19 @@ async def measure(pairs: int, turns: int) -> list[str]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=7, help="interleaved pairs of runs for the time per turn")
-    parser.add_argument("--turns", type=int, default=100, help="turns of each of these runs")
+    parser.add_argument("--pairs", type=int, default=7, help="number of interleaved rounds for the time per turn")
+    parser.add_argument("--turns", type=int, default=100, help="number of turns in each of these runs")
     parser.add_argument("--write", action="store_true", help=f"replace {DOC.name}")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started
     sections = asyncio.run(measure(given.pairs, given.turns))
-    text = "# Measurements\n\nMade by `make bench`; run it again on your machine.\n\n" + "\n\n".join(sections) + "\n"
+    text = (
+        "# Measurements\n\n`make bench` produces these figures. You can run it on your own machine.\n\n"
+        + "\n\n".join(sections)
+        + "\n"
+    )
     sys.stdout.write(text)
     if given.write:
         DOC.write_text(text)

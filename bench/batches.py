@@ -1,6 +1,6 @@
-"""What writing memory in batches is worth: the same Tasks and vectors taken in one by one and together.
+"""Measure the effect of batches: store the same number of tasks and vectors one at a time and in batches.
 
-`python -m bench.batches` measures this alone; `bench.memory` writes it beside what a search costs.
+`python -m bench.batches` prints only these figures. `bench.memory` adds them to the figures for searches.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 async def batches(database: Database) -> str:
-    """Two sentences."""
+    """Measure both, and return two sentences."""
     memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database, model=_MODEL, dimension=DIMENSION)
-    await memory.remember(_tasks(TASKS_AT_ONCE))  # warm
+    await memory.remember(_tasks(TASKS_AT_ONCE))  # warm-up
     slow = await _rate(_tasks(TASKS), 1, memory.remember)
     fast = await _rate(_tasks(TASKS), TASKS_AT_ONCE, memory.remember)
     due = await upkeep.due_for_vector(2 * VECTORS)
@@ -41,9 +41,9 @@ async def batches(database: Database) -> str:
     slow_vectors = await _rate(vectors[:VECTORS], 1, upkeep.keep_vectors)
     fast_vectors = await _rate(vectors[VECTORS:], VECTORS_AT_ONCE, upkeep.keep_vectors)
     return (
-        f"Tasks are taken in at {slow:,.0f} a second one by one and at {fast:,.0f} in batches of {TASKS_AT_ONCE}:"
-        f" {fast / slow:.1f} times as many.\nVectors are written at {slow_vectors:,.0f} a second one by one and at"
-        f" {fast_vectors:,.0f} in batches of {VECTORS_AT_ONCE}: {fast_vectors / slow_vectors:.1f} times as many."
+        f"Loom stores {slow:,.0f} tasks per second one at a time, and {fast:,.0f} in batches of {TASKS_AT_ONCE}"
+        f" ({fast / slow:.1f} times as many).\nLoom stores {slow_vectors:,.0f} vectors per second one at a time, and"
+        f" {fast_vectors:,.0f} in batches of {VECTORS_AT_ONCE} ({fast_vectors / slow_vectors:.1f} times as many)."
     )
 
 
@@ -55,7 +55,7 @@ async def _rate(given: Sequence[T], at_once: int, write: Callable[[Sequence[T]],
 
 
 def _tasks(count: int) -> list[Task]:
-    """Important ones of one session, each with words of its own, and long enough for a vector."""
+    """Return important tasks of one session. Each has its own words and is long enough for a vector."""
     session = uuid4().hex
     return [
         Task(
@@ -80,11 +80,11 @@ async def _alone(url: str) -> str:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     load = os.getloadavg()[0]
     with servers() as (_, addresses):
         told = asyncio.run(_alone(addresses["postgres"]))
-    sys.stdout.write(f"{told}\n{os.cpu_count()} cores with a load of {load:.1f} before.\n")
+    sys.stdout.write(f"{told}\nThe machine had {os.cpu_count()} cores and a load of {load:.1f} before.\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What assembling and compressing a context saves, and what it costs: `python -m bench.context`.
+"""Measure what assembling and compressing a context saves and costs: `python -m bench.context`.
 
-The session is made of this repository: an agent reads its files, searches them, fetches its documents as pages and
-writes reports. Each turn is one model call; what all calls of a session see is added up.
+The session is built from this repository. An agent reads files, searches them, fetches documents as pages and writes
+reports. Each turn is one model call. The figures are the sums of the tokens in all calls of a session.
 """
 
 import sys
@@ -32,13 +32,14 @@ SECTION = dict.fromkeys(SECTIONS, "what has to be known to go on, in words. " * 
 
 
 def context() -> str:
-    """The section as Markdown."""
+    """Return the section as Markdown."""
     return "\n\n".join(
         (
             "## Context",
-            "Input tokens of all model calls of a session, against sending every message whole (window 200,000):",
+            "Input tokens of all model calls in a session, compared with sending every message in full"
+            " (window: 200,000 tokens):",
             _savings(),
-            "Compressing a conversation, without the model's own time:",
+            "Time for compressing a conversation, without the time of the model call:",
             _compressions(),
         )
     )
@@ -50,11 +51,11 @@ def _savings() -> str:
         messages = _session(turns)
         plain, seen, kept = _totals(messages)
         rows.append([turns, f"{plain:,}", f"{seen:,}", f"{100 - 100 * seen / plain:.0f} %", f"{kept} of {turns}"])
-    return table(["turns", "whole", "assembled", "saved", "calls whose prefix stayed as before"], rows)
+    return table(["turns", "in full", "assembled", "saved", "calls with an unchanged prefix"], rows)
 
 
 def _totals(messages: Sequence[Message]) -> tuple[int, int, int]:
-    """Tokens of all calls as they are, as assembled, and how many calls began as the one before them did."""
+    """Return the tokens of all calls in full and as assembled, and the number of calls with an unchanged prefix."""
     around = tools_tokens(TOOLS) + build_context(SPEC, (), tools=(), measures=Measures()).estimated
     measures, before = Measures(), ""
     plain = seen = kept = 0
@@ -93,7 +94,7 @@ def _compressions() -> str:
             after = compress(work, SECTION).tokens
             spent.append(perf_counter() - begun)
         rows.append([len(messages), f"{before:,}", f"{after:,}", f"{median(spent) * 1000:.0f} ms"])
-    return table(["messages", "tokens before", "after", "Loom's own time"], rows)
+    return table(["messages", "tokens before", "tokens after", "Loom's own time"], rows)
 
 
 def _session(turns: int) -> tuple[Message, ...]:
@@ -114,7 +115,7 @@ def _session(turns: int) -> tuple[Message, ...]:
 
 
 def _steps() -> Iterator[tuple[str, Path]]:
-    """Read a module, search it, fetch a page, write about it."""
+    """Yield the steps for each module: read it, search it, fetch a page, and write a report."""
     pages = cycle(sorted(ROOT.glob("docs/*.md")))
     for path in sorted(ROOT.glob("loom_domain/*.py")):
         if text_tokens(path.read_text()) > 100:

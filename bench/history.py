@@ -1,4 +1,4 @@
-"""How much history a turn costs, as the server counts it."""
+"""Measure how much history a turn adds, as counted by the server."""
 
 import json
 
@@ -10,11 +10,11 @@ from bench.stage import Stage
 
 TURNS = (5, 50, 200)
 ROTATED = 400
-"""Turns of a run that passes through continue-as-new once."""
+"""Number of turns in a run that continues as new once."""
 
 
 async def history_cost(stage: Stage) -> str:
-    """Events and bytes of runs of 5, 50 and 200 turns with one 2 KB tool result each."""
+    """Measure the events and bytes of runs with 5, 50 and 200 turns. Each turn has a tool result of 2 KB."""
     stage.start_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     rows, sizes = [], {}
@@ -32,17 +32,17 @@ async def history_cost(stage: Stage) -> str:
     head = ["turns", "events", "events per turn", "bytes"]
     return (
         "## History per turn\n\n"
-        f"One `read_file` call with a result of {content} characters in each turn; rotation starts at 4,000 events and"
-        " is not in these figures.\n\n"
+        f"Each turn has one `read_file` call with a result of {content} characters.\n"
+        "The figures don't include rotation (continue-as-new), which starts at 4,000 events.\n\n"
         + table(head, rows)
-        + f"\n\n(bytes(200) − bytes(50)) / 150 = **{per_turn:.0f} bytes per turn**: the content once and"
-        f" **{per_turn - content:.0f} bytes** around it.\n\n"
-        f"Rotation, apart from the above: {await _rotation(client)}."
+        + f"\n\n(bytes(200) − bytes(50)) / 150 = **{per_turn:.0f} bytes per turn**. This is the content once,"
+        f" and **{per_turn - content:.0f} bytes** of overhead.\n\n"
+        f"Rotation was measured separately. {await _rotation(client)}"
     )
 
 
 async def _rotation(client: Client) -> str:
-    """What carrying the state into a fresh history costs."""
+    """Measure the cost of transferring the state to a new history."""
     handle = await client.start_workflow(
         "AgentRun",
         {"task": f"turns={ROTATED}", "max_turns": 1000},
@@ -55,8 +55,8 @@ async def _rotation(client: Client) -> str:
     assert carried.continued_execution_run_id, "the run did not rotate"
     out_of_line = sum(size.size_bytes for payload in carried.input.payloads for size in payload.external_payloads)
     return (
-        f"a run of {ROTATED} turns continued as new once, its state written as a first event of {first.ByteSize()}"
-        f" bytes and {out_of_line} bytes out of line in Postgres"
+        f"A run of {ROTATED} turns continued as new once.\nIts state was written as a first event of"
+        f" {first.ByteSize()} bytes, and as {out_of_line} bytes in Postgres."
     )
 
 

@@ -1,4 +1,4 @@
-"""How long people wait: for an abort, for a run to come back after a crash, for the next piece of text."""
+"""Measure how long people wait for an abort, for recovery after a crash, and for the next piece of text."""
 
 import asyncio
 import signal
@@ -21,33 +21,34 @@ REPEATS = 5
 
 
 async def abort_latency(stage: Stage) -> str:
-    """From the signal to the end of the run, in the middle of a model call and of a shell command."""
+    """Measure the time from the abort signal to the end of the run, during a model call and during a shell command."""
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     rows = []
     for what, task in (("streaming model call", "hang"), ("`sleep 600` in bash", "bash=sleep 600")):
         seconds = [await _abort(client, task) for _ in range(REPEATS)]
         rows.append([what, spread(seconds, "s", 2)])
-    return "## Abort\n\nFrom the signal to the run's result, the process tree gone.\n\n" + table(
-        ["during", "time"], rows
+    return (
+        "## Abort\n\nThe time runs from the abort signal to the run's result. By then, the process tree has ended.\n\n"
+        + table(["during", "time"], rows)
     )
 
 
 async def recovery(stage: Stage) -> str:
-    """kill -9 of the worker and a new one at once: until the run has taken its next step."""
+    """Kill the worker, start a new one immediately, and measure the time until the run takes its next step."""
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     rows = []
     for what, measure in (("waiting for an approval", _wake_waiting), ("in a model call", _wake_model)):
         seconds = [await measure(stage, client) for _ in range(REPEATS)]
         rows.append([what, spread(seconds, "s", 2)])
     return (
-        "## Recovery\n\nFrom `kill -9` of the worker, with a new one started at once, to the run's next step: the"
-        " answer to an approval, the second attempt at a model call (heartbeat timeout 5 s).\n\n"
-        + table(["killed while", "time"], rows)
+        "## Recovery\n\nThe time runs from `kill -9` of the worker to the run's next step."
+        " A new worker is started immediately after the kill.\nThe next step is the reaction to an approval, or the"
+        " second attempt at a model call (heartbeat timeout: 5 s).\n\n" + table(["killed while", "time"], rows)
     )
 
 
 async def stream_latency(stage: Stage) -> str:
-    """From a piece of text leaving the provider to its arrival at a client that follows the stream."""
+    """Measure the time from the moment when the provider sends text until a client of the stream receives it."""
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     run_id = f"bench-stream-{uuid4().hex[:6]}"
     await client.start_workflow("AgentRun", {"task": "stamps=200"}, id=run_id, task_queue=LOOM_QUEUE)
@@ -57,15 +58,16 @@ async def stream_latency(stage: Stage) -> str:
             arrived = time.time()
             late += [(arrived - float(stamp)) * 1000 for stamp in task.parameters["content"].split()]
     rows = [[len(late), f"{percentile(late, 0.5):.1f} ms", f"{percentile(late, 0.95):.1f} ms", f"{max(late):.1f} ms"]]
-    return "## Stream\n\nProvider chunk to client, one chunk every 20 ms.\n\n" + table(
-        ["pieces", "p50", "p95", "max"], rows
+    return (
+        "## Stream\n\nThe time runs from the moment when the provider sends a chunk to the moment when the client"
+        " receives it.\nThe provider sends one chunk every 20 ms.\n\n" + table(["chunks", "p50", "p95", "max"], rows)
     )
 
 
 async def _abort(client: Client, task: str) -> float:
     handle = await _start(client, {"task": task, "permissions": {"bash": "allow"}})
     await _until(handle, lambda s: (s["waiting_on"] or "").startswith("tools" if task != "hang" else "model"))
-    await asyncio.sleep(1)  # well into it
+    await asyncio.sleep(1)  # so that the call has started
     asked = perf_counter()
     await handle.signal("abort", {"reason": "benchmark"})
     await handle.result()

@@ -1,10 +1,11 @@
-"""`make bench-memory`, its second half: what searching 100,000 memories costs, and what of the exact answer it finds.
+"""Measure the cost and recall of searches in 100,000 memories. This is the second half of `make bench-memory`.
 
-The memories are made inside Postgres: a vector is what all have in common (so much that any two have a cosine of about
-0.8, as those of the offline embedder), a topic's direction, and one of 4,000 deviations; the words are drawn by their
-rank, as in language, and from the topic's own. One session has half of all, others 5,000, 500 and 100. Half of the
-memories are of agents that know a quarter of the topics each: most questions are about what such an agent does not
-know. At last all of them are one session's.
+Postgres generates the memories. A vector is the sum of a component that all vectors share, the direction of a topic,
+and one of 4,000 deviations. The shared component is so large that any two vectors have a cosine similarity of about
+0.8, like those of the offline embedder. Words are drawn by rank, as in natural language, and from the topic's own
+words. One session has half of the memories, and others have 5,000, 500 or 100. Half of the memories belong to agents
+that each know a quarter of the topics, so most questions are about topics that such an agent doesn't know. Finally, all
+memories are put into one session.
 """
 
 import argparse
@@ -36,7 +37,7 @@ DIMENSION: Final = 384
 TOPICS: Final = 500
 QUESTIONS: Final = 60
 COMPARED: Final = 20
-"""Questions that are answered exactly as well, which takes long."""
+"""Number of questions that are also answered by an exact search, which takes a long time."""
 MODEL: Final = "bench"
 _DEVIATIONS: Final = 4_000
 
@@ -96,11 +97,11 @@ JOIN topics AS t ON t.topic = mod(number * 37, {TOPICS})
 JOIN deviations AS d ON d.deviation = mod(number * 1117 + 5, {_DEVIATIONS})
 """  # noqa: S608
 COMMON_WORDS: Final = "a b c d f"
-"""Each is in a tenth to two thirds of all memories, and nothing rarer beside them."""
+"""A question without rare words. Each of these words occurs in a tenth to two thirds of all memories."""
 
 
 def shapes() -> dict[str, View]:
-    """What is searched while one session has half of all; indented names narrow what stands above them."""
+    """Return the searches while one session has half of the memories. A name with "…" narrows the view above it."""
     half = View(session_id="half", limit=10)
     today = datetime.now(UTC)
     an_action, an_agent = frozenset({"node.action3"}), frozenset({"agent2"})
@@ -110,67 +111,67 @@ def shapes() -> dict[str, View]:
         "a session of 5,000": replace(half, session_id="of 5,000"),
         "a session of 50,000": half,
         "… L3 and L4, without one run": replace(half, layers=frozenset({Layer.L3, Layer.L4}), without_run="run7"),
-        "… only L3, a fifth": replace(half, layers=frozenset({Layer.L3})),
-        "… one action of ten": replace(half, actions=an_action),
-        "… five actions of ten": replace(half, actions=frozenset(f"node.action{number}" for number in range(1, 6))),
-        "… one agent of eight": replace(half, nodes=an_agent),
-        "… one agent of eight, most topics foreign": replace(half, nodes=frozenset({"expert1"})),
-        "… two agents, half of the topics foreign": replace(half, nodes=frozenset({"expert1", "expert2"})),
+        "… only L3 (a fifth)": replace(half, layers=frozenset({Layer.L3})),
+        "… one of ten actions": replace(half, actions=an_action),
+        "… five of ten actions": replace(half, actions=frozenset(f"node.action{number}" for number in range(1, 6))),
+        "… one of eight agents": replace(half, nodes=an_agent),
+        "… one of eight agents, most topics unknown to it": replace(half, nodes=frozenset({"expert1"})),
+        "… two agents, half of the topics unknown to them": replace(half, nodes=frozenset({"expert1", "expert2"})),
         "… one action of one agent": replace(half, actions=an_action, nodes=an_agent),
-        "… importance from 0.6": replace(half, min_importance=0.6),
-        "… importance from 0.9": replace(half, min_importance=0.9),
+        "… importance of at least 0.6": replace(half, min_importance=0.6),
+        "… importance of at least 0.9": replace(half, min_importance=0.9),
         "… the last 10 days of 70": replace(half, since=today - timedelta(days=10)),
         "… the last day": replace(half, since=today - timedelta(days=1)),
-        "… L3, one agent, importance from 0.6": replace(
+        "… L3, one agent, importance of at least 0.6": replace(
             half, layers=frozenset({Layer.L3}), nodes=an_agent, min_importance=0.6
         ),
         "all sessions": replace(half, session_id=None),
-        "… one action of ten, all sessions": replace(half, session_id=None, actions=an_action),
+        "… one of ten actions, all sessions": replace(half, session_id=None, actions=an_action),
     }
 
 
 def shapes_of_one() -> dict[str, View]:
-    """What is searched when all is one session's."""
+    """Return the searches after all memories have been put into one session."""
     whole = View(session_id="whole", limit=10)
     return {
         "a session of 100,000": whole,
-        "… one action of ten ": replace(whole, actions=frozenset({"node.action3"})),
-        "… one agent of eight ": replace(whole, nodes=frozenset({"agent2"})),
-        "… one agent of eight, most topics foreign ": replace(whole, nodes=frozenset({"expert1"})),
-        "… importance from 0.6 ": replace(whole, min_importance=0.6),
+        "… one of ten actions ": replace(whole, actions=frozenset({"node.action3"})),
+        "… one of eight agents ": replace(whole, nodes=frozenset({"agent2"})),
+        "… one of eight agents, most topics unknown to it ": replace(whole, nodes=frozenset({"expert1"})),
+        "… importance of at least 0.6 ": replace(whole, min_importance=0.6),
     }
 
 
 @dataclass(frozen=True)
 class Question:
-    """A search, as words and as a vector."""
+    """A question as text and as a vector."""
 
     text: str
     vector: list[float]
 
 
 class Known:
-    """An embedder that knows the vectors of the questions: what is measured is the search."""
+    """An embedder that already knows the questions' vectors, so that only the search is measured."""
 
     model = MODEL
     dimension = DIMENSION
 
     def __init__(self, questions: Sequence[Question]) -> None:
-        """Remembers their vectors by their words."""
+        """Map the questions' texts to their vectors."""
         self._vectors = {question.text: question.vector for question in questions}
 
     async def embed(self, texts: Sequence[str], *, query: bool = False) -> list[list[float]]:
-        """The vectors of the questions."""
+        """Return the vectors of the questions."""
         assert query
         return [self._vectors[text] for text in texts]
 
 
 EXACT: Final = Effort(nearest=10**9, most_matches=10**9, most_ranked=10**9, step=inf)
-"""Every row compared as a vector, every row with any of the words ranked."""
+"""Compare the vectors of all rows, and rank all rows that contain any of the words."""
 
 
 async def measure(url: str, count: int) -> str:
-    """The section as Markdown."""
+    """Return the section as Markdown."""
     database = Database(url, max_connections=1, first_use_within=600)
     try:
         load = os.getloadavg()[0]
@@ -186,7 +187,7 @@ async def measure(url: str, count: int) -> str:
         rows = [[name, *await bench.searched(view)] for name, view in shapes().items()]
         common = _Bench(database, [replace(each, text=COMMON_WORDS) for each in questions], server)
         rows.append(
-            ["a session of 50,000, by common words only", *await common.searched(View(session_id="half", limit=10))]
+            ["a session of 50,000, only common words", *await common.searched(View(session_id="half", limit=10))]
         )
         await _fill(database, "'whole'")
         rows += [[name.strip(), *await bench.searched(view)] for name, view in shapes_of_one().items()]
@@ -194,16 +195,17 @@ async def measure(url: str, count: int) -> str:
         await database.aclose()
     release, pgvector, buffers = versions or ("", "", "")
     told = (
-        f"{count:,} memories of {DIMENSION} dimensions, {QUESTIONS} questions, {COMPARED} of them answered exactly as"
-        f" well.\n{os.cpu_count()} cores with a load of {load:.1f} before, PostgreSQL {release} with {buffers} of"
-        f" buffers, pgvector {pgvector}; filled in {filled:.0f} s."
+        f"The benchmark has {count:,} memories and {QUESTIONS} questions, with vectors of {DIMENSION} dimensions.\n"
+        f"An exact search also answers {COMPARED} of the questions, for comparison.\n"
+        f"The machine had {os.cpu_count()} cores and a load of {load:.1f} before. PostgreSQL {release} had {buffers} of"
+        f" shared buffers and pgvector {pgvector}.\nStoring the memories took {filled:.0f} s."
     )
-    header = ["filtered to", "server's processor", "own processor", "median", "p95", "recall@10"]
+    header = ["filtered to", "server's processor time", "client's processor time", "median", "p95", "recall@10"]
     return f"{told}\n{together}\n\n{table(header, rows)}"
 
 
 async def _made(database: Database, count: int) -> list[Question]:
-    """The memories beside the table that they go to, and the questions."""
+    """Create the memories in a temporary table, and return the questions."""
     async with database.connection(within=600) as connection:
         for statement in filter(str.strip, (_POOLS + _MAKE.replace("COUNT", str(count))).split(";")):
             await connection.execute(statement.encode())
@@ -212,7 +214,7 @@ async def _made(database: Database, count: int) -> list[Question]:
 
 
 async def _fill(database: Database, session: LiteralString) -> None:
-    """Put the memories in, each into a session; the graph is made at the end, all at once."""
+    """Store the memories, each in a session. The graph is built once, at the end."""
     async with database.connection(within=1_800) as connection:
         (graph,) = await (await connection.execute(_INDEX)).fetchone() or ("",)
         await connection.execute("TRUNCATE loom_memory CASCADE")
@@ -226,7 +228,7 @@ async def _fill(database: Database, session: LiteralString) -> None:
 
 
 class _Bench:
-    """Searches one database with the same questions."""
+    """Searches one database with a fixed set of questions."""
 
     def __init__(self, database: Database, questions: Sequence[Question], server: int) -> None:
         known = Known(questions)
@@ -236,9 +238,9 @@ class _Bench:
         self._server = psutil.Process(server)
 
     async def searched(self, view: View) -> list[str]:
-        """Processor time a search, wall times, and the share of the exact answer."""
+        """Return processor times and elapsed times of a search, and the share of the exact results that it found."""
         queries = [Query(text=question.text, view=view) for question in self._questions]
-        for query in queries:  # warm
+        for query in queries:  # warm-up
             await self._usual.recall(query)
         spent, theirs, own = [], -self._worked(), -process_time()
         for query in queries:
@@ -261,16 +263,16 @@ class _Bench:
         return len(wanted & got) / len(wanted)
 
     def _worked(self) -> float:
-        """Seconds of processor time of the server so far: what a search costs however busy the machine is."""
+        """Return the processor time of the server so far, in seconds. Other load affects it less than elapsed time."""
         times = self._server.cpu_times()
         return float(times.user + times.system)
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memories", type=int, default=100_000)
-    parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the figures to {DOC.name}")
     given = parser.parse_args()
     with servers() as (_, addresses):
         section = asyncio.run(measure(addresses["postgres"], given.memories))

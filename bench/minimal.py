@@ -1,8 +1,8 @@
-"""A hand-written minimal agent loop on Temporal: what Loom's time per turn is held against.
+"""A minimal, hand-written agent loop on Temporal, used as a reference for Loom's time per turn.
 
-As little as an agent can do: one workflow, a model activity, a tool activity, no approvals, stream, budget or recovery.
-Two ways to hold the conversation: `lean` sends only what is new and keeps the rest in the worker's memory, lost with
-the worker; `whole` sends the full message list each turn, as most such loops do.
+The loop has one workflow, a model activity and a tool activity. It has no approvals, stream, budget or recovery.
+There are two ways to keep the conversation. `lean` sends only new messages and keeps the rest in the worker's memory,
+where it is lost if the worker dies. `whole` sends the full list of messages in each turn, as most such loops do.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ TOOLS: Any = [
 
 @dataclass
 class Ask:
-    """What goes to the model."""
+    """The input of a model call."""
 
     run_id: str
     messages: list[dict[str, Any]]
@@ -45,7 +45,7 @@ class Ask:
 
 
 class MinimalActivities:
-    """The two activities."""
+    """The model activity and the tool activity."""
 
     def __init__(self, base_url: str) -> None:
         self._client = AsyncOpenAI(api_key="sk-bench", base_url=base_url, max_retries=0)
@@ -91,11 +91,11 @@ class MinimalActivities:
 
 @workflow.defn
 class MinimalLoop:
-    """Model, tools, model, tools, until there is an answer."""
+    """Calls the model and its tools in turn until there is an answer."""
 
     @workflow.run
     async def run(self, task: str, workspace: str, whole: bool) -> str:
-        """The answer."""
+        """Run the loop and return the answer."""
         messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
         new = list(messages)
         while True:
@@ -118,7 +118,7 @@ class MinimalLoop:
 
 
 async def main() -> None:
-    """Work until killed."""
+    """Run the worker until it is killed."""
     client = await Client.connect(os.environ["TEMPORAL_ADDRESS"], data_converter=pydantic_data_converter)
     activities = MinimalActivities(sys.argv[1])
     runner = SandboxedWorkflowRunner(

@@ -1,7 +1,8 @@
-"""The model of the benchmarks: cheap, streamed, the same for every loop that is measured.
+"""The model server of the benchmarks. It is fast, streams its replies, and serves every loop that is measured.
 
-The task says what to do: `turns=N` asks for one read of `data.txt` per turn and then answers; `stamps=N` streams N
-pieces 20 ms apart, each the wall clock at which it was sent; `hang` streams a little and then nothing.
+The task selects the behavior. With `turns=N`, the model reads `data.txt` once per turn and then answers. With
+`bash=COMMAND`, it calls `bash` once and then answers. With `stamps=N`, it streams N pieces at intervals of 20 ms. Each
+piece is the time when it was sent. With `hang`, it streams some text and then nothing more.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Any
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection with as many requests as the client likes."""
+    """Serve one connection with any number of requests."""
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
@@ -75,7 +76,7 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 async def main() -> None:
-    """Serve on a free port, and say which."""
+    """Serve on a free port, and print its address."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     sys.stdout.write(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1\n")
     sys.stdout.flush()

@@ -1,12 +1,12 @@
-"""Count the files that one plain run enters: `python -m bench.reading_path`, with `--write` into docs/architecture.md.
+"""List the files that one plain run enters: `python -m bench.reading_path`. `--write` updates docs/architecture.md.
 
-A plain run has one tool call and an answer. It runs here without a server, in three parts:
+A plain run has one tool call and an answer. It runs without a server, in three parts:
 
-    the client       `LoomClient.start` on a connection that never connects; an interceptor takes what it sends
-    the workflow     Temporal's replayer on the recorded history of such a run
-    the activities   those of the history, in its order and with its inputs, made of the parts that settings make
+    the client       `LoomClient.start` on a connection that never connects; an interceptor takes the request
+    the workflow     Temporal's replayer, with the recorded history of such a run
+    the activities   the history's activities, with the same order and inputs, built from settings as in a worker
 
-A profiler hook notes each function of Loom's that is called. Imports and class bodies do not count.
+A profiler hook records each call of a Loom function. Imports and class bodies do not count.
 """
 
 import argparse
@@ -43,7 +43,7 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = Path(loom.__file__).parent
 HISTORY: Final = ROOT / "tests" / "replay" / "histories" / "0.3.0-reading-path-0.json"
-"""A run of the demo model with the task TASK: it lists its workspace, in which one FILE lies, and answers."""
+"""The history of a run with the demo model and TASK. The run lists its workspace, which contains FILE, and answers."""
 TASK: Final = "Look around."
 FILE: Final = ("a.txt", "alpha\nbeta\n")
 DOC: Final = ROOT / "docs" / "architecture.md"
@@ -57,19 +57,19 @@ HEADINGS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Entered:
-    """One file of Loom's that the run enters."""
+    """A file of Loom that the run enters."""
 
     path: str
-    """From the root of the repository."""
+    """The path relative to the repository's root."""
     part: str
-    """The part of the run that enters it first."""
+    """The part of the run that enters the file first."""
     lines: int
     functions: tuple[str, ...]
-    """The functions called, in the order of their first calls."""
+    """The called functions, in the order of their first calls."""
 
 
 class Calls:
-    """Notes each function that is called, in order, and the part of the run that calls it first."""
+    """Records each called function, in order, with the part of the run that called it first."""
 
     def __init__(self) -> None:
         self._first: dict[CodeType, str] = {}
@@ -77,7 +77,7 @@ class Calls:
 
     @contextmanager
     def noted(self, part: str) -> Iterator[None]:
-        """Note the calls of the body, in this thread and in those that it starts."""
+        """Record calls in the body, in this thread and in threads that it starts."""
         self._part = part
         threading.setprofile(self._hook)
         sys.setprofile(self._hook)
@@ -86,18 +86,18 @@ class Calls:
         finally:
             sys.setprofile(None)
             threading.setprofile(cast("Any", None))
-            self._part = ""  # threads of an executor keep the hook
+            self._part = ""  # an executor's threads keep the hook
 
     def _hook(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and self._part and frame.f_code not in self._first:
             self._first[frame.f_code] = self._part
 
     def files(self) -> tuple[Entered, ...]:
-        """The files of Loom's whose functions were called, in the order in which they were entered."""
+        """Return the files of Loom that contain called functions, in the order that they were entered."""
         found: dict[Path, list[CodeType]] = {}
         for code in self._first:
             path = Path(code.co_filename)
-            if code.co_flags & CO_OPTIMIZED and path.is_relative_to(PACKAGE):  # modules and class bodies are not
+            if code.co_flags & CO_OPTIMIZED and path.is_relative_to(PACKAGE):  # false for modules and class bodies
                 found.setdefault(path.resolve(), []).append(code)
         return tuple(
             Entered(
@@ -111,7 +111,7 @@ class Calls:
 
 
 class _Caught(Exception):
-    """The request to start a workflow, which goes no further."""
+    """Raised instead of sending the request to start a workflow."""
 
 
 class _Outbound(OutboundInterceptor):
@@ -125,7 +125,7 @@ class _Catch(Interceptor):
 
 
 async def reading_path() -> tuple[Entered, ...]:
-    """The files that one plain run enters, in order."""
+    """Return the files that one plain run enters, in order."""
     calls = Calls()
     history = WorkflowHistory.from_json("plain", HISTORY.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="loom-bench-") as name, capture_logs():
@@ -142,7 +142,7 @@ async def reading_path() -> tuple[Entered, ...]:
 
 
 async def _start(calls: Calls) -> None:
-    """Start a run as a program does, up to what would be sent."""
+    """Start a run as a program does, but stop before anything is sent."""
     connection = await Client.connect(
         "localhost:1", lazy=True, interceptors=[_Catch()], data_converter=data_converter()
     )
@@ -156,7 +156,7 @@ async def _start(calls: Calls) -> None:
 
 
 async def _replay(calls: Calls, history: WorkflowHistory) -> None:
-    """Advance the workflow by everything that happened to it."""
+    """Replay the workflow with its whole history."""
     began = history.events[0].workflow_execution_started_event_attributes
     with calls.noted("workflow"):
         replayer = Replayer(workflows=[AgentRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
@@ -164,7 +164,7 @@ async def _replay(calls: Calls, history: WorkflowHistory) -> None:
 
 
 async def _perform(calls: Calls, history: WorkflowHistory, parts: WorkerParts, workspace: str) -> None:
-    """Carry out the run's activities; each has to come to what it came to when the history was recorded."""
+    """Run the history's activities. Raises AssertionError if an activity asks for data that it should already have."""
     performed = {each.__name__: each for each in parts.activities(_no_search_attributes, cast("Any", None))}
     here = {"workspace": workspace, "spec_digest": ""}
     environment = ActivityEnvironment()
@@ -183,10 +183,10 @@ async def _perform(calls: Calls, history: WorkflowHistory, parts: WorkerParts, w
             here["spec_digest"] = came.spec.digest
         elif came.resend if not isinstance(came, ModelReply) else came.message is None:
             raise AssertionError(
-                f"{scheduled.activity_type.name} does not know what the history names: record it again"
+                f"{scheduled.activity_type.name} needs data that isn't available here: record the history again"
             )
     ended = Notice(action=Action.COMPLETE, key="end", at=datetime.now(UTC))
-    with calls.noted("activities"):  # a local activity, whose input no history has
+    with calls.noted("activities"):  # a local activity, whose input isn't in the history
         await environment.run(performed["publish"], PublishRequest(origin=origin, turn=2, notices=(ended,)))
 
 
@@ -199,7 +199,7 @@ def _input_type(performed: Callable[..., Any]) -> type:
 
 
 def report(files: tuple[Entered, ...]) -> str:
-    """The files as Markdown, in order, with totals."""
+    """Return the files as Markdown, in order, with totals."""
     lines = []
     for number, file in enumerate(files, 1):
         first = ", ".join(f"`{name}`" for name in _shown(file.functions))
@@ -213,12 +213,12 @@ def report(files: tuple[Entered, ...]) -> str:
 
 
 def _shown(functions: tuple[str, ...]) -> tuple[str, ...]:
-    """Up to three, without lambdas and comprehensions."""
+    """Return up to three functions, without lambdas and comprehensions."""
     return tuple(name.replace(".<locals>", "") for name in functions if not name.endswith(">"))[:3]
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help=f"replace the list in {DOC.name}")
     given = parser.parse_args()

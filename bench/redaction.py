@@ -1,4 +1,4 @@
-"""How well secrets are found, and what looking for them costs: `python -m bench.redaction`."""
+"""Measure how many secrets are found, and how long the search takes: `python -m bench.redaction`."""
 
 import sys
 from collections import Counter
@@ -18,7 +18,7 @@ SIZES = {"1 KB": 1_000, "10 KB": 10_000, "100 KB": 100_000, "1 MB": 1_000_000}
 
 
 def redaction() -> str:
-    """The section as Markdown."""
+    """Return the section as Markdown."""
     maker = Maker(1)
     mask = SecretMask([maker.of(ALNUM, 40) for _ in range(5)])
     return "\n\n".join(("### Secrets", _found(mask), "Speed on source code, with five known secrets:", _speed(mask)))
@@ -33,12 +33,12 @@ def _found(mask: SecretMask) -> str:
     kinds = len({sample.kind for sample in corpus})
     worst = ", ".join(f"{kind} {count}" for kind, count in missed.most_common(3)) or "none"
     return table(
-        ["measured on", "how many", "result"],
+        ["measured on", "number", "result"],
         [
             [f"secrets of {kinds} kinds", len(corpus), f"{100 - 100 * missed.total() / len(corpus):.2f} % found"],
-            ["of these missed", missed.total(), worst],
-            ["decoys", len(harmless), f"{touched} touched"],
-            ["ordinary source code", f"{len(code) / 1e6:.1f} MB", f"{len(mask.spans(code))} places touched"],
+            ["missed secrets (most frequent kinds)", missed.total(), worst],
+            ["decoys", len(harmless), f"{touched} changed"],
+            ["ordinary source code", f"{len(code) / 1e6:.1f} MB", f"{len(mask.spans(code))} places changed"],
         ],
     )
 
@@ -50,7 +50,7 @@ def _speed(mask: SecretMask) -> str:
         pieces = [code[at : at + size] for at in range(0, min(len(code), 40 * size), size)]
         seconds = median(_seconds(mask.redact, pieces) for _ in range(7)) / sum(map(len, pieces))
         rows.append([name, f"{seconds * 1e9:.0f} µs", f"{1 / seconds / 1e6:.0f} MB/s"])
-    return table(["at once", "a KB", "speed"], rows)
+    return table(["input size", "time per KB", "speed"], rows)
 
 
 def _seconds(redact: Callable[[str], str], pieces: list[str]) -> float:

@@ -1,4 +1,4 @@
-"""Figures as Markdown."""
+"""Format figures as Markdown."""
 
 import os
 import platform
@@ -8,34 +8,34 @@ from typing import Any
 
 
 def table(header: list[str], rows: list[list[Any]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def machine() -> str:
-    """What was measured on."""
+    """Return a description of the machine and the server."""
     return (
         f"Machine: {os.cpu_count()} cores, {platform.system()} {platform.machine()},"
-        f" Python {platform.python_version()}; server: the embedded one of `loom up`, tuned, SQLite."
+        f" Python {platform.python_version()}. Temporal server: the one that `loom up` starts, tuned, with SQLite."
     )
 
 
 def spread(values: list[float], unit: str, digits: int = 1) -> str:
-    """Median with least and most."""
+    """Return the median, with the minimum and the maximum."""
     return f"{median(values):.{digits}f} {unit} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
+    """Return the value that is greater than the given share of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def put(page: Path, marks: tuple[str, str], section: str) -> None:
-    """Replace what stands between two marks of a page."""
+    """Replace the text between two marks on a page."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])
     if not (begin and end):
-        raise ValueError(f"{page} has no place between {marks[0]} and {marks[1]}")
+        raise ValueError(f"{page} does not contain {marks[0]} and {marks[1]}")
     page.write_text(f"{before}{marks[0]}\n{section}\n{marks[1]}{after}", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""`make bench-memory`, its first half: what is found by words, by meaning and by both, by real parts, in two languages.
+"""Compare search by words, by meaning and by both, in two languages. This is the first half of `make bench-memory`.
 
-The questions are headings, the passages what their authors wrote below them (tests/corpora/retrieval). All passages lie
-in one knowledge base. How rankings are fused is chosen on one half of the questions and told of the other half.
+The questions are headings, and the passages are the texts below them (tests/corpora/retrieval). All passages are in one
+knowledge base. One half of the questions is used to choose how rankings are fused, and the other half to measure.
 """
 
 import argparse
@@ -31,32 +31,32 @@ DOC: Final = Path(__file__).parent.parent / "docs" / "knowledge.md"
 MARKS: Final = ("<!-- measured by make bench-memory -->", "<!-- end of what was measured -->")
 BASE: Final = "bench"
 TRIED: Final = (1, 2, 5, 10, 20, 40, 60)
-"""Values of k."""
+"""The values of k to compare."""
 FOREIGN: Final = (
     "best recipe for a chocolate cake", "who won the football world cup in 1998", "symptoms of the common cold",
     "cheap flights to Paris in spring", "how to train a puppy", "exercises against back pain", "biography of Mozart",
     "how deep is the Pacific ocean", "红烧肉怎么做", "北京明天的天气", "世界杯冠军是谁", "感冒了吃什么药",
     "如何学习弹钢琴", "唐朝最有名的诗人", "减肥期间吃什么水果", "去云南旅游的最佳季节",
 )  # fmt: skip
-"""What none of the passages is about."""
+"""Questions that no passage answers."""
 
 Ranking = Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question, which passage answers it, and how the passages were ranked."""
+    """A question, the id of the passage that answers it, and the rankings of the passages."""
 
     passage: Passage
     answer: int
     by_words: Ranking
     by_meaning: Ranking
     shown: Ranking
-    """What a run would have got of ten, relevant ones only."""
+    """The passages that a run would receive: only relevant ones, at most ten."""
 
 
 async def measure(url: str) -> str:
-    """The section as Markdown."""
+    """Return the section as Markdown."""
     database = Database(url)
     embedder = OfflineEmbedder()
     store = PostgresKnowledge(database, embedder=embedder)
@@ -78,7 +78,7 @@ async def measure(url: str) -> str:
 
 
 async def _filled(store: PostgresKnowledge, database: Database, embedder: OfflineEmbedder) -> dict[str, int]:
-    """Ids of the passages by their text."""
+    """Store the passages, and return their ids by text."""
     chunks = tuple(Chunk(text=passage.body) for passage in passages())
     await store.begin(BASE, "tests/corpora/retrieval")
     await store.save(BASE, Document(path="passages", digest="1", chunks=chunks))
@@ -106,7 +106,7 @@ async def _asked(
 
 
 async def _spent(store: PostgresKnowledge) -> list[float]:
-    """Milliseconds of searches, embedding the question included."""
+    """Return the times of searches in milliseconds, including the time to embed the question."""
     spent = []
     for passage in passages()[::10]:
         begun = perf_counter()
@@ -122,9 +122,9 @@ def _told(asked: Sequence[Asked], filled: float, spent: Sequence[float], empty: 
     ways: Mapping[str, Callable[[Asked], Ranking]] = {
         "words only (BM25)": lambda each: each.by_words,
         "vectors only": lambda each: each.by_meaning,
-        f"both, k = {K} (as built in)": _hybrid(K),
-        "both, k = 60 (the usual)": _hybrid(60),
-        "as a run sees it: relevant ones only": lambda each: each.shown,
+        f"both, k = {K} (built-in value)": _hybrid(K),
+        "both, k = 60 (usual value)": _hybrid(60),
+        "both, only relevant passages (as in a run)": lambda each: each.shown,
     }
     header = ["searched by", "English", "Chinese", "all"]
     rows = [
@@ -134,19 +134,22 @@ def _told(asked: Sequence[Asked], filled: float, spent: Sequence[float], empty: 
     languages = {name: sum(each.passage.language == name for each in asked) for name in ("en", "zh")}
     return "\n\n".join(
         (
-            f"{len(asked)} passages, {languages['en']} English and {languages['zh']} Chinese, {DEPTH} ranks of each way"
-            f" fused.\nMRR / recall@10 of {len(held_out)} questions that chose nothing:",
+            f"The corpus has {len(asked)} passages, {languages['en']} in English and {languages['zh']} in Chinese."
+            f" The {DEPTH} best results of each search are fused.\n"
+            f"The table shows MRR / recall@10 for the {len(held_out)} questions that were not used to choose k:",
             table(header, rows),
-            f"The other {len(chosen)} chose k by their MRR, best {best}, built in {K}; it hardly matters:\n{tried}.",
-            f"Of {len(FOREIGN)} questions that no passage is about, {empty} get no answer at all.\n"
-            f"A search takes {percentile(list(spent), 0.5):.0f} ms (p95 {percentile(list(spent), 0.95):.0f} ms),"
-            f" taking a passage in {1000 * filled / len(asked):.0f} ms, with one thread of the embedder.",
+            f"The other {len(chosen)} questions were used to choose k. Their MRR is best for k = {best}."
+            f" The built-in value is {K}.\nThe choice hardly affects the MRR:\n{tried}.",
+            f"Of {len(FOREIGN)} questions that no passage answers, {empty} get no results.\n"
+            f"With one embedder thread, a search takes {percentile(list(spent), 0.5):.0f} ms"
+            f" (p95: {percentile(list(spent), 0.95):.0f} ms), and indexing a passage takes"
+            f" {1000 * filled / len(asked):.0f} ms.",
         )
     )
 
 
 def _halves(asked: Sequence[Asked]) -> tuple[list[Asked], list[Asked]]:
-    """By a digest: as good as by lot, and the same every time."""
+    """Split the questions by a digest, which is as good as a random split and always the same."""
     first = [sha256(each.passage.heading.encode()).digest()[-1] % 2 == 0 for each in asked]
     return (
         [each for each, mine in zip(asked, first, strict=True) if mine],
@@ -172,9 +175,9 @@ def _reciprocal(ranking: Ranking, answer: int) -> float:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the figures to {DOC.name}")
     given = parser.parse_args()
     with servers() as (_, addresses):
         section = asyncio.run(measure(addresses["postgres"]))

@@ -1,7 +1,7 @@
-"""`make bench-skills`: what a collection of skills costs a prompt, as a catalog and loaded as a whole.
+"""Measure how many tokens a collection of skills adds to a prompt: `make bench-skills`.
 
-The collection is that of tests/corpora/skills, or any folder: `python -m bench.skills FOLDER`. A run is prepared with
-it by the real parts, and tokens are Loom's own count of what its first model call sees.
+The collection is tests/corpora/skills or any other folder: `python -m bench.skills FOLDER`. Loom prepares a run with
+the collection, and counts the tokens of the first model call.
 """
 
 import argparse
@@ -36,32 +36,32 @@ WANTED: Final = 0.95
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """Tokens of one collection."""
+    """The token counts of one collection."""
 
     bodies: tuple[int, ...]
-    """Of each skill's instructions."""
+    """Tokens of each skill's instructions."""
     resources: int
-    """Of everything else in the folders that is text."""
+    """Tokens of all other text files in the skills' folders."""
     catalog: int
-    """What the catalog adds to each prompt."""
+    """Tokens that the catalog adds to each prompt."""
     tools: int
-    """What the descriptions of the tools for skills add."""
+    """Tokens that the definitions of the skill tools add."""
     hint: str
-    """What the run is told of those that fit the task."""
+    """The hint about skills that match the task."""
 
     @property
     def layered(self) -> int:
-        """What each prompt has of all skills before one is loaded."""
+        """Tokens that all skills add to each prompt before one is loaded."""
         return self.catalog + self.tools
 
     @property
     def saving(self) -> float:
-        """Share of the tokens of all instructions that a prompt does not have."""
+        """The share of the instructions' tokens that a prompt saves."""
         return 1 - self.layered / sum(self.bodies)
 
 
 async def measured(collection: Path) -> Figures:
-    """Prepare a run with the collection, and look at its first prompt."""
+    """Prepare a run with the collection, and count the tokens of its first prompt."""
     tools = SkillTools(sandbox=None)
     library = SkillFolders(home=Path("/nonexistent"), others=[SkillFolder(path=str(collection), source="bench")])
     with TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def _text_in(root: str) -> int:
 
 
 def report(figures: Figures) -> str:
-    """The figures as Markdown."""
+    """Return the figures as Markdown."""
     whole, count = sum(figures.bodies), len(figures.bodies)
     usual = round(median(figures.bodies))
     one = figures.layered + usual
@@ -101,19 +101,22 @@ def report(figures: Figures) -> str:
         ["all instructions in the prompt", whole, ""],
         ["all instructions and resources", whole + figures.resources, ""],
         ["catalog", figures.catalog, saved(figures.catalog, whole)],
-        ["catalog and the tools for skills", figures.layered, saved(figures.layered, whole)],
-        ["the same and one skill loaded (median)", one, saved(one, whole)],
+        ["catalog and the skill tools", figures.layered, saved(figures.layered, whole)],
+        ["catalog, skill tools and one loaded skill (median)", one, saved(one, whole)],
     ]
-    head = f"{count} skills, {figures.catalog / count:.0f} tokens each in the catalog, {usual} once loaded (median)."
-    fits = f"The task “{TASK}” brings the hint: “{figures.hint}”"
+    head = (
+        f"The collection has {count} skills. In the catalog, each skill takes up {figures.catalog / count:.0f} tokens"
+        f" on average.\nA loaded skill takes up {usual} tokens (median)."
+    )
+    fits = f"For the task “{TASK}”, the model sees this hint:\n“{figures.hint}”"
     return "\n\n".join((head, table(["in each prompt", "tokens", "saved"], rows), fits))
 
 
 def main() -> None:
-    """Command line; exit code 1: less is saved than is wanted."""
+    """Run the command line. The exit code is 1 if the catalog saves fewer tokens than required."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=COLLECTION)
-    parser.add_argument("--write", action="store_true", help=f"put the figures into {DOC.name}")
+    parser.add_argument("--write", action="store_true", help=f"write the figures to {DOC.name}")
     given = parser.parse_args()
     figures = asyncio.run(measured(given.folder))
     section = report(figures)

@@ -1,4 +1,4 @@
-"""The processes of a benchmark: the embedded servers, the model, and workers, each its own process."""
+"""Start the processes of a benchmark: the embedded servers, the model server and the workers."""
 
 import json
 import os
@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 
 QUEUE = f"bench-{os.getpid()}"
-"""Its own, so that no worker left over from elsewhere takes part."""
+"""A separate task queue, so that no other worker takes part."""
 BIN = Path(sys.executable).parent
 
 
 @dataclass
 class Stage:
-    """Everything that runs, and where."""
+    """The running processes and their addresses."""
 
     folder: Path
     env: dict[str, str]
@@ -28,21 +28,21 @@ class Stage:
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start_worker(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start (again) a worker process; its log goes to a file of its name."""
+        """Start or restart a worker process. Its log goes to a file with its name."""
         log = (self.folder / f"{name}.log").open("ab")
         process = subprocess.Popen([sys.executable, "-m", *command], env=self.env, stdout=log, stderr=log)
         self.workers[name] = process
         return process
 
     def cpu(self, pid: int) -> float:
-        """Seconds of processor time that a process has used."""
+        """Return the processor time that a process has used, in seconds."""
         times = psutil.Process(pid).cpu_times()
         return float(times.user + times.system)
 
 
 @contextmanager
 def servers() -> Iterator[tuple[Path, Mapping[str, str]]]:
-    """What `loom up` starts but a worker, in a folder of its own, and the addresses; all gone at the end."""
+    """Start the servers of `loom up` in a temporary folder. Yield the folder and the addresses, then stop them."""
     with tempfile.TemporaryDirectory(prefix="loom-bench-") as name:
         env = {**os.environ, "LOOM_HOME": f"{name}/.loom", "LOOM_LOG_LEVEL": "WARNING"}
         up = [str(BIN / "loom"), "up", "--detach", "--no-worker", "--json"]
@@ -55,7 +55,7 @@ def servers() -> Iterator[tuple[Path, Mapping[str, str]]]:
 
 @contextmanager
 def stage() -> Iterator[Stage]:
-    """Servers from `loom up`, a model and a Loom worker; all gone at the end."""
+    """Start the servers of `loom up` and a model server. At the end, stop them and all workers."""
     with ExitStack() as stack:
         folder, addresses = stack.enter_context(servers())
         env = {
@@ -63,7 +63,7 @@ def stage() -> Iterator[Stage]:
             "LOOM_HOME": str(folder / ".loom"),
             "LOOM_MODEL": "openai:scripted",
             "LOOM_LOG_LEVEL": "WARNING",
-            "LOOM_LOOP_WINDOW": "0",  # the scripted model reads one file for as many turns as it is told
+            "LOOM_LOOP_WINDOW": "0",  # the scripted model reads the same file in every turn
         }
         model = subprocess.Popen([sys.executable, "-m", "bench.model"], stdout=subprocess.PIPE, text=True)
         stack.callback(_end, model)

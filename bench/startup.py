@@ -1,4 +1,4 @@
-"""How long commands take to start: `python -m bench.startup`, or with `--against DIR` beside another checkout's."""
+"""Measure the start-up time of commands: `python -m bench.startup`. With `--against DIR`, compare another checkout."""
 
 import argparse
 import os
@@ -22,31 +22,31 @@ COMMANDS: Mapping[str, tuple[list[str], int]] = {
     "`loom --help`": (["-c", "from loom.cli.main import main; main()", "--help"], 0),
     "`loom status RUN`": (["-c", "from loom.cli.main import main; main()", "status", "no-such-run"], 2),
 }
-"""Arguments of the interpreter and the exit code; the status is that of a run which the server does not know."""
+"""The interpreter's arguments and the expected exit code of each command. No run is called `no-such-run`."""
 
 
 @dataclass(frozen=True)
 class Took:
-    """Seconds of one process."""
+    """The elapsed time and the processor time of one process, in seconds."""
 
     wall: float
     cpu: float
 
 
 def startup(address: str, against: Path | None = None) -> str:
-    """The section as Markdown, with a Temporal server at this address."""
+    """Return the section as Markdown. The address is that of a Temporal server."""
     checkouts = [HERE] if against is None else [HERE, against]
     names = ["this"] if against is None else ["this", "the other"]
     rows = []
     for title, (arguments, code) in COMMANDS.items():
-        # In turn, so that a busy moment of the machine meets both.
+        # Alternate between the checkouts, so that other load on the machine affects both.
         rounds = [[_took(checkout, arguments, code, address) for checkout in checkouts] for _ in range(RUNS + 1)][1:]
         for name, took in zip(names, zip(*rounds, strict=True), strict=True):
             first = [title] if against is None else [title, name]
             wall, cpu = [each.wall for each in took], [each.cpu for each in took]
             rows.append([*first, f"{median(cpu):.2f} s", spread(wall, "s", 2)])
-    header = ["command", *([] if against is None else ["checkout"]), "processor time", "wall time (least–most)"]
-    return f"### Start-up of commands\n\nMedians of {RUNS} processes.\n\n" + table(header, rows)
+    header = ["command", *([] if against is None else ["checkout"]), "processor time", "wall time (minimum–maximum)"]
+    return f"### Start-up of commands\n\nThe figures are the medians of {RUNS} processes.\n\n" + table(header, rows)
 
 
 def _took(checkout: Path, arguments: list[str], code: int, address: str) -> Took:
@@ -57,14 +57,14 @@ def _took(checkout: Path, arguments: list[str], code: int, address: str) -> Took
     wall = perf_counter() - begun
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if ran.returncode != code:
-        raise RuntimeError(f"{arguments} ended with {ran.returncode}: {ran.stderr}")
+        raise RuntimeError(f"{arguments} exited with code {ran.returncode}: {ran.stderr}")
     return Took(wall=wall, cpu=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout to measure in turn with this one")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout to measure alternately")
     given = parser.parse_args()
     with servers() as (_, addresses):
         sys.stdout.write(startup(addresses["temporal"], given.against) + "\n")

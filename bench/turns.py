@@ -1,4 +1,4 @@
-"""Time and processor time per turn, beside a hand-written minimal loop on the same server, in turns."""
+"""Compare the time and processor time per turn with those of a minimal hand-written loop on the same server."""
 
 from statistics import median
 from time import perf_counter
@@ -15,7 +15,7 @@ LOOPS = ("loom", "minimal lean", "minimal whole")
 
 
 async def turn_cost(stage: Stage, *, pairs: int, turns: int) -> str:
-    """Median of interleaved runs of `turns` turns with one 2 KB tool result each."""
+    """Return the medians of interleaved runs with `turns` turns. Each turn has a tool result of 2 KB."""
     stage.start_worker("minimal", "bench.minimal", stage.model_url)
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     for loop in LOOPS:
@@ -29,16 +29,16 @@ async def turn_cost(stage: Stage, *, pairs: int, turns: int) -> str:
         wall, worker, server = (list(column) for column in zip(*figures[loop], strict=True))
         ratio = [mine[0] / theirs[0] for mine, theirs in zip(figures["loom"], figures[loop], strict=True)]
         rows.append([loop, spread(wall, "ms"), spread(worker, "ms"), spread(server, "ms"), f"{median(ratio):.2f}"])
-    head = ["loop", "time per turn", "worker CPU", "server CPU", "Loom's time ÷ this (median of pairs)"]
+    head = ["loop", "time per turn", "worker CPU", "server CPU", "Loom's time ÷ this loop's time (median of pairs)"]
     return (
-        f"## Time per turn\n\n{turns} turns a run, {pairs} interleaved rounds, the same model server through the same"
-        " SDK. *lean* keeps the conversation in the worker's memory, unrecoverably; *whole* sends it each time.\n\n"
-        + table(head, rows)
+        f"## Time per turn\n\nEach loop ran {turns} turns in each of {pairs} interleaved rounds. All loops used the"
+        " same model server and the same SDK.\n*lean* keeps the conversation only in the worker's memory, where it"
+        " can't be recovered after a crash.\n*whole* sends the whole conversation in each turn.\n\n" + table(head, rows)
     )
 
 
 async def _one(stage: Stage, client: Client, loop: str, turns: int, label: str) -> tuple[float, float, float]:
-    """Milliseconds per turn: wall, worker CPU, server CPU."""
+    """Return milliseconds per turn: elapsed time, the worker's CPU time and the server's CPU time."""
     pid = stage.workers["loom" if loop == "loom" else "minimal"].pid
     before = (perf_counter(), stage.cpu(pid), stage.cpu(stage.server_pid))
     run_id = f"bench-{loop.replace(' ', '-')}-{turns}-{label}"

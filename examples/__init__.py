@@ -1,1 +1,1 @@
-"""Jobs that show what Loom is; each folder is one, and starts with everything it needs."""
+"""Examples of Loom. Each folder is one example and contains everything that it needs."""

@@ -1,7 +1,8 @@
 """`loom doctor`: check all dependencies of a run concurrently and report the results as one JSON value.
 
-`ok` covers temporal, postgres, redis, sandbox, snapshots and, unless the stack was started without one, the worker. The
-model, the MCP servers and the skills don't affect `ok`, because a stack can run without them.
+The overall `ok` covers temporal, postgres, redis, sandbox and snapshots. It also covers the worker, unless the stack
+was started without one. The model, the MCP servers and the skills don't affect `ok`, because a stack can run without
+them.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ def _worker(found: Entry, settings: Settings, state: StackState, home: Path) -> 
     if entry["ok"]:
         return entry
     if not worker_wanted(settings, state):
-        return {**entry, "hint": "the stack was started with --no-worker: `loom worker`, or `loom up`"}
+        return {**entry, "hint": "the stack was started with --no-worker: run `loom worker` or `loom up`"}
     if "worker" in state.parts:
         return {**entry, "hint": f"{entry['hint']}: see {home / 'logs' / 'worker.log'}"}
     return {**entry, "hint": f"{entry['hint']}: start one with `loom up` or `loom worker`"}

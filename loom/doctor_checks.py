@@ -2,8 +2,8 @@
 
 The checks run concurrently and take at most two seconds.
 
-Each check returns a report entry, which contains `ok`, facts such as the version and, if the check failed, a `hint`
-that suggests a fix.
+Each check returns a report entry, which contains `ok` and facts such as the version. If the check failed, the entry
+also contains a `hint` that suggests a fix.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ _WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file in WAL mode
 
 
 async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PATIENCE) -> Entry:
-    """Return the check's entry, or an entry with the hint if the check fails or takes over `patience` seconds."""
+    """Return the check's entry. If the check fails or exceeds `patience` seconds, return an entry with the hint."""
     try:
         return await asyncio.wait_for(question, patience)
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
@@ -63,7 +63,7 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
     tuning = _tuning(home / "temporal.db", command_line(part.pid))
     found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
     if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
-        return {**found, "ok": False, "hint": f"the disk of {home} is full: free some space"}
+        return {**found, "ok": False, "hint": f"the disk that contains {home} is full: free some space"}
     if not found["ok"]:
         found["hint"] = (
             "the server runs without its tuned settings, so each turn takes longer: run `loom down`, then `loom up`"
@@ -134,7 +134,7 @@ async def snapshots(settings: Settings) -> Entry:
         return {"ok": True, "note": "switched off by LOOM_SNAPSHOTS=off: changes by tools cannot be undone"}
     program = shutil.which("git")
     if program is None:
-        hint = "snapshots need the program `git`: install it, or set LOOM_SNAPSHOTS=off"
+        hint = "snapshots need the `git` program: install it, or set LOOM_SNAPSHOTS=off"
         return {"ok": settings.snapshots != "required", "hint": hint}
     _, version = await _run(program, "--version")
     return {"ok": True, "version": version.removeprefix("git version ")}
@@ -149,7 +149,7 @@ async def mcp(settings: Settings) -> Entry:
         found = manager.report()
     told = "; ".join(_server_in_words(name, each) for name, each in found.items())
     silent = [server["hint"] for server in found.values() if not server["ok"]]
-    hint = {"hint": f"{'; '.join(silent)}. Start it, or correct the setting `mcp`"} if silent else {}
+    hint = {"hint": f"{'; '.join(silent)}. Start it, or correct the `mcp` setting"} if silent else {}
     return {"ok": not silent, "note": told, "servers": found, **hint}
 
 
@@ -159,12 +159,12 @@ async def skills(settings: Settings) -> Entry:
 
     found = await SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders).find(settings.workspace)
     left_out = [f"{each.path}: {each.why}" for each in found.problems if not each.is_warning]
-    note = f"{len(found.skills)} found" + (f", {len(left_out)} left out: `loom skills list`" if left_out else "")
+    note = f"{len(found.skills)} found" + (f", {len(left_out)} skipped (see `loom skills list`)" if left_out else "")
     return {"ok": True, "note": note, "skills": [skill.name for skill in found.skills], "left_out": left_out}
 
 
 def _server_in_words(name: str, entry: Entry) -> str:
-    left_out = f", left out: {', '.join(entry['refused'])}" if entry["refused"] else ""
+    left_out = f", skipped: {', '.join(entry['refused'])}" if entry["refused"] else ""
     has = f"{entry['tools']} tool{'' if entry['tools'] == 1 else 's'}" if entry["ok"] else "does not answer"
     return f"{name}: {has}{left_out}"
 
@@ -172,7 +172,7 @@ def _server_in_words(name: str, entry: Entry) -> str:
 def model(settings: Settings) -> Entry:
     """Check whether the settings contain all values that a call to the configured model needs."""
     name = settings.model
-    ways = "LOOM_MODEL=openai:NAME with OPENAI_API_KEY, anthropic:NAME with ANTHROPIC_API_KEY, or demo to look around"
+    ways = "set LOOM_MODEL to openai:NAME (with OPENAI_API_KEY), anthropic:NAME (with ANTHROPIC_API_KEY) or demo"
     if name is None:
         return {"ok": False, "model": None, "hint": f"no model is set: {ways}"}
     if name == "demo":
@@ -183,7 +183,11 @@ def model(settings: Settings) -> Entry:
         "anthropic": lambda: bool(settings.anthropic_api_key or settings.anthropic_base_url),
     }
     if rest and provider not in reachable and settings.app:
-        return {"ok": True, "model": name, "note": f"by the provider {provider!r} of {settings.app}, if it has one"}
+        return {
+            "ok": True,
+            "model": name,
+            "note": f"needs the {provider!r} provider, which {settings.app} has to register",
+        }
     if provider not in reachable or not rest:
         return {"ok": False, "model": name, "hint": f"{name!r} is not a model that Loom knows: {ways}"}
     if not reachable[provider]():
@@ -194,7 +198,7 @@ def model(settings: Settings) -> Entry:
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
     """Return whether each tuned setting took effect.
 
-    The journal mode is read from the database file. The running server doesn't report `synchronous` and the
+    The journal mode is read from the database file. The running server doesn't report `synchronous` or the
     poll rates, so they are read from its command line.
     """
     with database.open("rb") as file:
@@ -216,7 +220,7 @@ def _lives(poller: PollerInfo) -> bool:
 
 
 def _pid_here(identity: str) -> int | None:
-    """Return the process ID from an identity of the form pid@host if the host is this machine, else None."""
+    """Return the process ID from an identity such as `pid@host`. Return None if the host isn't this machine."""
     pid, _, host = identity.partition("@")
     return int(pid) if pid.isdigit() and host == socket.gethostname() else None
 

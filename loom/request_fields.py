@@ -45,9 +45,9 @@ class ForkFields(TypedDict, total=False):
     model: str | None
     """`openai:NAME`, `anthropic:NAME`, `demo`, or a name with a prefix that the app registers."""
     workspace: str | None
-    """The directory on the worker's machine that tools work in."""
+    """The working directory of tools, on the worker's machine."""
     permissions: Mapping[str, str] | None
-    """Rules merged over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`. See docs/permissions.md."""
+    """Rules to merge over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`. See docs/permissions.md."""
     mode: ModeName | None
     max_turns: int | None
     """Maximum number of turns of this run, excluding its sub-agents. Must be at least 1."""

@@ -106,7 +106,7 @@ def _view(
 ) -> JsonObject:
     """Return a response in the format of the `status` Query, as far as it can be built without the run.
 
-    The response lists no pending calls or questions, and fields that only the run itself knows are null.
+    The response doesn't list pending calls or questions. Fields that only the run itself knows are null.
     """
     known = dict(description.search_attributes)
     seen = status_view(_begun(description, beginning))
@@ -136,7 +136,7 @@ def _view(
 
 
 def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
-    """Return the state of the run when its last execution started or when the run was prepared.
+    """Return the run's state at the start of its last execution. In the first execution, include its preparation.
 
     If the request can't be read, the result is the state of a run with an empty task.
     """
@@ -174,7 +174,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
 
 
 def execution_of(execution: WorkflowExecution) -> Execution:
-    """Return a run in the form that agent statistics are computed from."""
+    """Convert a run to an entry for agent statistics."""
     return Execution(
         status=summary_of(execution).status,
         started_at=execution.start_time,
@@ -184,7 +184,7 @@ def execution_of(execution: WorkflowExecution) -> Execution:
 
 
 def ended_untold(execution: WorkflowExecution) -> bool:
-    """Return whether only the result contains the run's final status, because the run ended before it was prepared."""
+    """Return whether the run ended before it was prepared, so that only its result contains its final status."""
     completed = execution.status is WorkflowExecutionStatus.COMPLETED
     return completed and not _first(dict(execution.search_attributes), "LoomStatus")
 

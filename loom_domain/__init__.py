@@ -2,7 +2,7 @@
 
 Read the sub-packages in this order. Each sub-package's docstring introduces its modules.
 
-    core          messages, tool calls, tasks, requests and errors, on which everything else is based
+    core          messages, tool calls, tasks, requests and errors: the basis for everything else
     permissions   permission rules, and the verdict that they give on a tool call
     tools         to-do lists, loops of repeated calls, MCP servers, sandbox limits
     skills        folders with instructions that a model loads on demand

@@ -117,20 +117,20 @@ def test_a_file_may_name_its_agent_itself(tmp_path: Path) -> None:
         ("x1: 1", "there is no field x1: the fields are activation, approval_timeout"),
         ("temperature: 3", "temperature 3 must be at most 2"),
         ("max_turns: 0", "max_turns 0 must be at least 1"),
-        ("max_turns: many", "max_turns: 'many' does not fit: it must be a whole number"),
-        ("tools: read_file", "`tools` is a list of names: ['read_file']"),
+        ("max_turns: many", "max_turns: 'many' is invalid: it must be a whole number"),
+        ("tools: read_file", "`tools` must be a list of names: ['read_file']"),
         ("mode: fast", "mode 'fast' must be one of default, read-only, accept-edits or bypass"),
-        ("model: gpt-5", "model: 'gpt-5' names no model: write openai:NAME, anthropic:NAME or demo"),
-        ("permissions: {bash: maybe}", "permissions: rule 'bash' must say allow, ask or deny, not 'maybe'"),
-        ("permissions: {bash: no}", "permissions: rule 'bash' must say allow, ask or deny, not False"),
+        ("model: gpt-5", "model: 'gpt-5' is not a model: use openai:NAME, anthropic:NAME or demo"),
+        ("permissions: {bash: maybe}", "permissions: rule 'bash' must be allow, ask or deny, not 'maybe'"),
+        ("permissions: {bash: no}", "permissions: rule 'bash' must be allow, ask or deny, not False"),
         ("permissions: {'bash(': allow}", "permissions: "),
         ("budget: {tokns: 5}", "there is no field budget.tokns: did you mean tokens?"),
         ("name: ' x'", "name: ' x' cannot be a name"),
         ("on: x", "the key True is not text: put it in quotes"),
-        ("require_done_tool: 1", "require_done_tool: 1 does not fit: it must be true or false"),
-        ("a: 1\na: 2", "not valid YAML: line 2: the key 'a' is there twice"),
+        ("require_done_tool: 1", "require_done_tool: 1 is invalid: it must be true or false"),
+        ("a: 1\na: 2", "not valid YAML: line 2: the key 'a' occurs twice"),
         ("a: [", "not valid YAML: line 1: "),
-        ("- a", "must hold fields such as `description: …`"),
+        ("- a", "must contain fields such as `description: …`"),
         ("", "is empty"),
         ("!!python/object/apply:os.system [ls]", "not valid YAML: line 1: could not determine a constructor"),
     ],
@@ -181,9 +181,9 @@ def test_names_that_clash_or_are_not_there_are_refused_at_start(tmp_path: Path) 
     with pytest.raises(BadRequest, match=r"two agents are called 'clerk': one is .*test_agent_files.*clerk.yaml"):
         of(clerk, app=app)
     for text, says in (
-        ("extends: clark", "extends 'clark', which is not there: did you mean 'clerk'"),
-        ("disabled_tools: [don]", "names the tool 'don', which is not there: did you mean 'done'"),
-        ("hooks: [audit]", "names the hook 'audit', which is not there: the hooks are none"),
+        ("extends: clark", "extends the unknown agent 'clark': did you mean 'clerk'"),
+        ("disabled_tools: [don]", "names the unknown tool 'don': did you mean 'done'"),
+        ("hooks: [audit]", "names the unknown hook 'audit': the hooks are none"),
     ):
         with pytest.raises(BadRequest, match=says):
             of(read_agent_file(written(tmp_path, "other.yaml", text)), app=app)

@@ -88,9 +88,9 @@ def test_a_knowledge_base_that_is_not_there_is_a_warning(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("extends: bsae", "extends 'bsae', which is not there: did you mean 'base'?"),
-        ("extends: bad", "extends itself: bad → bad; take out one `extends`"),
-        ("tools: [raed_file]", "names the tool 'raed_file', which is not there: did you mean 'read_file'?"),
+        ("extends: bsae", "extends the unknown agent 'bsae': did you mean 'base'?"),
+        ("extends: bad", "extends itself: bad → bad; remove one `extends`"),
+        ("tools: [raed_file]", "names the unknown tool 'raed_file': did you mean 'read_file'?"),
         (
             "permissions: {bsh: allow}",
             "agents/bad.yaml: permissions: permission rule 'bsh' names no tool: did you mean bash?",
@@ -109,16 +109,16 @@ def test_permission_files_are_checked_too(loom: Commands) -> None:
     (loom.folder / "rules.json").write_text('{"bash": "ask", "bash(git diff:*)": "allow"}')
     assert loom("validate", "rules.json").out == "rules.json: permissions, valid\n"
     (loom.folder / "rules.toml").write_text('[permissions]\nbash = "maybe"\nbsh = "allow"')
-    assert loom("validate", "rules.toml").err == "rules.toml: rule 'bash' must say allow, ask or deny, not 'maybe'\n"
+    assert loom("validate", "rules.toml").err == "rules.toml: rule 'bash' must be allow, ask or deny, not 'maybe'\n"
     (loom.folder / "rules.toml").write_text('[permissions]\nbsh = "allow"')
     assert "names no tool: did you mean bash?" in loom("validate", "rules.toml").err
 
 
 def test_a_file_of_no_kind_is_asked_to_say_what_it_is(loom: Commands) -> None:
     (loom.folder / "x.yaml").write_text("steps: [1, 2]")
-    assert "what is this? Write `kind: …` into it, one of permissions, crew, agent" in loom("validate", "x.yaml").err
+    assert "the kind is unclear: add `kind: …` with one of permissions, crew, agent" in loom("validate", "x.yaml").err
     (loom.folder / "x.yaml").write_text("kind: robot")
-    assert "kind: 'robot' is none that Loom knows" in loom("validate", "x.yaml").err
+    assert "kind: 'robot' is not a known kind" in loom("validate", "x.yaml").err
     (loom.folder / "x.yaml").write_text("mode: sequential")
     assert loom("validate", "x.yaml").err == "x.yaml: members is missing\n"
     (loom.folder / "x.yaml").write_text("mode: sequential\nmembers: []")

@@ -180,7 +180,7 @@ async def test_what_redis_has_is_said_to_be_left_when_it_is_away(
     async with aclosing(Database(url)) as database:
         await PostgresMemory(database).remember([task("said", session_id=session, run_id=session)])
     (left,) = (await told("forget", "--session", session))["left"]
-    assert left == "not deleted: data of 1 run in Redis, which does not answer; it expires within seven days"
+    assert left == "not deleted: data of 1 run in Redis, which is not responding; it expires within seven days"
 
 
 async def test_people_get_the_same_in_words(session: str) -> None:

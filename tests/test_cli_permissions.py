@@ -58,7 +58,7 @@ def test_people_also_read_what_matched_and_what_an_approval_would_add(tmp_path: 
     result = check("bash", '{"command": "ls && git push"}', "--permissions", rules, "--workspace", str(tmp_path))
     assert result.stdout.splitlines() == [
         "ask: bash(git push:*)",
-        "  the rule bash(git push:*) asks for a person",
+        "  the rule bash(git push:*) requires a person's approval",
         "  matches bash: ask",
         "  matches bash(git push:*): ask",
         "  matches bash(ls:*): allow",

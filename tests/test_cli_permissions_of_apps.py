@@ -130,7 +130,7 @@ def test_an_agent_s_rules_and_mode_are_its_own_with_the_request_s_laid_over_them
 
 def test_a_tool_that_an_agent_does_not_have_is_denied_to_it(app: Commands) -> None:
     told = checked(app, "write_file", {"path": "a"}, "--agent", "reader")
-    assert told == ("deny", "tools", "the agent reader does not have the tool write_file")
+    assert told == ("deny", "tools", "agent reader does not have the write_file tool")
     ran = app("permissions", "check", "read_file", '{"path": "a"}', "--agent", "raeder")
     assert (ran.code, ran.err) == (USAGE, "--agent: there is no agent 'raeder': did you mean 'reader'?")
 

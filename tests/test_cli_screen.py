@@ -237,7 +237,7 @@ def test_the_text_of_an_attempt_that_broke_off_is_withdrawn() -> None:
     tell(shown, task(Action.THINKING, content="right words"), CALLED)
     seen = out.getvalue()
     assert "wrong words" not in seen
-    assert "— the model call was interrupted, starting again (attempt 2) —" in seen
+    assert "— the model call was interrupted and starts again (attempt 2) —" in seen
     assert seen.count("turn 1 ") == 1
     assert "right words" in seen
 
@@ -278,7 +278,7 @@ def test_a_failed_model_call_is_shown_with_its_error() -> None:
     )
     assert out.getvalue().splitlines()[1:] == [
         "✗ model: LLMRateLimitError: slow down",
-        "— trying the model call again (attempt 2); its text of this turn does not count —",
+        "— trying the model call again (attempt 2); ignore its earlier text in this turn —",
     ]
 
 
@@ -439,7 +439,7 @@ class Fake:
 
     def _take(self, name: str, call_id: str, given: dict[str, Any]) -> JsonObject:
         if not self.pending:
-            raise RefusedError(f"call {call_id!r} does not wait for approval")
+            raise RefusedError(f"call {call_id!r} is not waiting for approval")
         self.answers.append((name, {"call_id": call_id, **given}))
         self.pending = []
         self.ended.set()
@@ -763,8 +763,8 @@ def test_a_run_that_nobody_watches_is_told_yes_beforehand(capsys: pytest.Capture
     request = unattended({"permissions": {"bash(git push:*)": "ask", "http_fetch": "deny"}})
     assert request == {"mode": "bypass", "permissions": {"bash(git push:*)": "allow", "http_fetch": "deny"}}
     told = capsys.readouterr().err
-    assert "mode bypass" in told
-    assert told.endswith("or the agent's own rules with a pattern ask about still wait for a person\n")
+    assert "bypass mode" in told
+    assert told.endswith("person if a hook, a guard or one of the agent's own rules with a pattern asks\n")
     rules = {"bash": "ask", "bash(git push:*)": "ask"}  # of an agent, which the request does not replace
     assert [
         judge("bash", (Subject(text=command),), rules, mode=Mode(request["mode"])).verdict

@@ -54,7 +54,7 @@ def test_trust_is_not_taken_from_a_file_that_an_agent_could_write(loom: Commands
     (loom.folder / ".env").write_text("LOOM_TRUSTED_FOLDERS=/\n")
     ran = loom("skills", "list")
     assert ran.code == USAGE
-    assert "LOOM_TRUSTED_FOLDERS is not taken from .env" in ran.err
+    assert "LOOM_TRUSTED_FOLDERS is not read from .env" in ran.err
 
 
 def test_a_skill_is_shown_with_what_it_may_do(loom: Commands, home: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_skill_is_shown_with_what_it_may_do(loom: Commands, home: Path) -> Non
     assert told["instructions"].startswith("Read references/style.md first.")
     out = loom("skills", "show", "release-notes").out
     assert "It has 2 scripts, which run in the sandbox" in out
-    assert "It asks for the tools Bash(git *); this alone allows nothing." in out
+    assert "It asks for the tools Bash(git *). This request alone allows nothing." in out
     (folder / "scripts/shout.py").unlink()
     assert "It has 1 script, which runs in the sandbox" in loom("skills", "show", "release-notes").out
 
@@ -95,7 +95,7 @@ def test_a_skill_with_warnings_passes_and_tells_them(loom: Commands) -> None:
     ran = loom("skills", "validate", "x/SKILL.md")
     assert (ran.code, ran.out) == (0, "x: can be used\n")
     assert "unknown fields model" in ran.err
-    assert "scripts/a.py: its block `loom-tool` has no end" in ran.err
+    assert "scripts/a.py: its `loom-tool` block has no end" in ran.err
     assert "link is a link: it is left out" in ran.err
 
 
@@ -109,7 +109,7 @@ def test_a_skill_is_copied_to_where_runs_find_it(loom: Commands, home: Path) -> 
     assert [path.name for path in target.parent.iterdir()] == ["release-notes"]
     again = loom("skills", "add", "src/release-notes", "--yes")
     assert again.code == USAGE
-    assert "exists already: remove it first" in again.err
+    assert "already exists: remove it first" in again.err
     assert loom("skills", "add", "src/release-notes", "--project", "--yes").code == 0
     assert (loom.folder / ".agents/skills/release-notes/SKILL.md").is_file()
 
@@ -176,4 +176,4 @@ def test_doctor_tells_of_skills_that_are_left_out(loom: Commands, home: Path) ->
     write_release_notes(home / ".agents/skills")
     part = json.loads(loom("doctor", "--json").out)["parts"]["skills"]
     assert (part["ok"], part["skills"], len(part["left_out"])) == (True, ["release-notes"], 6)
-    assert part["note"] == "1 found, 6 left out: `loom skills list`"
+    assert part["note"] == "1 found, 6 skipped (see `loom skills list`)"

@@ -372,13 +372,13 @@ def test_an_agent_takes_what_it_leaves_open_from_the_default_one() -> None:
         ("clerk", {}, "two agents are called 'clerk'"),
         ("", {}, "cannot be a name"),
         ("a", {"mode": "fast"}, "mode 'fast' must be one of default, read-only"),
-        ("a", {"tools": "rate"}, "`tools` is a list"),
+        ("a", {"tools": "rate"}, "`tools` must be a list"),
         ("a", {"max_turns": 0}, "max_turns 0 must be at least 1"),
         ("a", {"pattern": "grove"}, "pattern 'grove' must be one of react, reflect or tree"),
         ("a", {"branches": 1}, "branches 1 must be at least 2"),
         ("a", {"branches": 11}, "branches 11 must be at most 10"),
-        ("a", {"pattern": "tree", "rounds": 6}, "rounds 6 must be at most 5 with the pattern tree"),
-        ("a", {"pattern": "reflect", "branches": 3}, "branches belong to the pattern tree"),
+        ("a", {"pattern": "tree", "rounds": 6}, "rounds 6 must be at most 5 with the tree pattern"),
+        ("a", {"pattern": "reflect", "branches": 3}, "branches need the tree pattern"),
         ("a", {"rounds": 11}, "rounds 11 must be at most 10"),
         ("a", {"output": {"type": "objekt"}}, "output_schema: its schema is no JSON Schema"),
         ("a", {"permissions": {"rate": "maybe"}}, "'maybe'"),
@@ -503,9 +503,9 @@ def test_handlers_of_tasks_are_registered_by_pattern_and_their_names_are_unique(
 @pytest.mark.parametrize(
     ("pattern", "name", "says"),
     [
-        ("*.error", "", "takes nothing; write an action"),
-        ("nod.*", "", "takes no action that there is: execute, "),
-        ("node.thinking", "", "pieces of text only, which are not on the bus"),
+        ("*.error", "", "matches nothing; write an action"),
+        ("nod.*", "", "matches no known action: execute, "),
+        ("node.thinking", "", "only text fragments, which are not on the bus"),
         ("*", "two words", "cannot be a handler's name"),
         (print, "", r'write @app.on_task\("node.\*"\)'),
     ],
@@ -528,7 +528,7 @@ def test_folders_of_documents_are_registered_from_where_they_are_named(tmp_path:
     assert Path(__file__).name in found["here"].origin
     for name, folder, says in (
         ("here", ".", "two knowledge bases are called 'here'"),
-        ("a b", ".", "'a b' is no name"),
+        ("a b", ".", "'a b' is not a valid name"),
         ("none", "nowhere", "there is no folder .*nowhere"),
     ):
         with pytest.raises(BadRequest, match=says):
@@ -606,7 +606,7 @@ def test_an_app_is_loaded_from_a_module_or_a_file(place: Path) -> None:
         ("nowhere.py:app", "", "there is no file "),
         ("mine:other", APP, "has no 'other'; did you mean `:app`?"),
         ("mine:LoomApp", APP, "has a type as 'LoomApp', not a LoomApp; did you mean `:app`"),
-        ("mine:app", "app = 1", "has a int as 'app', not a LoomApp; make one"),
+        ("mine:app", "app = 1", "has a int as 'app', not a LoomApp; create one"),
         ("mine:app", "import loom.app.loom_app\n1 / 0", r"mine.py:2: ZeroDivisionError"),
         ("mine:app", "import missing_thing", r"mine.py:1: ModuleNotFoundError: No module named 'missing_thing'"),
         ("mine:app", "import json\njson.loads('{')", r"mine.py:2: JSONDecodeError"),
@@ -652,7 +652,7 @@ def test_a_provider_has_a_prefix_of_its_own_and_answers() -> None:
     for prefix, wrong, said in (
         ("mine", provider, "cannot be a prefix"),
         ("a:b", provider, "cannot be a prefix"),
-        ("other", object(), "has no method `answer`"),
+        ("other", object(), "has no `answer` method"),
     ):
         with pytest.raises(BadRequest, match=said):
             app.register_provider(prefix, wrong)  # type: ignore[arg-type]
@@ -713,7 +713,7 @@ async def test_what_a_package_would_bring_is_read_in_a_process_of_its_own(packag
     assert list(await described("acme-two", here)) == [
         {"name": "hello", "description": "", "effect": "once", "permission": "ask", "scope": "sandboxed"}
     ]
-    for name, says in (("acme-tools", "RuntimeError"), ("liar", "it does not say what they are")):
+    for name, says in (("acme-tools", "RuntimeError"), ("liar", "its output does not list them")):
         with pytest.raises(BadRequest, match=says):
             await described(name, here)
     assert not {"acme_tools", "acme_two", "liar"} & set(sys.modules)

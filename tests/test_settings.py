@@ -64,7 +64,7 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
     name: str, text: str, empty_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (empty_directory / name).write_text(text)
-    with pytest.raises(BadRequest, match="LOOM_SANDBOX is not taken from .env|only the environment itself"):
+    with pytest.raises(BadRequest, match="LOOM_SANDBOX is not read from .env|only the environment itself"):
         read_settings()
     (empty_directory / ".env").unlink(missing_ok=True)
     monkeypatch.setenv("LOOM_SANDBOX", "off")
@@ -85,7 +85,7 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
 )
 def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, empty_directory: Path) -> None:
     (empty_directory / ".env").write_text(f"{name}=1\n")
-    with pytest.raises(BadRequest, match=f"{name} is not taken from .env: export it"):
+    with pytest.raises(BadRequest, match=f"{name} is not read from .env: export it"):
         read_settings()
 
 

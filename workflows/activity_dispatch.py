@@ -63,16 +63,16 @@ class ScheduledActivity(Generic[_T]):
     on_result: Callable[[_T], Event]
     on_failure: Callable[[Failure], Event]
     notices: int = 0
-    """The number of notices that the activity publishes, starting with the run's oldest notice."""
+    """The number of notices that the activity publishes. It publishes the run's oldest notices."""
 
 
 def _refused(failure: Failure) -> Event:
-    """Return the event for a failure that ends the run, because retries are exhausted or can't help."""
+    """Return the event for a failure that ends the run. Retries are exhausted or wouldn't help."""
     return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
 
 
 def turn_group(state: RunState) -> Any:
-    """Return a context that groups activities started in it under the current turn in the Web UI."""
+    """Return a context manager. In the Web UI, activities that start in it are grouped under the current turn."""
     return workflow.create_event_group(f"t{state.turn}").scope()
 
 

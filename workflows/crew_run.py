@@ -1,4 +1,4 @@
-"""The `CrewRun` workflow, in which several agents work on one task.
+"""The `CrewRun` workflow, which runs several agents on one task.
 
 A crew run has the same signals, queries, stream, and budget as an agent run.
 

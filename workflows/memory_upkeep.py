@@ -24,7 +24,7 @@ T = TypeVar("T")
 EVERY: Final = timedelta(minutes=5)
 """The interval between checks for tasks that the bus may have lost and for expired memories."""
 SETTLED: Final = timedelta(seconds=2)
-"""The delay between the end of a run and the next round, which then includes other runs that end at the same time."""
+"""The delay between the end of a run and the next round. The round then includes runs that end at the same time."""
 
 STEP: Final = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
@@ -32,7 +32,7 @@ STEP: Final = ActivityConfig(
     heartbeat_timeout=timedelta(seconds=15),
     retry_policy=RetryPolicy(maximum_attempts=2),
 )
-"""The options of each step. A step that fails twice runs again in the next round."""
+"""Options for each step. A step that fails twice runs again in the next round."""
 
 
 @workflow.defn(name="MemoryUpkeep")
@@ -112,7 +112,7 @@ async def _tried(step: str, work: Awaitable[T], failed: list[str]) -> T | None:
 
 
 def _told(last: UpkeepDone, number: int) -> str:
-    wrong = f" Failed, and due again: {', '.join(last.failed)}." if last.failed else ""
+    wrong = f" The next round repeats the failed steps: {', '.join(last.failed)}." if last.failed else ""
     return (
         f"Keeps the memory of this task queue. Round {number}: {last.caught_up} tasks caught up, {last.promoted}"
         f" promoted, {last.expired} expired, {last.embedded} embedded.{wrong}"

@@ -7,7 +7,7 @@ from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
 HEARTBEAT: Final = timedelta(seconds=5)
-"""The time without a heartbeat after which a worker is considered dead. Activities send one every 0.4 s."""
+"""A worker without a heartbeat for this time is considered dead. Activities send a heartbeat every 0.4 s."""
 
 ONCE: Final = RetryPolicy(maximum_attempts=1)
 """A single attempt. `loom.domain.run.retry_policy` decides on retries, and the run records each decision."""
@@ -22,13 +22,13 @@ IDEMPOTENT: Final = RetryPolicy(
 
 MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
-"""Time in addition to a tool's own timeout in which its processes are killed and its output is stored."""
+"""Loom adds this time to a tool's own timeout, to kill its processes and store its output."""
 
 MAX_ID: Final = 100
 """The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
 
 MAX_UPDATES: Final = 1500
-"""The number of accepted updates after which a run continues as new. The server limits an execution to 2,000."""
+"""A run continues as new after this number of accepted updates. The server limits an execution to 2,000."""
 
 CHILDREN_END: Final = timedelta(seconds=10)
 """How long an aborted run waits for its children to end and report their usage."""
@@ -40,7 +40,7 @@ PREPARE: Final = ActivityConfig(
 )
 PLAN: Final = PREPARE
 HOOK_GRACE: Final = timedelta(seconds=5)
-"""Time in addition to a hook's own timeout in which its outcome is reported."""
+"""Loom adds this time to a hook's own timeout, to report its outcome."""
 MODEL: Final = ActivityConfig(
     start_to_close_timeout=MODEL_CALL_LIMIT,
     heartbeat_timeout=HEARTBEAT,

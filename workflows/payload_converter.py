@@ -114,8 +114,8 @@ def converter_for(given: DataConverter, storage: StorageDriver | None = None) ->
     if not issubclass(kind, SparsePayloadConverter):
         if kind not in (DefaultPayloadConverter, PydanticPayloadConverter):
             raise BadRequest(
-                f"the client's payload converter, {kind.__qualname__}, cannot carry Loom's values: give Loom a client"
-                " with the SDK's default converter or with temporalio.contrib.pydantic's; its codec may stay",
+                f"the client's payload converter, {kind.__qualname__}, does not support Loom's values: use the SDK's"
+                " default converter or the one in temporalio.contrib.pydantic; you can keep the codec",
                 field="data_converter",
             )
         given = replace(given, payload_converter_class=SparsePayloadConverter)
@@ -137,7 +137,7 @@ def _dump(value: Any) -> bytes:
 def _left_out(value: Any) -> dict[str, Any]:
     """Return the fields to omit from a value.
 
-    Results are also read by callers without Loom's types, so only empty sub-agent fields are omitted from them.
+    Callers without Loom's types also read results, so a result omits only empty sub-agent fields.
     """
     if isinstance(value, RunResult):
         return {"exclude": {name for name in ("children", "own") if not getattr(value, name)}}

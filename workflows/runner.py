@@ -6,6 +6,6 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 WORKFLOW_RUNNER: Final = SandboxedWorkflowRunner(
     # Importing the workflows and the domain again for each run would take 0.7 s and create second copies of their
-    # classes. Passing all modules through also avoids errors in a library's finalizer that runs during a workflow.
+    # classes. Passing all modules through also avoids errors from library finalizers that run during a workflow.
     restrictions=SandboxRestrictions.default.with_passthrough_all_modules()
 )

@@ -1,8 +1,8 @@
 """Handlers for a run's signals and updates. A handler records an event, and the workflow's main loop acts on it.
 
 A signal handler never raises an error. An unknown, malformed, or late signal adds a notice, but a stop request is
-carried out even if its payload is only partly readable. An update's validator either rejects the update without
-adding an event to history, or accepts it, in which case the caller immediately receives a receipt.
+carried out even if its payload is only partly readable. An update's validator accepts or rejects the update. A rejected
+update adds no event to history. After an accepted update, the caller immediately receives a receipt.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,7 +48,7 @@ def register_handlers(run: SteeredRun) -> None:
         _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
 
     # Register the dynamic handler without a decorator and after the named handlers. Signals that arrive before the
-    # first workflow task are delivered as soon as a handler exists, so the dynamic handler would receive all of them.
+    # first workflow task are delivered as soon as a handler exists, so it would otherwise receive all of them.
     workflow.set_dynamic_signal_handler(unknown)
 
 

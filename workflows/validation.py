@@ -226,7 +226,7 @@ def read_from_relative(name: str, payload: object) -> ChildReported | AncestryCh
     except ValidationError as error:
         where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
         raise BadRequest(
-            f"the payload of `{name}` is not what runs of a tree send each other: {where}", field=where
+            f"the payload of `{name}` is not a valid message from a run in the same tree: {where}", field=where
         ) from None
 
 
@@ -264,7 +264,7 @@ def read_input(workflow_type: str, request: object) -> RunRequest:
 
 
 def read_state(payload: object) -> RunState:
-    """Read the state that a previous execution passed on, in the format of this release or an earlier one."""
+    """Read the state from a previous execution, which may have run on an earlier release."""
     return _STATE.validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
 
 

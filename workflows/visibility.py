@@ -90,9 +90,9 @@ def _what_to_do(state: RunState) -> Iterator[str]:
             yield from _ask(state.run_id, ask)
     if state.question is not None:
         told = _code(json.dumps({"text": "…"}, ensure_ascii=False))
-        yield f"To answer: the signal `send_message` with {told}, or {_send(state.run_id)}."
+        yield f"To answer, send the `send_message` signal with {told}, or run {_send(state.run_id)}."
     if state.hold is not None:
-        yield f"To go on: the signal `resume`, or {_code(f'loom resume {shlex.quote(state.run_id)}')}."
+        yield f"To continue, send the `resume` signal, or run {_code(f'loom resume {shlex.quote(state.run_id)}')}."
 
 
 def _spent(state: RunState) -> Iterator[str]:
@@ -159,7 +159,7 @@ def _ask(run_id: str, ask: TreeAsk) -> list[str]:
         f"Why: {_inline(ask.reason)}" + (f" · denied if unanswered until {ask.expires_at}" if ask.expires_at else ""),
         # JSON escapes line breaks, so the text is on one line and nothing in it can end the code block.
         f"```json\n{shown.replace('```', '` ` `')}\n```",
-        f"Send the signal `approve` with {_code(yes)}, or `deny` with {_code(no)}; or run {_code(command)}.",
+        f"Send the `approve` signal with {_code(yes)}, or `deny` with {_code(no)}; or run {_code(command)}.",
     ]
 
 

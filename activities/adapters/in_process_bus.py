@@ -9,7 +9,7 @@ from loom.domain.core.tasks import Task
 
 
 class InProcessBus:
-    """`Transport` that doesn't need a server. Pending tasks are lost when the process ends."""
+    """A `Transport` that doesn't need a server. Pending tasks are lost when the process ends."""
 
     def __init__(self) -> None:
         self._subscriptions: list[Subscription] = []
@@ -29,7 +29,7 @@ class InProcessBus:
         self._begun(task)
 
     async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port. Handlers are called in the order in which they subscribed."""
+        """See the port. Handlers are called in subscription order."""
         return await asyncio.gather(*self._begun(task))
 
     async def aclose(self) -> None:

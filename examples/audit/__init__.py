@@ -1,8 +1,8 @@
-"""`make demo`: an audit of a folder of source code whose worker is killed on the way.
+"""An audit of source code by a run whose worker is killed while the run is waiting (`make demo`).
 
-Reading order
-    demo      what happens, in order: stack, run, kill, approval, proof, and everything ended
-    telling   the run as lines for people, while it goes on
-    proof     what the history and the live stream say about it afterwards
-    sources   the code that is audited; its flaws are on purpose
+Read the modules in this order:
+    demo      the steps of the demo: start the stack, run, kill the worker, approve, check, and stop everything
+    telling   shows the run as text while it is in progress
+    proof     checks the history and the live stream afterwards
+    sources   the audited code, which contains deliberate flaws
 """

@@ -1,9 +1,11 @@
-"""`make demo`: an audit of a folder of source code, by a run that outlives its worker.
+"""Audit a folder of source code with a run that survives the death of its worker (`make demo`).
 
-The demo starts its own stack in `.loom-demo` (LOOM_DEMO_HOME). A run reads the sources in parallel and asks before it
-writes its report. While it waits, the demo kills its worker. The supervisor starts another one, which rebuilds the run
-from its history and continues. At the end, the demo checks what it promised. Exit codes: 0 all promises were kept,
-1 some were not, 2 another demo is running here, 130 interrupted. In each case, the demo stops what it started.
+The demo starts its own stack in `.loom-demo` (LOOM_DEMO_HOME). A run reads the sources in parallel and asks for
+approval before it writes its report. While the run is waiting, the demo kills its worker. The supervisor starts another
+worker, which rebuilds the run from its history and continues. At the end, the demo checks that it kept its promises.
+
+The exit code is 0 if all promises were kept, 1 if some were not, 2 if another demo is running in the same folder, and
+130 if the demo was interrupted. In each case, the demo stops the processes that it started.
 """
 
 import asyncio
@@ -45,37 +47,37 @@ CHECKOUT: Final = Path(__file__).parents[2]
 TASK: Final = "Audit the source code in this folder and write the report to report.md."
 PERSON: Final = "demo user"
 LONGEST: Final = 180.0
-"""Seconds that the run may take; it takes about ten."""
+"""Maximum duration of the run in seconds. It usually takes about ten seconds."""
 PATIENCE: Final = 60.0
-"""Seconds until a new worker must respond."""
+"""Maximum number of seconds until a new worker responds."""
 FOREIGN: Final = ("LOOM_", "TEMPORAL_")
-"""Prefixes of settings that the demo ignores, because it has its own stack."""
+"""Prefixes of environment variables that the demo ignores, because it has its own stack."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The folder of the demo, and how to refer to it from where it was started."""
+    """The demo's folder, and the directory where the demo was started."""
 
     home: Path
     started_from: Path
 
     @property
     def workspace(self) -> Path:
-        """The folder that is audited."""
+        """The folder to audit."""
         return self.home / "workspace"
 
     def named(self, path: Path) -> str:
-        """A path as you would type it."""
+        """Return the path relative to the directory where the demo was started, if it is inside that directory."""
         inside = path.is_relative_to(self.started_from)
         return str(path.relative_to(self.started_from) if inside else path)
 
     def loom(self, words: str) -> str:
-        """A `loom` command for this home."""
+        """Return a `loom` command for the demo's stack."""
         return f"LOOM_HOME={self.named(self.home)} {self.named(Path(sys.executable).parent / 'loom')} {words}"
 
 
 class Demo:
-    """The demo, from the start of the stack to the proof."""
+    """Runs the demo, from starting the stack to checking the promises."""
 
     def __init__(self, place: Place, teller: Teller) -> None:
         self._place = place
@@ -85,7 +87,7 @@ class Demo:
         self._approved = ""
 
     async def run(self) -> int:
-        """Run the demo; returns the exit code."""
+        """Run the demo, and return the exit code."""
         up = await self._bring_up()
         _fill(self._place.workspace)
         address = f"{up.ui}/namespaces/default/workflows/{self._run_id}"
@@ -121,7 +123,7 @@ class Demo:
         )
 
     async def _answer(self, loom: LoomClient, ask: PendingApproval) -> Decision:
-        """Approve the call as a person would, after the worker was killed while they were thinking."""
+        """Approve the call as a person would. Before the first approval, kill the worker."""
 
         async def shown() -> bool | None:
             return self._teller.has_shown(ask) or None
@@ -130,15 +132,15 @@ class Demo:
         if self._killed is None:
             self._killed = await self._replace_worker(loom, ask)
         self._approved = str(ask.arguments.get("content", ""))
-        self._teller.line(f"  the demo says yes for you, as “{PERSON}”")
+        self._teller.line(f"  the demo approves the call for you, as “{PERSON}”")
         return Decision(approved=True)
 
     async def _replace_worker(self, loom: LoomClient, ask: PendingApproval) -> tuple[int, int]:
-        """Kill the worker and wait until the next one knows the run; the process ids of both."""
+        """Kill the worker, wait until the next one has rebuilt the run, and return the process ids of both."""
         before, tell = state.read(self._place.home).living()["worker"].pid, self._teller.line
         os.kill(before, signal.SIGKILL)
         begun = monotonic()
-        tell(f"  ✗ kill -9 {before}: the worker is gone while the run waits", "bold red")
+        tell(f"  ✗ kill -9 {before}: the worker is killed while the run is waiting", "bold red")
 
         async def successor() -> int | None:
             worker = state.read(self._place.home).living().get("worker")
@@ -153,17 +155,17 @@ class Demo:
         tell(f"  ↻ the supervisor has started worker {after}, {seconds(monotonic() - begun)} later", "cyan")
         status = await _eventually(still_asks)
         done = counted(status["tool_calls"], "tool call")
-        tell(f"  ↻ {seconds(monotonic() - begun)} after the kill it has rebuilt the run from its history:", "cyan")
+        tell(f"  ↻ {seconds(monotonic() - begun)} after the kill, it has rebuilt the run from its history:", "cyan")
         tell(f"    turn {status['turn']}, {done} done, and the same call still waits (digest {ask.digest})", "cyan")
         return before, after
 
     def _conclude(self, seen: Evidence, address: str) -> int:
-        """Print the outcome, and whether all promises were kept."""
+        """Print the outcome and the broken promises, and return the exit code."""
         wrong = broken_promises(seen)
         for name, value in self._summary(seen, address):
             self._teller.line(f"{name:<11} {value}")
         if not wrong:
-            kept = "no step was done twice, each tool call ran once, and the report is the text that was approved"
+            kept = "no step ran twice, each tool call ran once, and the report is the approved text"
             self._teller.line(f"{'checked':<11} {kept}", "green")
         for promise in wrong:
             self._teller.line(f"PROMISE BROKEN: {promise}", "bold red")
@@ -187,7 +189,7 @@ class Demo:
 
 
 async def _eventually(look: Callable[[], Awaitable[T | None]]) -> T:
-    """The first answer that is not None."""
+    """Call `look` until it returns a value other than None, and return that value."""
     async with asyncio.timeout(PATIENCE):
         while (seen := await look()) is None:  # noqa: ASYNC110 - other processes do not set events
             await asyncio.sleep(0.05)
@@ -201,7 +203,7 @@ def _fill(workspace: Path) -> None:
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Lock the folder: two demos would stop each other's stack."""
+    """Lock the folder, because two demos would stop each other's stack."""
     prepare(home)
     with (home / "demo.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,7 +211,7 @@ def _alone(home: Path) -> Iterator[None]:
 
 
 def _settle_in(home: Path) -> None:
-    """Use only the demo's own settings: no variables of the caller, and no files in the current folder."""
+    """Use only the demo's own settings, without the caller's variables and the files in the current folder."""
     for name in [name for name in os.environ if name.startswith(FOREIGN)]:
         del os.environ[name]
     os.environ |= {"LOOM_HOME": str(home), "LOOM_MODEL": "demo"}
@@ -218,7 +220,7 @@ def _settle_in(home: Path) -> None:
 
 
 async def _interruptible(work: Awaitable[int]) -> int:
-    """Let SIGTERM and a closed terminal end the demo in order, as Ctrl-C does."""
+    """Shut down properly on SIGTERM and when the terminal is closed, in the same way as on Ctrl-C."""
     this: asyncio.Task[Any] | None = asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, this.cancel if this else lambda: None)
@@ -226,7 +228,7 @@ async def _interruptible(work: Awaitable[int]) -> int:
 
 
 def _play(place: Place, teller: Teller) -> int:
-    """Run the demo and stop its stack, unless the stack was running before."""
+    """Run the demo, and stop its stack unless the stack was already running."""
     found = state.read(place.home).supervised()
     try:
         return asyncio.run(_interruptible(Demo(place, teller).run()))
@@ -243,27 +245,27 @@ def _play(place: Place, teller: Teller) -> int:
 
 
 def _leave_running(place: Place) -> str:
-    return f"\nThe stack was running before the demo and still is; `{place.loom('down')}` ends it."
+    return f"\nThe stack was already running before the demo, and it still is. To stop it: `{place.loom('down')}`"
 
 
 def _end(home: Path) -> str:
     ended = stack.down(home)
     left = state.read(home).living()
-    return f"\nStill running: {', '.join(left)}" if left else f"\nEnded: {', '.join(ended)}. Nothing is left running."
+    return f"\nStill running: {', '.join(left)}" if left else f"\nStopped: {', '.join(ended)}. Nothing is left running."
 
 
 def main() -> int:
-    """Run the demo; returns the exit code."""
+    """Run the demo, and return the exit code."""
     named = os.environ.get("LOOM_DEMO_HOME")
     place = Place(home=Path(named or CHECKOUT / ".loom-demo").absolute(), started_from=Path.cwd())
     teller = Teller(console())
-    teller.line("Loom demo: six files of source code are audited by a model of rules; no key, no network.\n", "bold")
+    teller.line("Loom demo: a rule-based model audits six source files. It needs no key and no network.\n", "bold")
     try:
         with _alone(place.home):
             _settle_in(place.home)
             return _play(place, teller)
     except BlockingIOError:
-        teller.line(f"another demo runs in {place.home}: wait for it, or set LOOM_DEMO_HOME to another folder")
+        teller.line(f"another demo is running in {place.home}: wait for it, or set LOOM_DEMO_HOME to another folder")
         return 2
     except LoomError as error:
         teller.line(str(error), "bold red")

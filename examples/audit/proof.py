@@ -1,4 +1,4 @@
-"""What history and live stream say about the run afterwards, and where that falls short of what the demo promises."""
+"""Check the run's history and live stream, and find promises of the demo that were broken."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,22 +18,22 @@ MODEL: Final = "call_model"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """An activity, as history has it."""
+    """An activity in the history."""
 
     kind: str
     name: str
-    """Its id: turn and call, so that a step done again would be there twice."""
+    """The activity's id, which contains the turn and the call. If a step ran twice, its id would appear twice."""
     decided_in: int
-    """The workflow task that scheduled it; steps of one task run side by side."""
+    """The workflow task that scheduled the step. Steps with the same task run in parallel."""
     worker: int
-    """Process id of the worker that did it."""
+    """The process id of the worker that ran the step."""
     attempt: int
     completed: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """All that the checks look at."""
+    """The data that the checks use."""
 
     result: RunResult
     steps: tuple[Step, ...]
@@ -41,9 +41,9 @@ class Evidence:
     stream: tuple[Task, ...]
     report: Path
     approved: str
-    """The text that was approved."""
+    """The approved text."""
     workers: tuple[int, ...]
-    """Process ids: the worker that was killed, and the one after it."""
+    """The process ids of the killed worker and the next worker."""
 
     @property
     def tools(self) -> tuple[Step, ...]:
@@ -52,22 +52,22 @@ class Evidence:
 
     @property
     def group(self) -> int:
-        """Most tool calls that were started side by side."""
+        """The size of the largest group of tool calls that started in parallel."""
         return max(Counter(step.decided_in for step in self.tools).values(), default=0)
 
     @property
     def decisions(self) -> list[str]:
-        """Who approved what."""
+        """The approved tools and the people who approved them."""
         decided = [task.parameters for task in self.stream if task.action is Action.APPROVAL_DECIDED]
         return [f"{said.get('tool')}, by {said.get('by')}" for said in decided if said.get("approved")]
 
     def done_by(self, worker: int) -> int:
-        """Steps of one worker."""
+        """Return the number of steps that a worker ran."""
         return sum(step.worker == worker for step in self.steps)
 
 
 async def history_of(loom: LoomClient, run_id: str) -> tuple[tuple[Step, ...], int]:
-    """The steps of a run in their order, and the number of events in its history."""
+    """Return a run's steps in order, and the number of events in its history."""
     history = await loom.temporal.get_workflow_handle(run_id).fetch_history()
     return tuple(_steps(history.events)), len(history.events)
 
@@ -91,7 +91,7 @@ def _steps(events: Sequence[HistoryEvent]) -> Iterator[Step]:
 
 
 def broken_promises(seen: Evidence) -> list[str]:
-    """Each promise that was not kept, in words; an empty list is the demo's whole point."""
+    """Return a description of each broken promise. The demo succeeds if there are none."""
     result, calls = seen.result, _count(seen.stream, Action.TOOL_CALL)
     results = _count(seen.stream, Action.TOOL_RESULT)
     before, after = seen.workers

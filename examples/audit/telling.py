@@ -1,4 +1,4 @@
-"""The run as lines for people: what the model says, what the tools did, what a person is asked."""
+"""Show a run as text: the model's text, the tools' results, and the approval requests."""
 
 from typing import Final
 
@@ -12,14 +12,14 @@ from loom.domain.core.tasks import Action, Task
 
 WIDTH: Final = 110
 SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS})
-"""Not worth a line."""
+"""Actions that aren't shown."""
 
 
 class Teller:
-    """Prints a followed run and keeps its events; a Display."""
+    """A Display that prints a run and keeps its events."""
 
     def __init__(self, out: Console) -> None:
-        """`out` decides on colours: none where it is not a terminal."""
+        """Print to `out`, which uses colors only in a terminal."""
         self.events: list[Task] = []
         self._out = out
         self._said = ""
@@ -31,7 +31,7 @@ class Teller:
         self._out.print(Text(plain(text), style=style), soft_wrap=True)
 
     def event(self, offset: int, task: Task) -> None:
-        """Show one event; results are shown together, once the step that they belong to is over."""
+        """Show one event. The results of a step are shown together when the step has ended."""
         self.events.append(task)
         said = task.parameters
         match task.action:
@@ -51,29 +51,29 @@ class Teller:
                 self._show_results()
 
     def stream_lost(self, status: JsonObject, why: str) -> None:
-        """Say that there are no events for now."""
+        """Report that the live stream is unavailable."""
         self.line(f"  live stream is unavailable ({one_line(why)}); the run is {status['status']}", "yellow")
 
     def status(self, status: JsonObject) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
     def approval_opened(self, ask: PendingApproval) -> None:
-        """Nothing to show: the event does, in its place; the run may be asked sooner than its stream is read."""
+        """Show nothing. The event shows the request in its place, because the status may be ahead of the stream."""
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Nothing to show: this agent asks nobody."""
+        """Show nothing, because this agent doesn't ask questions."""
 
     def has_shown(self, ask: PendingApproval) -> bool:
-        """Whether the story has come to this ask."""
+        """Whether this approval request has been shown."""
         asked = (task.parameters for task in self.events if task.action is Action.APPROVAL_REQUESTED)
         return any(said.get("digest") == ask.digest for said in asked)
 
     def say(self, text: str) -> None:
-        """Pass on a remark of who follows the run."""
+        """Show a message from the follower of the run."""
         self.line(f"  {text}", "yellow")
 
     def _show_ask(self, ask: PendingApproval) -> None:
-        """In short; `loom status` has the whole of it."""
+        """Show a short form of the request. `loom status` shows the full request."""
         self.line(f"  ? {ask.tool} waits for a person", "bold yellow")
         facts = [(name, _short(value)) for name, value in ask.arguments.items()]
         facts += [("why", ask.reason), ("digest", ask.digest)]

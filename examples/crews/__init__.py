@@ -1,1 +1,1 @@
-"""Crews: `research.yaml`, one after the other; `support.yaml`, a desk that sends each task to who fits it."""
+"""Example crews. `research.yaml` runs its members in sequence. `support.yaml` routes each task to one member."""

@@ -1,4 +1,4 @@
-"""The agents of the example crews: `loom worker --app examples.crews.staff:app`."""
+"""The agents of the example crews. To serve them, run `loom worker --app examples.crews.staff:app`."""
 
 from loom import LoomApp
 

@@ -1,4 +1,4 @@
-"""A small app: tools as functions and in class form, an agent, a hook. Serve it with
+"""A small app with tools as functions and as a class, an agent and a hook.
 
-loom worker --app examples.tools.shop:app
+To serve it: `loom worker --app examples.tools.shop:app`
 """

@@ -1,4 +1,4 @@
-"""Tools of a shop: each shows one thing that a tool can say of itself."""
+"""The tools of a shop. Each tool shows one feature of tool definitions."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ app = LoomApp()
 
 
 class Size(StrEnum):
-    """How large a parcel is."""
+    """The size of a parcel."""
 
     SMALL = "small"
     LARGE = "large"
@@ -26,7 +26,7 @@ class Size(StrEnum):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a parcel goes."""
+    """The address of a parcel."""
 
     town: str
     street: str
@@ -35,11 +35,11 @@ class Address:
 
 @app.tool(effect="read")
 def count_words(path: Path, *, at_least: int = 1) -> dict[str, int]:
-    """Count how often each word stands in a file.
+    """Count how often each word occurs in a file.
 
     Args:
         path: The file, inside the workspace.
-        at_least: Leave out words that are rarer.
+        at_least: Leave out words that occur less often.
     """
     words = path.read_text(encoding="utf-8").lower().split()
     counts = {word: words.count(word) for word in dict.fromkeys(words)}
@@ -48,10 +48,10 @@ def count_words(path: Path, *, at_least: int = 1) -> dict[str, int]:
 
 @app.tool(effect="read", timeout=10)
 async def rate(weight: Annotated[float, Field(gt=0, le=30)], size: Size, country: Literal["DE", "FR"] = "DE") -> str:
-    """Tell what it costs to send a parcel.
+    """Return the price for sending a parcel.
 
-    :param weight: Kilograms.
-    :param country: Where it goes.
+    :param weight: The weight in kilograms.
+    :param country: The destination.
     """
     price = 4.5 + 1.2 * weight + (3 if size is Size.LARGE else 0) + (6 if country == "FR" else 0)
     return f"{price:.2f} EUR"
@@ -59,7 +59,7 @@ async def rate(weight: Annotated[float, Field(gt=0, le=30)], size: Size, country
 
 @app.tool(effect="idempotent", permission="ask", timeout=60)
 def order_label(to: Address, size: Size, context: ToolContext, note: str | None = None) -> str:
-    """Order a label for a parcel; ordered twice with the same key it is one label."""
+    """Order a label for a parcel. Two orders with the same key produce only one label."""
     label = {"to": to.town, "street": to.street, "size": size, "note": note, "key": context.idempotency_key}
     file = context.workspace / f"label-{to.town.lower()}.json"
     file.write_text(json.dumps(label), encoding="utf-8")
@@ -69,7 +69,7 @@ def order_label(to: Address, size: Size, context: ToolContext, note: str | None 
 
 @app.tool(effect="read")
 async def track(parcel: str) -> AsyncIterator[str]:
-    """Follow a parcel; what is known comes as it is known."""
+    """Track a parcel, and report each stop as soon as it is known."""
     for stop in ("accepted", "in Frankfurt", "delivered"):
         yield f"{parcel}: {stop}\n"
         await asyncio.sleep(0)
@@ -77,14 +77,14 @@ async def track(parcel: str) -> AsyncIterator[str]:
 
 @app.tool(effect="read", ephemeral=True)
 def stock(shelf: Annotated[int, Field(ge=1, le=9)]) -> Iterator[str]:
-    """List what is on a shelf."""
+    """List the contents of a shelf."""
     for box in range(1, 4):
         yield f"shelf {shelf}, box {box}: {shelf * box} pieces\n"
 
 
 @app.tool(effect="read")
 def chart(values: list[int]) -> ToolOutput:
-    """Draw a bar for each value, as a picture."""
+    """Draw an image with a bar for each value."""
     if max(values, default=0) > 100:
         drawn = [min(value, 100) for value in values]
         return ToolOutput(text="Bars end at 100.", parts=(_bars(drawn),), is_warning=True)
@@ -98,19 +98,19 @@ class Town(BaseModel):
 
 
 class Weather:
-    """A tool in class form: it needs nothing of Loom's."""
+    """A tool as a class. It doesn't need anything from Loom."""
 
     name = "weather"
-    description = "Tell the weather of a town."
+    description = "Return the weather in a town."
     args_schema = Town
     is_read_only = True
 
     def is_available(self) -> bool | str:
-        """It always is."""
+        """Return whether the tool is available. It always is."""
         return True
 
     async def run(self, asked: Town) -> str:
-        """Answer."""
+        """Return the weather."""
         return f"In {asked.town} it rains."
 
 
@@ -127,7 +127,7 @@ app.create_agent(
 
 @app.on_tool_call
 async def only_known_towns(call: ToolCall, run_id: str) -> Deny | Ask | None:
-    """Nothing is sent to Atlantis, and a person looks at what goes to Avalon."""
+    """Deny labels for Atlantis, and require approval for labels for Avalon."""
     town = str(dict(call.arguments.get("to") or {}).get("town", "")) if call.name == "order_label" else ""
     if town == "Atlantis":
         return Deny("Atlantis has no post office: ask for another address")
@@ -135,7 +135,7 @@ async def only_known_towns(call: ToolCall, run_id: str) -> Deny | Ask | None:
 
 
 def _bars(values: list[int]) -> Part:
-    """A PNG, 8 pixels a bar."""
+    """Return a PNG image. Each bar is 8 pixels wide."""
     height = max(values, default=0) + 1
     rows = b"".join(
         b"\0" + b"".join((b"\0" if height - row <= value else b"\xff") * 8 for value in values) for row in range(height)

@@ -52,14 +52,14 @@ def read_document(path: Path) -> Mapping[str, Any]:
     if found is None:
         raise BadRequest(f"{path}: is empty", field=str(path))
     if not isinstance(found, dict):
-        raise BadRequest(f"{path}: must hold fields such as `description: …`, not {found!r:.60}", field=str(path))
+        raise BadRequest(f"{path}: must contain fields such as `description: …`, not {found!r:.60}", field=str(path))
     return found
 
 
 def _text_of(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise BadRequest(f"{path}: larger than {MOST_BYTES} bytes: that is no definition", field=str(path))
+            raise BadRequest(f"{path}: too large for a definition: the maximum is {MOST_BYTES} bytes", field=str(path))
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BadRequest(f"{path}: there is no such file", field=str(path)) from None
@@ -78,7 +78,7 @@ class _UniqueKeys(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in seen and isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key.value!r} is there twice", key.start_mark
+                    None, None, f"the key {key.value!r} occurs twice", key.start_mark
                 )
             seen.add(str(key.value))
         return super().construct_mapping(node, deep=deep)
@@ -96,7 +96,7 @@ def _parsed(text: str, ending: str) -> object:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if twice := [name for name in dict(pairs) if sum(name == other for other, _ in pairs) > 1]:
-        raise ValueError(f"the key {twice[0]!r} is there twice")
+        raise ValueError(f"the key {twice[0]!r} occurs twice")
     return dict(pairs)
 
 

@@ -37,7 +37,7 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """The registry that a worker started in this directory would have, including the files that are being validated."""
+    """The registry that a worker in this directory would have, including the files that are being validated."""
 
     registry: Registry
     place: Place
@@ -63,7 +63,7 @@ class Kind:
     alone: Callable[[Document], Iterable[str]]
     """The errors in the file itself. Each error is one sentence that starts with the file's path."""
     among: Callable[[Document, Surroundings], Iterable[str]]
-    """The errors that the file would cause on a worker started in this directory."""
+    """The errors that the file would cause on a worker in this directory."""
     drawn: Callable[[Surroundings], str]
     """The graph of all files of this kind, as text. Empty if this kind has no graph."""
 
@@ -76,11 +76,11 @@ def kind_of(document: Document) -> Kind:
         return named
     known = ", ".join(kind.name for kind in KINDS)
     if said is not None:
-        raise BadRequest(f"{document.path}: kind: {said!r} is none that Loom knows: {known}", field="kind")
+        raise BadRequest(f"{document.path}: kind: {said!r} is not a known kind: use one of {known}", field="kind")
     lying = next((kind for kind in KINDS if kind.folder == document.path.absolute().parent.name), None)
     looking = next((kind for kind in KINDS if kind.fits(document.fields)), None)
     if (found := lying or looking) is None:
-        raise BadRequest(f"{document.path}: what is this? Write `kind: …` into it, one of {known}", field="kind")
+        raise BadRequest(f"{document.path}: the kind is unclear: add `kind: …` with one of {known}", field="kind")
     return found
 
 
@@ -88,7 +88,9 @@ def schema_of(name: str) -> dict[str, Any]:
     """Return the JSON Schema of a kind. Raises BadRequest if the kind is unknown."""
     found = next((kind for kind in KINDS if kind.name == name), None)
     if found is None:
-        raise BadRequest(f"--schema: there is no kind {name!r}: {', '.join(k.name for k in KINDS)}", field="--schema")
+        raise BadRequest(
+            f"--schema: unknown kind {name!r}; known: {', '.join(k.name for k in KINDS)}", field="--schema"
+        )
     return {"$schema": SCHEMA, **found.schema()}
 
 
@@ -125,7 +127,7 @@ def _looks_like_rules(fields: Mapping[str, Any]) -> bool:
 def _rules_alone(document: Document) -> Iterator[str]:
     rules = _rules_of(document)
     wrong = {name: verdict for name, verdict in rules.items() if verdict not in _VERDICTS}
-    yield from (f"{document.path}: rule {n!r} must say allow, ask or deny, not {v!r}" for n, v in wrong.items())
+    yield from (f"{document.path}: rule {n!r} must be allow, ask or deny, not {v!r}" for n, v in wrong.items())
     try:
         parse_rules({name: verdict for name, verdict in rules.items() if name not in wrong})
     except BadRequest as error:

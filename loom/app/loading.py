@@ -99,7 +99,7 @@ def _app(name: str, module: ModuleType, attribute: str) -> LoomApp:
     place = getattr(module, "__file__", None) or module.__name__
     apps = [key for key, value in vars(module).items() if isinstance(value, LoomApp)]
     what = f"has no {attribute!r}" if found is None else f"has a {type(found).__name__} as {attribute!r}, not a LoomApp"
-    hint = f"did you mean `:{apps[0]}`?" if apps else "make one with `app = LoomApp()`"
+    hint = f"did you mean `:{apps[0]}`?" if apps else "create one with `app = LoomApp()`"
     raise BadRequest(f"app {name!r}: {place} {what}; {hint}", field=FIELD)
 
 

@@ -91,7 +91,7 @@ class LoomApp:
         if function is None:
             return register
         if isinstance(function, str):
-            raise BadRequest(f'write @app.tool(name="{function}"), names are not given by position', field="tool")
+            raise BadRequest(f'write @app.tool(name="{function}"): the name must be a keyword argument', field="tool")
         return register(function)
 
     def register_tool(self, tool: object, /, **options: Unpack[ToolOptions]) -> Tool:
@@ -108,9 +108,9 @@ class LoomApp:
         """Provide a value to every tool, hook, interceptor and task handler that has a parameter of its type.
 
         The factory's return annotation determines the type: `-> Pool` for a sync or async function, and
-        `-> AsyncIterator[Pool]` or `-> Iterator[Pool]` for a generator or a context manager, which is closed when the
-        worker stops. A class provides instances of itself. A factory's parameters without a default
-        receive values that were provided earlier. You can also use this method as a decorator.
+        `-> AsyncIterator[Pool]` or `-> Iterator[Pool]` for a generator or a context manager. Loom closes generators and
+        context managers when the worker stops. A class provides instances of itself. If a factory's parameter has no
+        default, it receives a value that was provided earlier. You can also use this method as a decorator.
 
         Raises BadRequest if the type can't be determined or is already provided.
         """
@@ -130,7 +130,7 @@ class LoomApp:
                 self._tools[name] = tool.with_types(dependencies)
 
     def get_tool(self, name: str) -> Tool:
-        """Return the tool with this name. Raises BadRequest, which suggests the closest name, if there is none."""
+        """Return the tool with this name. Raises BadRequest if there is no such tool, and suggests a similar name."""
         return found("tool", name, self._tools)
 
     def list_tools(self) -> tuple[ToolSpec, ...]:
@@ -138,7 +138,7 @@ class LoomApp:
         return tuple(tool.spec for _, tool in sorted(self._tools.items()))
 
     def create_agent(self, name: str, **fields: Unpack[AgentFields]) -> AgentDefinition:
-        """Define an agent that requests can name. The arguments are the fields of an agent file (docs/agents.md).
+        """Define an agent for requests to use. The arguments are the fields of an agent file (docs/agents.md).
 
         Omitted fields come from the agent that this one `extends`, or from the worker's settings. An agent named
         `default` replaces the built-in agent.
@@ -149,7 +149,7 @@ class LoomApp:
         return self._agents[name]
 
     def get_agent(self, name: str) -> AgentDefinition:
-        """Return the agent with this name. Raises BadRequest, which suggests the closest name, if there is none."""
+        """Return the agent with this name. Raises BadRequest if there is no such agent, and suggests a similar name."""
         return found("agent", name, self._agents)
 
     def list_agents(self) -> tuple[AgentDefinition, ...]:
@@ -164,7 +164,7 @@ class LoomApp:
         return self._crews[name]
 
     def get_crew(self, name: str) -> Crew:
-        """Return the crew with this name. Raises BadRequest, which suggests the closest name, if there is none."""
+        """Return the crew with this name. Raises BadRequest if there is no such crew, and suggests a similar name."""
         return found("crew", name, self._crews)
 
     def list_crews(self) -> tuple[Crew, ...]:
@@ -174,7 +174,7 @@ class LoomApp:
     def mcp_server(self, name: str, **given: Any) -> McpServer:
         """Add an MCP server as a source of tools. The options are the same as under `[mcp.NAME]` in `loom.toml`."""
         if name in self._servers:
-            raise BadRequest(f"two MCP servers are called {name!r}: give one another name", field=f"mcp.{name}")
+            raise BadRequest(f"two MCP servers are called {name!r}: rename one of them", field=f"mcp.{name}")
         table = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
         (server,) = read_servers({name: table})
         self._servers[name] = server
@@ -190,11 +190,13 @@ class LoomApp:
         return path
 
     def register_provider(self, prefix: str, provider: LLMProvider) -> None:
-        """Register a provider for models named `prefix:name`: any object that implements `LLMProvider`."""
+        """Register an object that implements `LLMProvider` as the provider for all models named `prefix:name`."""
         if prefix in self._providers or not prefix.isidentifier():
-            raise BadRequest(f"{prefix!r} cannot be a prefix of models: write another, such as ollama", field="prefix")
+            raise BadRequest(
+                f"{prefix!r} cannot be a prefix for models: use another one, such as ollama", field="prefix"
+            )
         if not callable(getattr(provider, "answer", None)):
-            raise BadRequest(f"the provider {prefix!r} has no method `answer`", field="provider")
+            raise BadRequest(f"the {prefix!r} provider has no `answer` method", field="provider")
         self._providers[prefix] = provider
 
     def register_knowledge(self, name: str, folder: str | Path) -> Path:
@@ -221,7 +223,9 @@ class LoomApp:
     def on_task(self, pattern: str, /, *, name: str = "") -> Callable[[F], F]:
         """Call the decorated function for each Task on the bus that matches the pattern (see docs/events.md)."""
         if not isinstance(pattern, str):
-            raise BadRequest('write @app.on_task("node.*"): which Tasks it is for has to be said', field="on_task")
+            raise BadRequest(
+                'write @app.on_task("node.*"): a handler needs a pattern that selects its Tasks', field="on_task"
+            )
 
         def register(function: F) -> F:
             handler = handler_of(function, pattern, name, origin_of(function))
@@ -304,7 +308,7 @@ class LoomApp:
 
 
 def caller() -> str:
-    """Return the file and line in the user's module that called the caller of this function."""
+    """Return the file and line of the user's code that called this function's caller."""
     frame = inspect.currentframe()
     outer = frame.f_back.f_back if frame is not None and frame.f_back is not None else None
     return "unknown" if outer is None else f"{outer.f_code.co_filename}:{outer.f_lineno}"
@@ -314,7 +318,7 @@ def refuse_twice(kind: str, name: str, first: object, origin: str) -> None:
     """Raise BadRequest if the name is already taken. `first` is the existing item, or its origin."""
     if first is not None:
         first = getattr(first, "origin", first)
-        raise BadRequest(f"two {kind}s are called {name!r}: {first} and {origin}: give one another name", field=kind)
+        raise BadRequest(f"two {kind}s are called {name!r}: {first} and {origin}: rename one of them", field=kind)
 
 
 def folder_of(given: str | Path, line: str, what: str) -> Path:
@@ -331,7 +335,7 @@ def folder_of(given: str | Path, line: str, what: str) -> Path:
 
 
 def found(kind: str, name: str, among: Mapping[str, T]) -> T:
-    """Return the item with this name. Raises BadRequest, which suggests the closest name, if there is none."""
+    """Return the item with this name. Raises BadRequest if there is no such item, and suggests a similar name."""
     if name in among:
         return among[name]
     hint = nearest(name, among, f"there are {', '.join(sorted(among)) or 'none'}")

@@ -1,4 +1,4 @@
-"""Convert a Python type to a JSON Schema for the model, and the model's answer to a value of that type."""
+"""Convert a Python type to a JSON Schema for the model, and convert the model's answer to a value of the type."""
 
 import json
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class TypedResult(RunResult, Generic[T]):
 
 
 def schema_of(output: Any) -> JsonObject:
-    """Return the JSON Schema of a type. A mapping is treated as a schema and returned."""
+    """Return the JSON Schema of a type. If `output` is a mapping, treat it as a schema and return it unchanged."""
     if isinstance(output, Mapping):
         return output
     return TypeAdapter(output).json_schema()
@@ -34,8 +34,7 @@ def typed(result: RunResult, output: Any) -> RunResult:
 
     If `output` is a mapping, the result is returned unchanged.
 
-    Raises OutputSchemaError if the answer matches the
-    schema but the type rejects it, for example in a validator.
+    Raises OutputSchemaError if the answer matches the schema but the type rejects it, for example in a validator.
     """
     if isinstance(output, Mapping):
         return result
@@ -47,7 +46,7 @@ def typed(result: RunResult, output: Any) -> RunResult:
     except ValidationError as error:
         problems = [f"`{'.'.join(map(str, e['loc'])) or '$'}`: {e['msg']}" for e in error.errors(include_url=False)]
         message = (
-            f"the answer fits the JSON Schema, but it is not a valid {getattr(output, '__name__', output)}: "
+            f"the answer matches the JSON Schema, but it is not a valid {getattr(output, '__name__', output)}: "
             + "; ".join(problems)
         )
         raise OutputSchemaError(message, problems=problems, answer=result.output) from None

@@ -1,4 +1,4 @@
-"""Preview the tools of a package that isn't enabled by running its code in the sandbox, without network access.
+"""Preview the tools of a package that isn't enabled. The package's code runs in the sandbox without network access.
 
 `python -m loom.app.package_preview NAME` prints one JSON value. `described` runs this command in the sandbox.
 """
@@ -44,7 +44,7 @@ def _read(told: str) -> Sequence[dict[str, Any]]:
         said = json.loads(told)
         return [{key: str(tool[key]) for key in BRIEF} for tool in said]
     except (ValueError, TypeError, KeyError):
-        raise BadRequest("its tools cannot be shown: it does not say what they are", field="packages") from None
+        raise BadRequest("its tools cannot be shown: its output does not list them", field="packages") from None
 
 
 def brief(spec: ToolSpec) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Find packages that provide tools or skills by their entry points. Only metadata is read until you enable a package.
+"""Find installed packages with entry points for tools or skills. Loom reads only their metadata until you enable them.
 
     [project.entry-points."loom.tools"]
     weather = "acme_weather.tools:app"        # a LoomApp, or a function `register(app)`
@@ -6,7 +6,7 @@
     [project.entry-points."loom.skills"]
     weather = "acme_weather.skills"           # a package whose folder contains the skills
 
-A package's code doesn't run until a setting names the package (`LOOM_PACKAGES=acme-weather`, or `*` for all packages).
+A package's code doesn't run until you enable the package with `LOOM_PACKAGES=acme-weather`. `*` enables all packages.
 """
 
 import re
@@ -60,15 +60,16 @@ def installed() -> Mapping[str, Package]:
 
 
 def enabled(setting: str, packages: Mapping[str, Package]) -> tuple[Package, ...]:
-    """Return the packages that the setting names, sorted by name. Raises BadRequest if a package isn't installed."""
+    """Return the packages named in the setting, sorted by name. Raises BadRequest if a package isn't installed."""
     named = [normalised(name) for name in re.split(r"[,\s]+", setting) if name]
     if ALL in named:
         return tuple(packages.values())
     for name in named:
         if name not in packages:
-            hint = nearest(name, packages, f"installed are {', '.join(packages) or 'none'}")
+            hint = nearest(name, packages, f"the installed packages are {', '.join(packages) or 'none'}")
             raise BadRequest(
-                f"LOOM_PACKAGES names {name!r}, which is not installed or brings nothing for Loom; {hint}", field=FIELD
+                f"LOOM_PACKAGES names {name!r}, which is not installed or has no entry points for Loom; {hint}",
+                field=FIELD,
             )
     return tuple(packages[name] for name in sorted(set(named)))
 
@@ -97,7 +98,7 @@ def skills_of(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
 
 
 def unopened_skills(packages: Iterable[Package]) -> tuple[SkillFolder, ...]:
-    """Return the skill folders of packages that aren't enabled, if they can be found without importing anything."""
+    """Return the skill folders of packages that aren't enabled. Skip folders that can't be found without an import."""
     found = ((package, _place(entry)) for package in packages for entry in package.skills)
     return tuple(SkillFolder(path=str(path), source=f"package {p.title}") for p, path in found if path.is_dir())
 
@@ -144,8 +145,8 @@ def _loaded(package: Package, entry: EntryPoint) -> LoomApp:
             f"package {package.title}, entry point {entry.name} ({entry.value}): {why}", field=FIELD
         ) from None
     raise BadRequest(
-        f"package {package.title}: {entry.value} is a {type(brought).__name__}, neither a LoomApp nor a function"
-        " `register(app)`",
+        f"package {package.title}: {entry.value} is a {type(brought).__name__}, neither a LoomApp nor a"
+        " `register(app)` function",
         field=FIELD,
     )
 

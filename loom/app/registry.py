@@ -31,7 +31,7 @@ BUILT_IN = "built-in"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registry:
-    """The built-in tools and the contents of the app and the packages that a worker serves."""
+    """All items that a worker serves: the built-in tools and the contents of the app and the packages."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     """All tools by name, including the built-in ones."""
@@ -85,10 +85,10 @@ def collect(
     files: Iterable[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
-    """Load the app, packages, agents and crews that the settings name.
+    """Load the app, packages, agents and crews named in the settings.
 
     `servers` are the MCP servers in the settings. `agents` and `crews` are folders of agent files and crew files.
-    Folders next to the app's module are read too, and so are the agents in `files`. `home` is the directory of Loom's
+    Folders next to the app's module are read too, and so are the agents in `files`. `home` is the directory for Loom's
     own state. If `checks_rules` is false, permission rules aren't checked.
 
     Raises BadRequest if something is missing or invalid, or if two names clash.
@@ -178,7 +178,7 @@ def _refuse_dead_rules(
 ) -> None:
     """Raise BadRequest for rules that can never match.
 
-    Such a rule has no effect, and every run that contains it would be rejected.
+    Such a rule has no effect, and Loom would reject every run that has it.
     """
     specs = [tool.spec for tool in tools.values()]
     for owner in owners:
@@ -198,7 +198,7 @@ def _each_once(kind: str, found: Iterable[tuple[str, T, str]]) -> dict[str, T]:
     for name, thing, origin in found:
         if name in things:
             raise BadRequest(
-                f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or leave out one",
+                f"two {kind}s are called {name!r}: one is {origins[name]}, the other {origin}: rename or remove one",
                 field=kind,
             )
         things[name], origins[name] = thing, origin

@@ -44,11 +44,11 @@ def read_object(text: str, option: str) -> dict[str, Any]:
 
 
 def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]:
-    """Read rules from a JSON object, or from the top level or the `permissions` key of a JSON or TOML file."""
+    """Read rules from a JSON object or a file. A JSON or TOML file has them at the top level or under `permissions`."""
     rules = read_object(text, option) if _is_json(text) else _rules_in_file(text, option)
     for name, verdict in rules.items():
         if not isinstance(verdict, str):
-            raise BadRequest(f"{option}: rule {name!r} must say allow, ask or deny, not {verdict!r}", field=option)
+            raise BadRequest(f"{option}: rule {name!r} must be allow, ask or deny, not {verdict!r}", field=option)
     try:
         parse_rules(rules)
     except BadRequest as error:

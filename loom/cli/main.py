@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "result": ("run", "Wait until a run ends and print its result."),
     "events": ("run", "Print a run's events as JSON lines."),
     "status": ("status", "Show a run's status and what it is waiting for."),
-    "list": ("status", "List runs without sub-agents, newest first."),
+    "list": ("status", "List runs, newest first. Sub-agents are omitted unless you use --tree."),
     "approve": ("steering", "Approve a pending tool call."),
     "deny": ("steering", "Deny a pending tool call; the run continues without it."),
     "pause": ("steering", "Pause a run: no new work starts until `loom resume`."),

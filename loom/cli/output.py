@@ -1,4 +1,4 @@
-"""Print the output of commands, either as one JSON value for programs or as text without control sequences for people.
+"""Print command output: one JSON value for programs, or text without control sequences for people.
 
 Text from models, tools and other people passes through `plain` or `visible`. `plain` removes colors and keeps the text
 readable. `visible` keeps all characters and escapes the unusual ones, so that a person can see exactly what a call

@@ -32,7 +32,7 @@ def agents_of(registry: Registry) -> dict[str, AgentDefinition]:
 
 
 def named(name: str, known: Mapping[str, T], kind: str, *, otherwise: str, field: str = "NAME") -> T:
-    """Return the named entry. Raises BadRequest with a similar name or `otherwise` if there is none."""
+    """Return the named entry. If there is none, raise BadRequest with a similar name or else with `otherwise`."""
     if name not in known:
         raise BadRequest(f"there is no {kind} {name!r}: {nearest(name, known, otherwise)}", field=field)
     return known[name]

@@ -76,8 +76,8 @@ def parts_for(
 ) -> WorkerParts:
     """Return the production parts for these settings, without connecting them to any service.
 
-    `app` overrides the app that the settings name. Without a mailbox, agents can't send messages to each other.
-    Without a key, no run counts as started by the owner. Raises BadRequest if the app can't be loaded.
+    `app` overrides the app named in the settings. Without a mailbox, agents can't send messages to each other. Without
+    a key, no run counts as started by the owner. Raises BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()
     providers = _providers(settings)

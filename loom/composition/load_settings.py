@@ -41,7 +41,7 @@ def read_settings() -> Settings:
 
 
 def _with_embedded_addresses(settings: Settings) -> Settings:
-    """Replace addresses that aren't configured with those of the embedded stack in `settings.home`."""
+    """Fill in each address that isn't configured from the embedded stack in `settings.home`."""
     found = own_addresses(settings.home)
     fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
     return settings.model_copy(
@@ -68,15 +68,15 @@ _NOT_FROM_DOTENV: Final = re.compile(
     r"|SKILLS_HOME|REDIS_SERVER|SIGNING_KEY|REQUIRE_SIGNED|PRIVATE)",
     re.IGNORECASE,
 )
-"""Settings that load code or agents, name a program, set the directories that agents may work in, or relax a
-protection. They aren't read from `.env`, because a command in the sandbox can create that file.
+"""Settings that load code or agents, select a program, determine where agents may work, or relax a protection. They
+aren't read from `.env`, because a command in the sandbox can create that file.
 """
 
 
 def _refuse_what_agents_could_write() -> None:
     """Reject security-relevant settings in `.env`, because an agent that can write to that file could change them."""
     if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
-        raise BadRequest(f"{named[0]} is not taken from .env: export it, or write it into {TOML_FILE}", field=named[0])
+        raise BadRequest(f"{named[0]} is not read from .env: export it, or write it into {TOML_FILE}", field=named[0])
 
 
 def _refuse_an_open_sandbox(settings: Settings) -> None:

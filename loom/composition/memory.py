@@ -80,7 +80,7 @@ def memory_from(
 async def memory_running(
     memory: WorkerMemory | None, settings: Settings, client: Client, task_queue: str
 ) -> AsyncIterator[None]:
-    """Write memories from the stream while the worker is running.
+    """Store memories of tasks on the stream while the worker is running.
 
     When a run ends, the task queue's upkeep workflow receives a Signal.
     """

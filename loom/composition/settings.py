@@ -1,9 +1,10 @@
 """All settings, with their defaults and environment variables.
 
 Values are read from the following sources, in order of precedence: the environment, `.env` in the working directory,
-`loom.toml` in the working directory (its keys are the field names of `Settings`), the addresses of a running embedded
-stack, and the defaults. `loom/composition/load_settings.py` reads them. An empty variable counts as not set. Unless a
-field specifies another name, its environment variable is `LOOM_` followed by the field's name.
+`loom.toml` in the working directory, the addresses of a running embedded stack, and the defaults. The keys in
+`loom.toml` are the field names of `Settings`. `loom/composition/load_settings.py` reads the values. An empty variable
+counts as not set. Unless a field specifies another name, its environment variable is `LOOM_` followed by the field's
+name.
 """
 
 from pathlib import Path
@@ -86,7 +87,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class Settings(BaseSettings):
-    """The settings, read once and frozen so that a process always sees the same values."""
+    """The settings. They are read once and frozen, so that a process always sees the same values."""
 
     model_config = SettingsConfigDict(
         env_prefix="LOOM_",
@@ -148,20 +149,26 @@ class Settings(BaseSettings):
         "off", description="on: this worker takes only signed runs, and these take only signed requests."
     )
 
-    workspace: Directory = Field(default_factory=Path.cwd, description="Default directory that tools work in.")
+    workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
     max_turns: Count = Field(50, description="Default maximum number of turns per run.")
     context_window: Annotated[int, Field(ge=1000)] = Field(
         200_000, description="Size of the model's context window in tokens."
     )
-    collapse_at: Share = Field(0.5, description="Share of the window above which old tool results are shortened.")
-    warn_at: Share = Field(0.8, description="Share of the window above which the model and people are warned.")
-    compress_at: Share = Field(0.92, description="Share of the window above which a conversation is compressed.")
+    collapse_at: Share = Field(
+        0.5, description="Shorten old tool results if the context exceeds this share of the window."
+    )
+    warn_at: Share = Field(
+        0.8, description="Warn the model and people if the context exceeds this share of the window."
+    )
+    compress_at: Share = Field(
+        0.92, description="Compress the conversation if the context exceeds this share of the window."
+    )
     compress_target: Share = Field(0.75, description="Maximum share of a conversation that remains after compression.")
     section_tokens: Count = Field(
         512, description="Tokens for each of the eight sections of a compressed conversation."
     )
     loop_window: Annotated[int, Field(ge=0)] = Field(
-        5, description="Number of turns with identical calls and results after which a run is stopped. 0: never."
+        5, description="Stop a run after this number of turns with identical calls and results. 0: never."
     )
     evaluation: Literal["on", "off"] = Field(
         "off", description="on: the model rates each run's answer, which takes one additional model call."
@@ -220,7 +227,7 @@ class Settings(BaseSettings):
     )
     skills_home: Annotated[Directory | None, BeforeValidator(_off)] = Field(
         default_factory=Path.home,
-        description="Home directory whose skills are available to all runs. off: don't use skills from a home.",
+        description="Home directory whose skills are available to all runs. off: no such skills.",
     )
     dynamic_tools: Literal["on", "off"] = Field(
         "off", description="on: agents may create tools at run time, with approval."
@@ -237,10 +244,10 @@ class Settings(BaseSettings):
         default_factory=dict, description="MCP servers: the tables [mcp.NAME] in loom.toml. See docs/mcp.md."
     )
     on_changed_manifest: Literal["keep", "refuse"] = Field(
-        "keep", description="Whether a worker keeps or refuses a run whose pinned tools or prompts differ from its own."
+        "keep", description="Whether to keep or refuse a run whose pinned tools or prompts differ from the worker's."
     )
     rotate_after_events: Annotated[int, Field(ge=100, le=40_000)] = Field(
-        4000, description="History length at which a run continues as new, unless Temporal suggests it earlier."
+        4000, description="A run continues as new at this history length, or earlier if Temporal suggests it."
     )
 
     max_cached_workflows: Annotated[int, Field(ge=0)] = Field(
@@ -255,7 +262,7 @@ class Settings(BaseSettings):
     )
     metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_off)] = Field(
         9091,
-        description="Prometheus port of the worker. 0: any free port, as when the default port is taken. off: none.",
+        description="Prometheus port of the worker. 0: any free port, also if the default is taken. off: no metrics.",
     )
 
     openai_api_key: SecretStr | None = Field(

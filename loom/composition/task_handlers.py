@@ -1,4 +1,4 @@
-"""Run an app's task handlers, which are subscribed to the bus, alongside a worker."""
+"""Run an app's task handlers alongside a worker. The handlers receive tasks from the bus."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Connect to the Temporal server that the settings name."""
+"""Connect to the Temporal server named in the settings."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,7 +53,7 @@ def _without_proxy_warning() -> Runtime:
 async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
     """Yield a connected client with Loom's payload converter, which can read externally stored payloads.
 
-    The payload store is closed when the body ends. Raises UnreachableError if no server responds.
+    The payload store is closed when the `with` block ends. Raises UnreachableError if no server responds.
     """
     storage = PostgresPayloads(settings.database_url) if settings.database_url else None
     try:

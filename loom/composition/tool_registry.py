@@ -1,4 +1,4 @@
-"""Collect all tools, agents, crews and skills that a worker with the given settings serves."""
+"""Collect all tools, agents, crews and skills that a worker serves, according to its settings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ def registry_from(
 ) -> Registry:
     """Return a registry of the built-in tools and all items that the app and the enabled packages define.
 
-    `app` overrides the app that the settings name. Raises BadRequest if two names clash.
+    `app` overrides the app named in the settings. Raises BadRequest if two names clash.
     """
     fetcher = PinnedFetcher(allowed_private=settings.fetch_allow)
     built_in = built_in_tools(
@@ -81,7 +81,7 @@ def registry_from(
 
 
 def hidden_tools(settings: Settings) -> frozenset[str]:
-    """Return the tools that rules and agents may name but no run has. If memory is off, these are the memory tools."""
+    """Return the tools that rules and agents may refer to, but that no run has: the memory tools if memory is off."""
     return frozenset() if settings.remembers else frozenset(tool.spec.name for tool in _of_memory(None))
 
 
@@ -96,5 +96,5 @@ def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
 
 
 def skills_from(settings: Settings, registry: Registry) -> SkillFolders:
-    """Return the folders in which this worker's runs look for skills."""
+    """Return the skill folders of this worker's runs."""
     return SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders, others=registry.skills)

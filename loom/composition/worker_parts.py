@@ -73,7 +73,7 @@ class WorkerParts:
     """The memory that runs read from, or None if memory is off."""
     knowledge: KnowledgeStore | None
     withheld: frozenset[str]
-    """Tools that rules and agents may name but no run has."""
+    """Tools that rules and agents may refer to, but that no run has."""
     masked: Callable[[], StreamRedactor]
     gate: StartGate
     """Decides which runs may start."""

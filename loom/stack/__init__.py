@@ -7,7 +7,7 @@ Reading order
     services    Temporal, Redis and the worker: command line, address, readiness
     private_network  runs Temporal where only this user's processes reach it
     postgres    the same for Postgres, which can't run as root
-    processes   start a child process, check on it, stop it
+    processes   start, check and stop child processes
     ports       choose a service's usual port if it is free, or else another one
     home        the directory: create, check and lock it
     state       `stack.json`: which processes belong to the stack, and where they listen

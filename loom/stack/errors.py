@@ -1,7 +1,7 @@
 """Errors that the embedded stack raises.
 
 LoomError
-└── StackError                a service does not start, the home cannot be used, a program is missing
+└── StackError                a service does not start, the home cannot be used, or a program is missing
     └── AlreadySupervised     another process supervises this home
 
 Each message describes the failure, quotes the end of the relevant log and suggests a fix.

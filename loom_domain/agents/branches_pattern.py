@@ -4,7 +4,7 @@ used.
     round 1: branch 1 … branch K ──▶ the judge ──▶ the best ──▶ round 2: improve on it … ──▶ the best is the answer
 
 The pattern creates a crew in `tree` mode whose members are copies of one agent. You can watch, steer and fork this crew
-like any other crew, and it uses the same budgets and recovery.
+like any other crew. Budgets and recovery also work in the same way.
 """
 
 from collections.abc import Sequence
@@ -38,17 +38,17 @@ def checked_branches(branches: Any, where: str) -> int | None:
         return None
     if isinstance(branches, bool) or not isinstance(branches, int) or not _fits(branches):
         wanted = f"a number from {FEWEST_BRANCHES} to {MOST_BRANCHES}"
-        raise BadRequest(f"{where}: branches are {wanted}, not {branches!r}", field=where)
+        raise BadRequest(f"{where}: branches must be {wanted}, not {branches!r}", field=where)
     return branches
 
 
 def branches_of(agent: str, *, branches: int | None, rounds: int | None, tools: Sequence[str]) -> Crew:
-    """Return the crew that consists of an agent's branches. Each branch has these tools, or all of the agent's tools.
-    Raises BadRequest if the crew is invalid.
+    """Return a crew whose members are branches of one agent. Each branch has these tools or, if `tools` is empty, all
+    of the agent's tools. Raises BadRequest if the crew is invalid.
     """
     levels = rounds or LEVELS
     if levels > MOST_LEVELS:
-        raise BadRequest(f"the pattern tree has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
+        raise BadRequest(f"the `tree` pattern has at most {MOST_LEVELS} rounds, not {levels}", field="rounds")
     names = [branch_name(number) for number in range(1, (branches or BRANCHES) + 1)]
     return Crew(
         name=agent,
@@ -77,28 +77,29 @@ def led_by(crew: Crew, spec: AgentSpec, delegate: ToolSpec) -> AgentSpec:
 
 
 def refuse_without_room(crew: Crew, asked: RunRequest, limits: TreeLimits, *, depth: int) -> None:
-    """Raise BadRequest if the branches would exceed the run's maximum depth or number of children."""
+    """Raise BadRequest if the branches would exceed the run's maximum depth or maximum number of children."""
     deep = limits.depth if asked.budget.depth is None else min(limits.depth, asked.budget.depth)
     if depth >= deep:
         raise BadRequest(
-            f"the pattern tree needs sub-agents, and this run may have none: {deep} levels of them are allowed"
-            f" (LOOM_MAX_DEPTH, budget.depth), and it is on level {depth}. Choose the pattern react or reflect",
+            f"the `tree` pattern needs sub-agents, but this run can't have any: at most {deep} levels are allowed"
+            f" (LOOM_MAX_DEPTH, budget.depth), and the run is on level {depth}. Choose the `react` or `reflect`"
+            " pattern",
             field="pattern",
         )
     levels = crew.judge.rounds
     most = limits.children if asked.budget.children is None else min(limits.children, asked.budget.children)
     if (need := levels * (len(crew.members) + 1)) > most:
         raise BadRequest(
-            f"the pattern tree with {len(crew.members)} branches and {levels} rounds starts up to {need} sub-agents,"
-            f" each round's judge included, and {most} are allowed (LOOM_MAX_CHILDREN, budget.children): ask for fewer"
-            " branches or rounds, or allow more",
+            f"the `tree` pattern with {len(crew.members)} branches and {levels} rounds starts up to {need} sub-agents,"
+            f" including each round's judge, but at most {most} are allowed (LOOM_MAX_CHILDREN, budget.children):"
+            " choose fewer branches or rounds, or raise the limit",
             field="branches",
         )
     own = 2 * levels + 1
     if asked.max_turns is not None and asked.max_turns < own:
         raise BadRequest(
-            f"max_turns {asked.max_turns}: the pattern tree with {levels} rounds takes {own} turns itself: two for each"
-            " round, and one for the answer",
+            f"max_turns must be at least {own}, not {asked.max_turns}: the `tree` pattern with {levels} rounds takes"
+            " two turns for each round, and one for the answer",
             field="max_turns",
         )
 
@@ -109,7 +110,7 @@ def has_branches(spec: AgentSpec) -> bool:
 
 
 def for_branch(child: RunRequest, asked: RunRequest, spec: AgentSpec) -> RunRequest:
-    """Return a child's request with the options of the run that started the branch. A judge has its own output
+    """Return the child's request, with the options of the run that started the branch. A judge keeps its own output
     schema.
     """
     if spec.pattern != "tree":

@@ -1,5 +1,5 @@
-"""Named agents as defined in a user's module or file. A definition contains only the settings that differ from the
-default agent.
+"""Named agents as defined in a user's module or file. A definition contains only the settings that differ from those of
+the default agent.
 
 A definition becomes a spec when a run is prepared. The default agent provides all settings that the definition leaves
 out.
@@ -34,13 +34,13 @@ class AgentDefinition:
     description: str = ""
     """The agent's strengths, described for the people and models that choose an agent."""
     extends: str = ""
-    """The name of the agent from which this agent inherits the settings that it leaves out. If empty, the default agent
-    provides them.
+    """The name of the agent that this agent extends. The extended agent provides the settings that this agent leaves
+    out. If the name is empty, the default agent provides them.
     """
     model: str | None = None
     """`provider:name`, or `demo`."""
     fallbacks: tuple[str, ...] = ()
-    """The fallback models, tried in order if the previous model fails."""
+    """The fallback models. Each is tried if the model before it fails."""
     system_prompt: str = ""
     tools: tuple[str, ...] | None = None
     """The names of the agent's tools. `mcp__server` stands for all of a server's tools. None means all tools. `done` is
@@ -58,7 +58,7 @@ class AgentDefinition:
     approval_timeout: float | None = None
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None
-    """The JSON Schema that the agent's answers must match if the request has no schema."""
+    """The JSON Schema that the agent's answers must match if the request doesn't specify a schema."""
     pattern: Pattern | None = None
     """The reasoning pattern."""
     rounds: int | None = None
@@ -68,11 +68,14 @@ class AgentDefinition:
     evaluates: bool | None = None
     """Whether the agent's model rates each of the agent's answers."""
     config: AgentConfig = field(default_factory=AgentConfig)
-    """The settings that agents extending this one inherit: the skills, and the tools to add to or remove from the list.
+    """Settings that are inherited by agents that extend this one: the skills, and the tools to add to the list or
+    remove from it.
     """
     activation: Activation | None = None
     hooks: tuple[str, ...] = ()
-    """The names of hooks and interceptors that apply only to the agents that name them."""
+    """The names of hooks and interceptors to apply in addition to those that are registered for this agent or for all
+    agents.
+    """
     origin: str = ""
     """The place where the agent was defined, for error messages."""
 
@@ -103,8 +106,8 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
 
 
 def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Return those of the worker's tools that the agent has, sorted by name. An agent without a definition has all of
-    the worker's tools.
+    """Select the agent's tools from the worker's tools, and return them sorted by name. An agent without a definition
+    has all of the worker's tools.
     """
     chosen = (tool for tool in tools if definition is None or definition.has(tool.name))
     return tuple(sorted(chosen, key=lambda tool: tool.name))
@@ -113,8 +116,8 @@ def tools_of(definition: AgentDefinition | None, tools: Iterable[ToolSpec]) -> t
 def with_collaboration_tools(
     chosen: tuple[ToolSpec, ...], every: Iterable[ToolSpec], definition: AgentDefinition, lineage: Lineage | None
 ) -> tuple[ToolSpec, ...]:
-    """Return the tools. Collaboration tools are included only if other agents work alongside the agent or if the agent
-    names them.
+    """Return the agent's tools. They include collaboration tools only if other agents work alongside the agent or if
+    the agent names these tools.
     """
     named = definition.tools or ()
     alone = tuple(tool for tool in chosen if tool.name not in COLLABORATION_TOOLS or tool.name in named)
@@ -126,7 +129,7 @@ def with_collaboration_tools(
 
 
 def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], servers: Sequence[str] = ()) -> None:
-    """Raise BadRequest, which suggests the closest known name, if the agent names an unknown tool.
+    """Raise BadRequest if an agent names an unknown tool. The message suggests the closest known name.
 
     An MCP server's tools can change at any time, so only the server's name is checked.
     """
@@ -139,7 +142,7 @@ def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], se
                 name, [*known, *(f"{MCP}{server}" for server in servers)], f"the tools are {', '.join(known) or 'none'}"
             )
             raise BadRequest(
-                f"agent {definition.name!r} ({definition.origin}) names the tool {name!r}, which is not there: {hint}",
+                f"agent {definition.name!r} ({definition.origin}) names the unknown tool {name!r}: {hint}",
                 field="tools",
             )
 

@@ -1,11 +1,12 @@
-"""Steps that run a user's code around a run: interceptors before and after it, and hooks when it starts and ends.
+"""Steps that run user code before and after a run: interceptors, and hooks that are called when the run starts or ends.
 
     before …  on_start …  ⟨the run⟩  … after  on_complete … or on_error …
 
 Interceptors run in registration order before the run and in reverse order after it. The list of hooks is pinned into
-the spec when the run is prepared, so a run without hooks has no overhead. A hook that runs before the run can stop it,
-and a failure of the hook also stops the run. A hook that fails after the run doesn't change the run's outcome. The only
-exception is an interceptor's `after` function. If it fails to check a result, the result is withheld.
+the spec when the run is prepared, so a run without hooks has no overhead. A hook that runs before the run can stop it.
+If such a hook fails, the run also stops. A hook that fails after the run doesn't change the run's outcome. The only
+exception is an interceptor's `after` function. If this function fails, the result is withheld, because nothing has
+checked it.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ DEFAULT_HOOK_TIMEOUT: Final = 10.0
 
 
 class Moment(StrEnum):
-    """The moment at which a hook is called."""
+    """The moment when a hook is called."""
 
     BEFORE = "before"
     START = "on_start"
@@ -56,7 +57,7 @@ class HookResult:
     verdict: HookVerdict = "allow"
     reason: str = ""
     text: str | None = None
-    """The replacement for the task (before the run) or for the result (after it). None leaves it unchanged."""
+    """The text that replaces the task before the run, or the result after it. None means no replacement."""
     instead: bool = False
     """Whether the run is skipped and `text` is used as its result."""
 

@@ -47,7 +47,7 @@ class Objection:
 
     @property
     def rule(self) -> str:
-        """The hook's name in the form that is recorded in place of a rule."""
+        """The text that is recorded in place of a rule. It contains the hook's name."""
         return f"hook {self.hook}"
 
 
@@ -77,7 +77,7 @@ class Instead:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInfo:
-    """The information about a run that a hook receives."""
+    """The information that a hook receives about a run."""
 
     run_id: str
     agent: str
@@ -96,12 +96,12 @@ class Hook:
     agents: tuple[str, ...] | None = None
     """The agents that the hook applies to, in addition to agents that name the hook. None means every agent."""
     tools: tuple[str, ...] | None = None
-    """For hooks before a tool call, the only tools that the hook applies to."""
+    """For a hook that is called before tool calls, the tools that it applies to. None means every tool."""
     timeout: float = DEFAULT_HOOK_TIMEOUT
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """The points at which the hook is called."""
+        """The moments when the hook is called."""
         return (self.moment,)
 
 
@@ -111,8 +111,8 @@ TOOL: Final = "tool"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Interceptor:
-    """A user's code that runs before and after a task. `before` can change or stop the request, and `after` can change
-    the result.
+    """User code that runs before and after a task. `before` can change or stop the request, and `after` can change the
+    result.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Interceptor:
 
     @property
     def moments(self) -> tuple[Moment, ...]:
-        """The points around a run at which the interceptor is called."""
+        """The moments before and after a run when the interceptor is called."""
         sides = ((Moment.BEFORE, self.before), (Moment.AFTER, self.after))
         return tuple(moment for moment, side in sides if side is not None and RUN in self.around)
 
@@ -143,12 +143,14 @@ def applies_to(registered: Registered, agent: str, named: Iterable[str]) -> bool
 
 
 def hook_names_for(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of all hooks and interceptors for an agent, both around its runs and around its tool calls."""
+    """Return the names of all hooks and interceptors that apply to an agent's runs and tool calls."""
     return tuple(dict.fromkeys(each.name for each in registered if applies_to(each, agent, named)))
 
 
 def steps_of(registered: Sequence[Registered], agent: str, named: Sequence[str]) -> tuple[HookPoint, ...]:
-    """Return all hooks and interceptors that apply to an agent, to pin them into its runs."""
+    """Return the steps of all hooks and interceptors that apply to an agent. The steps are pinned into the agent's
+    runs.
+    """
     return tuple(
         HookPoint(moment=moment, name=each.name, timeout=each.timeout)
         for each in registered
@@ -164,7 +166,7 @@ def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefiniti
     taken = [(moment, each.name) for each in registered for moment in each.moments]
     if twice := next((name for moment, name in taken if taken.count((moment, name)) > 1), None):
         raise BadRequest(
-            f"two hooks for one moment are called {twice!r}: give one another name with `name=`", field="hooks"
+            f"two hooks for the same moment are named {twice!r}: rename one of them with `name=`", field="hooks"
         )
     known = sorted({each.name for each in registered})
     agents = list(agents)
@@ -173,14 +175,14 @@ def check_hooks(registered: Sequence[Registered], agents: Iterable[AgentDefiniti
             if name not in known:
                 hint = nearest(name, known, f"the hooks are {', '.join(known) or 'none'}")
                 raise BadRequest(
-                    f"agent {agent.name!r} ({agent.origin}) names the hook {name!r}, which is not there: {hint}",
+                    f"agent {agent.name!r} ({agent.origin}) names the unknown hook {name!r}: {hint}",
                     field="hooks",
                 )
     names = {DEFAULT_AGENT, *(agent.name for agent in agents)}
     for each in registered:
         if unknown := [name for name in each.agents or () if name not in names]:
             raise BadRequest(
-                f"the hook {each.name!r} is for the agent {unknown[0]!r}, which is not there: the agents are"
+                f"the hook {each.name!r} is for the unknown agent {unknown[0]!r}: the agents are"
                 f" {', '.join(sorted(names))}",
                 field="hooks",
             )

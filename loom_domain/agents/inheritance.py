@@ -37,8 +37,8 @@ def inherit(
     remove_tools: Iterable[str] = (),
     activation: Activation | None = None,
 ) -> AgentConfig:
-    """Return the child's configuration, (parent + added) − removed. Skills and tools that the parent disabled also
-    count as removed.
+    """Return the child's configuration, which is (parent + added) − removed. Skills and tools that the parent disabled
+    also count as removed.
     """
     disabled_skills = _union(parent.disabled_skills, remove_skills)
     disabled_tools = _union(parent.disabled_tools, remove_tools)
@@ -81,13 +81,13 @@ def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> li
         if name not in known:
             hint = nearest(name, known, f"the agents are {', '.join(sorted(known))}")
             raise BadRequest(
-                f"agent {line[-1].name!r} ({line[-1].origin}) extends {name!r}, which is not there: {hint}",
+                f"agent {line[-1].name!r} ({line[-1].origin}) extends the unknown agent {name!r}: {hint}",
                 field="extends",
             )
         if any(name == each.name for each in line):
             path = " → ".join((*(each.name for each in line), name))
             raise BadRequest(
-                f"agent {line[-1].name!r} ({line[-1].origin}) extends itself: {path}; take out one `extends`",
+                f"agent {line[-1].name!r} ({line[-1].origin}) extends itself: {path}; remove one `extends`",
                 field="extends",
             )
         line.append(known[name])

@@ -4,9 +4,9 @@
                  │  ▲
             not good└── an answer ── revision      up to `rounds` times, then the last revision is the answer
 
-Each step is a turn of the same run. A reminder at the end of the context requests a critique, during which the model
-can't use tools. A revision can use all tools. A message from a person takes precedence over a critique, and the reply
-to the message is a new draft.
+Each step is a turn of the same run. A reminder at the end of the context requests a critique. The model can't use tools
+in a critique, but it can use all tools in a revision. A message from a person takes precedence over a critique, and the
+reply to the message is a new draft.
 """
 
 import re

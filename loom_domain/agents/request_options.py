@@ -1,4 +1,4 @@
-"""A request's options, in `metadata.loom`, which override the agent's settings."""
+"""The options in a request's `metadata.loom`. They override the agent's settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FIELD: Final = f"metadata.{KEY}"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """The options of a request. If an option is None, the agent's setting applies."""
+    """The options that a request sets. If an option is None, the agent's setting applies."""
 
     evaluate: bool | None = None
     pattern: Pattern | None = None
@@ -25,12 +25,12 @@ class RunOptions:
 
 
 def read_options(metadata: JsonObject) -> RunOptions:
-    """Return a request's options. Raises BadRequest, which names the option, if an option is invalid."""
+    """Return a request's options. Raises BadRequest if an option is invalid. The message names the option."""
     given = metadata.get(KEY)
     if given is None:
         return RunOptions()
     if not isinstance(given, Mapping):
-        raise BadRequest(f"{FIELD} must be an object of {', '.join(_KNOWN)}", field=FIELD)
+        raise BadRequest(f"{FIELD} must be an object with any of the options {', '.join(_KNOWN)}", field=FIELD)
     for name in given:
         if name not in _KNOWN:
             hint = nearest(str(name), _KNOWN, f"known: {', '.join(_KNOWN)}")
@@ -50,7 +50,9 @@ def read_options(metadata: JsonObject) -> RunOptions:
 def checked_pattern(pattern: Any, where: str) -> Pattern | None:
     """Return the pattern with that name. Raises BadRequest if there is no such pattern."""
     if pattern is not None and pattern not in get_args(Pattern):
-        raise BadRequest(f"{where}: the pattern is one of {', '.join(get_args(Pattern))}, not {pattern!r}", field=where)
+        raise BadRequest(
+            f"{where}: the pattern must be one of {', '.join(get_args(Pattern))}, not {pattern!r}", field=where
+        )
     known: Pattern | None = pattern
     return known
 
@@ -60,7 +62,7 @@ def checked_rounds(rounds: Any, where: str) -> int | None:
     if rounds is None:
         return None
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not 1 <= rounds <= MOST_ROUNDS:
-        raise BadRequest(f"{where}: rounds are a number from 1 to {MOST_ROUNDS}, not {rounds!r}", field=where)
+        raise BadRequest(f"{where}: rounds must be a number from 1 to {MOST_ROUNDS}, not {rounds!r}", field=where)
     return rounds
 
 

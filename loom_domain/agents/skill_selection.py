@@ -41,7 +41,7 @@ def chosen(
     skills: Sequence[Skill], config: AgentConfig, task: str, *, wanted: Sequence[str] = (), room: int = CATALOG_TOKENS
 ) -> Chosen:
     """Return a run's skills, sorted by name. The result contains the `wanted` skills, the skills that the agent
-    enables, and other skills according to the agent's activation mode.
+    enables, and other skills, depending on the agent's activation mode.
 
     With explicit activation, no other skills are included. With auto and hybrid activation, all other skills are
     included, or only the best matches for the task if they don't all fit into the catalog. Skills that the agent
@@ -67,8 +67,8 @@ def chosen(
 
 
 def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, float]:
-    """Return the skills that share a word of their name, or two words of their description, with the task, best match
-    first.
+    """Return the skills that match the task, with their scores, best match first. A skill matches if the task contains
+    a word of its name, or two words of its name and description.
     """
     asked = set(asked_lexemes(task))
     named = {skill.name: set(lexemes_of(skill.name)) for skill in skills}
@@ -78,8 +78,8 @@ def relevance(skills: Sequence[Skill | PinnedSkill], task: str) -> dict[str, flo
     for skill in skills:
         shared = sorted(asked & words[skill.name])
         if named[skill.name].intersection(shared) or len(shared) > 1:
-            # A word that every skill has carries no information. A word in the name counts more than a word in the
-            # description.
+            # A word that occurs in every skill carries no information. A word in the name counts more than a word in
+            # the description.
             weight = {word: math.log(1 + len(skills) / spread[word]) for word in shared}
             scores[skill.name] = sum(w * (3 if word in named[skill.name] else 1) for word, w in weight.items())
     return dict(sorted(scores.items(), key=lambda scored: (-scored[1], scored[0])))
@@ -92,7 +92,7 @@ def hint(skills: Iterable[PinnedSkill], task: str) -> str:
 
 
 def _fitted(skills: Iterable[Skill], room: int) -> list[Skill]:
-    """Return as many skills from the beginning of the list as fit into the catalog."""
+    """Return the skills from the beginning of the list, as many as fit into the catalog."""
     kept: list[Skill] = []
     for skill in skills:
         room -= text_tokens(line_of(skill.name, skill.description))

@@ -72,7 +72,7 @@ class AgentConfig:
     activation: Activation = Activation.HYBRID
 
     def chooses_tool(self, name: str, own: tuple[str, ...] | None) -> bool:
-        """Whether the agent has this tool. `own` is the agent's list of tools (None: all). `done` is always
+        """Whether the agent has this tool. `own` is the agent's list of tools, or None for all tools. `done` is always
         included.
         """
         if name == DONE:
@@ -95,7 +95,7 @@ class AgentSpec:
     model: str
     """`provider:name`, or `demo`."""
     fallbacks: tuple[str, ...] = ()
-    """The fallback models, tried in order if the previous model fails."""
+    """The fallback models. Each is tried if the model before it fails."""
     system_prompt: str = ""
     """The first layer of the prompt. Active skills are the second layer."""
     rules: str = ""
@@ -105,10 +105,10 @@ class AgentSpec:
     mode: Mode = Mode.DEFAULT
     above: tuple[Level, ...] = ()
     """The rules of a sub-agent's parent and ancestor runs, starting at the root. A sub-agent never has more rights than
-    they do.
+    these runs.
     """
     workspace: str = ""
-    """The absolute path of the folder on the worker that file tools are restricted to."""
+    """The absolute path of a folder on the worker. File tools are restricted to this folder."""
     knowledge: tuple[str, ...] = ()
     """The knowledge bases to search whenever a person sends a message. Other knowledge bases are searched only on
     request.
@@ -124,9 +124,9 @@ class AgentSpec:
     evaluates: bool = False
     """Whether the model rates the answer."""
     max_turns: int = DEFAULT_MAX_TURNS
-    """The value that applies if the request doesn't set one."""
+    """The maximum number of turns if the request doesn't set one."""
     budget: Budget = field(default_factory=Budget)
-    """The limits that apply where the request doesn't set any."""
+    """The default for each limit that the request doesn't set."""
     parallel_limit: int = 10
     approval_timeout: float = 7 * 24 * 3600.0
     """The number of seconds that an approval request waits before it counts as denied."""
@@ -135,26 +135,25 @@ class AgentSpec:
     context_window: int = 200_000
     """The maximum number of tokens in one model call."""
     collapse_at: float = 0.5
-    """The share of the window above which old tool results are truncated."""
+    """Old tool results are truncated when the context exceeds this share of the window."""
     warn_at: float = 0.8
-    """The share of the window above which Loom warns the model and the people who watch the run."""
+    """Loom warns the model and the people who watch the run when the context exceeds this share of the window."""
     compress_at: float = 0.92
-    """The share of the window above which the conversation is compressed."""
+    """The conversation is compressed when the context exceeds this share of the window."""
     compress_target: float = 0.75
     """The maximum size of the compressed conversation, as a share of its previous size."""
     section_tokens: int = 512
     """The maximum number of tokens in one section of a summary."""
     hooks: tuple[HookPoint, ...] = ()
-    """The user's code that runs around the run, in registration order."""
+    """The hooks and interceptors to call before and after the run, in registration order."""
     manifest: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the agent's settings on the worker that prepared the run, field by field."""
+    """A digest of each of the agent's settings, from the worker that prepared the run."""
     config: AgentConfig = field(default_factory=AgentConfig)
     """The skills that the agent may use. The agent's tools are already in `tools`. Children inherit the skills."""
     skills: tuple[PinnedSkill, ...] = ()
     """The run's skills, sorted by name."""
     loop_window: int = 0
-    """The number of turns in which repeated calls with the same results count as a loop. If 0, loops aren't detected.
-    """
+    """The size of the window for loop detection, in turns. If 0, loops aren't detected."""
 
     crew: Crew | None = None
     """The crew that makes decisions instead of a model, if the agent is a crew."""
@@ -164,7 +163,7 @@ class AgentSpec:
         """A 12-digit hexadecimal digest of all fields. It identifies the spec after the spec has been sent once.
 
         A field that was added after 0.2.0 is included only if it's set, so that an upgrade doesn't change the digest of
-        a run in progress.
+        a spec that a run already uses.
         """
         tools = [[getattr(tool, name) for name in tool.__dataclass_fields__] for tool in self.tools]
         said = {name: getattr(self, name) for name in _AT_FIRST}
@@ -206,13 +205,15 @@ def _plain(value: Any) -> Any:
 
 
 def window_size(named: int, spec: AgentSpec) -> int:
-    """Return the window size in tokens: the provider's limit (0 if unknown), capped at the agent's own setting."""
+    """Return the window size in tokens: the provider's limit (`named`) or the agent's own setting, whichever is
+    smaller. If `named` is 0, the provider's limit is unknown and the agent's setting applies.
+    """
     return min(named or spec.context_window, spec.context_window)
 
 
 def autonomy_rules(tools: Collection[str]) -> str:
-    """Return Loom's own layer of the prompt, with rules for autonomous work, for an agent that has these tools.
+    """Return Loom's own layer of the prompt, which contains rules for autonomous work.
 
-    The layer is short because it is part of every model call. It mentions only tools that the agent has.
+    The layer is short because it is part of every model call. It mentions only `tools`, the tools that the agent has.
     """
     return "\n".join((_FIRST, *(text for tool, text in _WITH.items() if tool in tools), _LAST))

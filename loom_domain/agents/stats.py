@@ -50,7 +50,7 @@ class AgentStats:
 
 
 def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> AgentStats:
-    """Return the statistics for these executions, newest first."""
+    """Return the statistics for these executions, which must be ordered from newest to oldest."""
     runs = [each for each in executions if not each.goes_on]
     counts = {
         status: sum(run.status == status and run.closed_at is not None for run in runs)
@@ -71,8 +71,8 @@ def stats_of(executions: Sequence[Execution], *, is_complete: bool = True) -> Ag
 
 
 def _state(runs: Sequence[Execution]) -> NodeState:
-    """Return the agent's state. An abort or a reached limit doesn't count as a failure, so an agent whose last run
-    ended that way is idle.
+    """Return the agent's state. A run that was aborted or reached a limit doesn't count as failed, so an agent whose
+    last run ended that way is idle.
     """
     if any(run.closed_at is None for run in runs):
         return NodeState.RUNNING

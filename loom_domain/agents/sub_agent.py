@@ -61,21 +61,23 @@ def with_rights_of_parent(spec: AgentSpec, lineage: Lineage) -> AgentSpec:
 
 
 def default_child_tools(tools: Iterable[ToolSpec]) -> tuple[str, ...]:
-    """Return the default tools of a child that is a copy of its parent, which are the tools in TOOLS that the parent
-    has.
+    """Return the default tools of a child that is a copy of its parent. These are the tools in TOOLS that the parent
+    also has.
     """
     return tuple(tool.name for tool in tools if tool.name in TOOLS) or (DONE,)
 
 
 def _rules(given: Iterable[str]) -> Mapping[str, str]:
-    """Return the rules for an agent that doesn't define any. The agent may use each of its explicitly listed tools that
-    its parent and ancestor runs may use.
+    """Return the rules for an agent that doesn't define any. The agent may use its explicitly listed tools, unless its
+    parent or an ancestor run may not use them.
     """
     return {**dict.fromkeys(given, Verdict.ALLOW.value), **SUB_AGENT}
 
 
 def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
-    """Return the agent's own mode, or its parent's mode. If the parent bypasses its rules, its children do too."""
+    """Return the agent's own mode. If the agent has the default mode, return its parent's mode, even if the parent
+    bypasses its rules.
+    """
     if spec.mode is not Mode.DEFAULT or not lineage.above:
         return spec.mode
     return lineage.above[-1].mode

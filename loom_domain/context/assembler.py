@@ -21,7 +21,7 @@ from loom.domain.core.tokens import MESSAGE, conversation_tokens, message_tokens
 BUDGET: Final = 100_000
 """The default number of tokens in a context."""
 WORTH_KEEPING: Final = 30
-"""The minimum number of tokens that must fit for the beginning of a text to be kept."""
+"""The beginning of a text is kept only if at least this many of its tokens fit."""
 
 
 class Priority(IntEnum):
@@ -69,7 +69,7 @@ class ContextPart:
 
     component: Component
     tokens: int
-    """The component's tokens in the context, or 0 if it was removed."""
+    """The number of tokens that the component uses in the context, or 0 if it was removed."""
     cut: int = 0
     """The number of tokens that were truncated."""
 
@@ -88,8 +88,8 @@ class Assembled:
 def assemble(
     components: Sequence[Component], *, budget: int = BUDGET, reserved: int = 0, sizes: Sequence[int] = ()
 ) -> Assembled:
-    """Return a context that contains these components in at most `budget` tokens, including `reserved` tokens. To avoid
-    counting tokens again, pass the components' known `sizes`.
+    """Return a context of at most `budget` tokens that contains these components. The `reserved` tokens count toward
+    the budget. To avoid counting tokens again, pass the components' known `sizes`.
     """
     parts = _fitted(components, sizes or [size_of(component) for component in components], budget - reserved)
     tokens = reserved + sum(part.tokens for part in parts)
@@ -127,7 +127,7 @@ _NOTE_TOKENS: Final = message_tokens(_NOTE)
 
 
 def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) -> tuple[ContextPart, ...]:
-    """Return the result for each component so that all of them fit together, with a note in place of each missing
+    """Truncate or remove components until the rest fits into `room`, together with a note. Return the result for each
     component.
     """
     parts = [ContextPart(component=c, tokens=size) for c, size in zip(components, sizes, strict=True)]
@@ -146,7 +146,7 @@ def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) ->
 
 
 def _cut(component: Component, room: int) -> Component | None:
-    """Return the component in at most `room` tokens, or None if truncating it isn't useful."""
+    """Return the component, truncated to at most `room` tokens, or None if truncating it isn't useful."""
     if not component.truncatable or room < WORTH_KEEPING:
         return None
     around = size_of(replace(component, text="x"))
@@ -159,7 +159,7 @@ def _messages(components: Iterable[Component]) -> tuple[Message, ...]:
 
 
 def _body(parts: Sequence[ContextPart]) -> tuple[Message, ...]:
-    """Return the messages that are kept, preceded by a note if earlier messages were removed."""
+    """Return the messages that are kept, with a note in the place where the first message was removed."""
     body = [part for part in parts if part.component.messages]
     gap = next(place for place, part in enumerate(body) if not part.tokens)
     before, after = body[:gap], [part for part in body[gap:] if part.tokens]

@@ -3,9 +3,9 @@
     before   task, turns, messages from people, turns, … the last turns
     after    [summary] task, messages from people, … the last turns
 
-Messages from people, the last turns, skill instructions and calls without a result are kept word for word, and a call
-is always kept together with its result. A model writes the eight sections of the summary that need judgment. If the
-model call fails, the sections are built from excerpts of the messages and from the number of calls to each tool. To-do
+Loom keeps the last turns, messages from people, skill instructions and calls without a result word for word. A call is
+always kept together with its result. A model writes the summary's eight sections, which need judgment. If the model
+call fails, Loom builds the sections from excerpts of the messages and from the number of calls to each tool. To-do
 lists, files, skills, artifacts, pending approvals and the budget are filled in from the run's state.
 """
 
@@ -33,7 +33,7 @@ from loom.domain.skills.active import staying_skills, told
 from loom.domain.tools.todos import Todo, as_text
 
 LEAST_ROOM: Final = 400
-"""The minimum size of a compressed conversation in tokens, even for a small window."""
+"""The limit for a compressed conversation is never lower than this number of tokens, even for a small window."""
 SECTIONS_SHARE: Final = 0.35
 FACTS_SHARE: Final = 0.1
 PEOPLE_SHARE: Final = 0.2
@@ -67,7 +67,7 @@ class Staying:
     kept: tuple[Group, ...]
     """Ranges of message positions. Adjacent ranges are joined."""
     quoted: tuple[int, ...]
-    """Messages from people of which only the beginning is kept."""
+    """The positions of people's messages that don't fit in full. Only the beginnings of these messages are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,8 +174,8 @@ def _compressed(work: Compressing, sections: Mapping[str, str], share: float) ->
 
 
 def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
-    """Return the messages that must be kept (the last turn, a person's last message, calls without results), and others
-    that fit.
+    """Return the messages to keep: the last turn, a person's last message, calls without results, and other recent
+    messages that fit.
     """
     answered = last_turn(messages, groups)
     said = max((a for a, _ in groups if is_from_person(messages[a])), default=-1)
@@ -254,7 +254,7 @@ def _quote(message: Message) -> str:
 
 
 def _newest(lines: Sequence[str], room: int) -> str:
-    """Return the last lines that fit, and the number of omitted lines."""
+    """Return the last lines that fit, preceded by the number of omitted lines."""
     lines = [line for line in lines if line and not line.endswith(_LEFT_OUT)]
     kept: list[str] = []
     for line in reversed(lines):

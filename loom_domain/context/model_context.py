@@ -4,9 +4,9 @@
                                           ▲
              starts when half of the window is used, in batches that preserve a provider's prompt cache in most turns
 
-`build_context` runs in the activity that calls the model. It counts the tokens and decides up to which position old
-results are collapsed and whether the conversation must be compressed first. These decisions are returned with the reply
-and recorded in history. `context_parts` explains the context of any past turn.
+`build_context` runs in the activity that calls the model. It counts the tokens and chooses a position. Old results
+before this position are collapsed. It also decides whether the conversation must be compressed first. These decisions
+are returned with the reply and recorded in history. `context_parts` explains the context of any past turn.
 
 Older tool results are shortened in the context. The conversation itself keeps them in full:
 
@@ -39,10 +39,10 @@ from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.active import skill_in
 
 RECENT: Final = 0.1
-"""The share of the window, at the end of the conversation, that is never collapsed."""
+"""The size of the part at the end of the conversation that is never collapsed, as a share of the window."""
 STEP: Final = 0.05
-"""The minimum share of the window that collapsing further messages must save. For a smaller saving, it is cheaper to
-preserve the prompt cache.
+"""Loom collapses further messages only if that saves at least this share of the window. For a smaller saving, it is
+cheaper to preserve the prompt cache.
 """
 ONE_TURN: Final = 0.4
 """The maximum share of the window for one turn's results."""
@@ -62,7 +62,7 @@ class Measures:
     ratio: float = 1.0
     """The ratio of the provider's token count to Loom's own count."""
     collapsed: int = 0
-    """The number of messages at the beginning of the conversation whose results are already collapsed."""
+    """The number of messages with already collapsed results, counted from the beginning of the conversation."""
 
     def window(self, spec: AgentSpec) -> int:
         """Return the window size."""
@@ -77,7 +77,9 @@ class ModelContext:
     sizes: tuple[int, ...]
     """The number of tokens in each component."""
     collapsed: int
-    """The number of messages at the beginning of the conversation whose results are now collapsed."""
+    """The number of messages whose results are collapsed in this context, counted from the beginning of the
+    conversation.
+    """
     estimated: int
     """The number of tokens as Loom counts them, including tools."""
     tokens: int
@@ -146,8 +148,8 @@ def context_parts(
     tools: Sequence[ToolSpec],
     measures: Measures,
 ) -> tuple[ContextPart, ...]:
-    """Return the components of a model call's context. Each component has its source, its number of tokens as Loom
-    counts them, and the number of tokens that were truncated.
+    """Return the components of a model call's context. Each component has its source, its size in tokens as Loom counts
+    them, and the number of truncated tokens.
     """
     context = build_context(spec, messages, tools=tools, measures=measures, fixed=True)
     names = ", ".join(tool.name for tool in tools)
@@ -174,8 +176,8 @@ def _seen(
 
 
 def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
-    """Return the position at which the recent messages begin: the last turn, and the preceding messages that fit into
-    `recent` tokens together with it.
+    """Return the position where the recent messages begin. The recent messages are the last turn and as many earlier
+    messages as fit into `recent` tokens with it.
     """
     point = last_turn(messages, groups)
     left = recent - conversation_tokens(messages[point:])
@@ -260,15 +262,15 @@ def _cut(message: Message) -> Message:
 
 
 SHORT_ENOUGH: Final = 400
-"""The maximum length, in characters, of a result or an argument that is not collapsed. The note that replaces it would
-be hardly any shorter.
+"""Results and arguments up to this length, in characters, are not collapsed. The note that would replace them is hardly
+shorter.
 """
 BEGINNING: Final = 200
-"""The number of characters that remain of a collapsed text."""
+"""The number of characters that are kept when a text is collapsed."""
 
 
 def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
-    """Return the messages without the older large results of ephemeral tools."""
+    """Return the messages without older, large results from ephemeral tools."""
     stay = {tool.name: tool.ephemeral for tool in tools if tool.ephemeral}
     if not stay:
         return tuple(messages)

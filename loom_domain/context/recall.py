@@ -1,7 +1,7 @@
-"""When a person has sent a message, recall information for the run: memories of its session, and passages from
-knowledge bases.
+"""Recall information for a run when a person has sent a message: memories of the session, and passages from knowledge
+bases.
 
-Each time people write, recall happens once, and its result becomes a message in the conversation. The result is
+Whenever people have written, Loom recalls information once. The result becomes a message in the conversation. It is
 therefore recorded in history only once, keeps its position in the conversation, and is compressed like any other
 message.
 """
@@ -29,11 +29,11 @@ SAID: Final[Mapping[Action, tuple[str, str]]] = {
 conversation.
 """
 MOST_TOKENS: Final = 4_000
-"""The maximum number of tokens of knowledge in one message."""
+"""The maximum number of tokens that knowledge may use in one message."""
 _LEAST: Final = 20
-"""The minimum number of tokens for which showing the beginning of an entry is useful."""
+"""The beginning of a longer entry is shown only if there is room for at least this many tokens."""
 _SHARE: Final = 4
-"""The maximum share of the space for one entry."""
+"""One entry may use at most `1 / _SHARE` of the space."""
 
 
 def asked(messages: Sequence[Message]) -> str:
@@ -48,9 +48,7 @@ def asked(messages: Sequence[Message]) -> str:
 
 
 def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Sequence[Hit], most: int) -> str:
-    """Return memories of the session's other runs in at most the given number of tokens, or an empty string if there
-    are none.
-    """
+    """Return memories of the session's other runs in at most `most` tokens, or an empty string if there are none."""
     told = {hit.memory.task_id for hit in recent if _said(hit.memory)}
     # A task from the last day is stored in full, and also as a summary if its run has ended.
     whole = {hit.memory.task_id for hit in important}
@@ -65,8 +63,8 @@ def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Seque
 
 
 def looked_up(hits: Sequence[KnowledgeHit], missing: Sequence[str] = (), most: int = MOST_TOKENS) -> str:
-    """Return passages from knowledge bases, with citations, in at most the given number of tokens. Returns an empty
-    string if there are none.
+    """Return passages from knowledge bases, with citations, in at most `most` tokens. Returns an empty string if there
+    are none.
 
     `missing` contains the knowledge bases that the agent names but that don't exist.
     """

@@ -1,4 +1,4 @@
-"""The skill components of a model call's context: the catalog, initially active skills, and a hint."""
+"""Build the parts of a model call's context that concern skills: the catalog, initially active skills, and a hint."""
 
 from collections.abc import Sequence
 

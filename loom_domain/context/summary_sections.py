@@ -30,15 +30,15 @@ SYSTEM: Final = (
 )
 
 _TELLING: Final = 200
-"""The minimum length, in characters, at which a reply without sections counts as a summary."""
+"""A reply without sections counts as a summary only if it has at least this many characters."""
 _ALL_RESULTS: Final = (4000, 2000, 1000, 500, 200, 80)
-"""The possible length limits, in characters, for each result and each call's arguments in the record. The largest limit
-with which the record fits is used.
+"""Limits on the length, in characters, of each result and each call's arguments in the record. Loom uses the largest
+limit that makes the record fit.
 """
 
 
 def question(messages: Sequence[Message], *, earlier: str, room: int, section_tokens: int) -> str:
-    """Return the prompt in about `room` tokens. It contains the record and the instructions for summarizing it."""
+    """Return a prompt of about `room` tokens. It contains the record and the instructions for summarizing it."""
     words = max(20, int(section_tokens * 0.6))
     wanted = "\n".join(f"<{name}>{about}</{name}>" for name, about in SECTIONS.items())
     told = record(messages, room - text_tokens(earlier)).replace("</conversation>", "<\\/conversation>")
@@ -76,7 +76,7 @@ def record(messages: Sequence[Message], room: int) -> str:
 
 
 def read_sections(answer: str) -> dict[str, str]:
-    """Return the sections in a reply, from tags, JSON or headings. A sufficiently long reply without sections is
+    """Return the sections in a reply that uses tags, JSON or headings. A sufficiently long reply without sections is
     treated as one section.
     """
     text = re.sub(r"<think(?:ing)?>.*?</think(?:ing)?>", "", answer, flags=re.DOTALL | re.IGNORECASE).strip()

@@ -110,7 +110,7 @@ class LLMContextLengthError(RecoverableError):
 
 
 class LLMUnavailableError(RecoverableError):
-    """The provider could not be reached or failed, or the connection was lost during a reply."""
+    """The provider failed or could not be reached, or the connection was lost during a reply."""
 
 
 class LLMBadResponseError(RecoverableError):

@@ -5,9 +5,9 @@ and a result without its call. Code that removes messages must therefore remove 
 
 Values are identified by digests, so that every byte of a conversation enters history only once. A transcript is
 identified by its number of messages and a rolling digest: digest(n) = H(digest(n-1) + H(message n)). Workers cache
-transcripts under this reference. A model call sends the reference, and only those new messages that no activity has
-produced. If the worker doesn't have the transcript, it replies "resend", and the next request contains all messages in
-full. References are purely an optimization and never affect a run's behavior.
+transcripts under this reference. In addition to the reference, a model call sends only the new messages that no
+activity has produced. If the worker doesn't have the transcript, it replies "resend", and the next request contains all
+messages in full. References are purely an optimization and never affect a run's behavior.
 """
 
 import json
@@ -25,7 +25,7 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One part of a message: either inline text, or other content with a media type and base64 data or a URL."""
+    """One part of a message: inline text, or other content with a media type and either base64 data or a URL."""
 
     type: Literal["text", "image", "audio", "file"]
     text: str = ""
@@ -55,10 +55,10 @@ class Message:
     content: str | tuple[Part, ...] = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
-    """The id of the call that this message answers. Set only for the role `tool`."""
+    """The id of the call that this message answers. Set only for the `tool` role."""
     name: str | None = None
     is_error: bool = False
-    """Whether the call failed, in which case the content gives the reason. Set only for the role `tool`."""
+    """Whether the call failed. If so, the content gives the reason. Set only for the `tool` role."""
     id: str | None = None
     parent_id: str | None = None
     timestamp: datetime | None = None
@@ -152,8 +152,8 @@ def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
 
 
 def last_turn(messages: Sequence[Message], groups: Sequence[Group]) -> int:
-    """Return the position of the model's last reply, whose results the model has not received yet, or the end of the
-    conversation if there is no reply.
+    """Return the position of the model's last reply, or the end of the conversation if there is no reply. The model has
+    not received the results of this reply's calls yet.
     """
     return next((start for start, _ in reversed(groups) if messages[start].role == "assistant"), len(messages))
 
@@ -221,7 +221,7 @@ class TranscriptRef:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultRef:
-    """A reference to a tool result that an activity produced. Workers find it by its call and digest."""
+    """A reference to a tool result that an activity produced. Workers find the result by its call and digest."""
 
     call_id: str
     digest: str
@@ -283,8 +283,8 @@ class Tail:
 
 
 def tail_of(base: TranscriptRef, messages: Sequence[Message], produced: frozenset[str]) -> Tail:
-    """Return the messages to send after `base`: results of the calls in `produced` are sent by reference, and all other
-    messages inline.
+    """Return the messages to send after `base`. Results of the calls in `produced` are sent by reference, and all other
+    messages are sent inline.
     """
     items = tuple(
         ResultRef(call_id=message.tool_call_id, digest=message_digest(message))

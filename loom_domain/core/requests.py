@@ -41,8 +41,8 @@ class Budget:
     seconds: float | None = None
     """Wall-clock time since the run started, including pauses and waiting times."""
     turns: int | None = None
-    """The maximum number of turns of the run and all its sub-agents together. In contrast, `max_turns` applies to the
-    run alone.
+    """The maximum total number of turns of the run and all its sub-agents. In contrast, `max_turns` applies to the run
+    alone.
     """
     depth: int | None = None
     """The maximum number of sub-agent levels."""
@@ -57,7 +57,7 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForkedFrom:
-    """The turn of another run after which this run starts."""
+    """A turn of another run. This run starts after that turn."""
 
     run_id: str
     turn: int
@@ -67,7 +67,7 @@ class ForkedFrom:
 
 
 def fork_view(forked: ForkedFrom | None) -> JsonObject | None:
-    """Return the run and turn from which a fork starts."""
+    """Return the run and turn that a fork starts from."""
     return None if forked is None else {"run_id": forked.run_id, "turn": forked.turn}
 
 

@@ -1,4 +1,5 @@
-"""Task routing: match a subscriber's pattern against a task's action. Also defines the handlers that modules register.
+"""Task routing: match a subscriber's pattern against a task's action. This module also defines the handlers that user
+modules register.
 
 pattern        matches
 `*`            everything
@@ -22,7 +23,7 @@ def checked(pattern: str) -> str:
     named = pattern.removesuffix(_REST)
     if pattern != EVERYTHING and (not named or "*" in named or named.startswith(".") or named.endswith(".")):
         raise BadRequest(
-            f"pattern {pattern!r} takes nothing; write an action ('node.error'), a group ('node.*'), or '*'",
+            f"pattern {pattern!r} matches nothing; write an action ('node.error'), a group ('node.*'), or '*'",
             field="pattern",
         )
     return pattern
@@ -40,12 +41,11 @@ class TaskHandler:
     """A user's function, async or sync, that receives each task that matches its pattern."""
 
     name: str
-    """The name by which the bus identifies the handler. Handlers with the same name share their tasks across workers.
-    """
+    """The handler's name on the bus. Handlers with the same name share their tasks across workers."""
     pattern: str
     function: Callable[..., Any]
     origin: str = ""
-    """The place where the handler is defined, to show to people."""
+    """The place where the handler is defined, for display."""
 
 
 def check_arrives(pattern: str) -> None:
@@ -55,10 +55,10 @@ def check_arrives(pattern: str) -> None:
     taken = [action for action in Action if takes(checked(pattern), action)]
     if not taken:
         known = ", ".join(action for action in Action if action not in SHOWN_ONLY)
-        raise BadRequest(f"pattern {pattern!r} takes no action that there is: {known}", field="pattern")
+        raise BadRequest(f"pattern {pattern!r} matches no known action: {known}", field="pattern")
     if SHOWN_ONLY.issuperset(taken):
         raise BadRequest(
-            f"pattern {pattern!r} takes pieces of text only, which are not on the bus: the whole text is in"
+            f"pattern {pattern!r} matches only text fragments, which are not on the bus: the full text is in"
             " the run's history",
             field="pattern",
         )

@@ -41,8 +41,8 @@ class Action(StrEnum):
 FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
 
 SHOWN_ONLY = frozenset({Action.THINKING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
-"""The actions of text fragments for display. Another task contains the full text, so fragments aren't sent to the bus
-or to memory.
+"""The actions for fragments of a text that are only displayed. Another task contains the full text, so fragments aren't
+sent to the bus or to memory.
 """
 
 
@@ -52,7 +52,7 @@ class Notice:
 
     action: Action
     key: str
-    """Identifies the task, together with its action and run. Publishing a task is therefore idempotent."""
+    """The key, the action and the run together identify the task. Publishing a task is therefore idempotent."""
     at: datetime
     parameters: JsonObject = field(default_factory=dict)
     status: str = "completed"
@@ -62,7 +62,7 @@ class Notice:
 
 
 CORRELATION: Final = "correlation_id"
-"""The metadata key of the caller's own id, in a request and in each of its tasks."""
+"""The key for the caller's own id in the metadata of a request and of each of its tasks."""
 
 
 def correlation_of(metadata: Mapping[str, object]) -> str:

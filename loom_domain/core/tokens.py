@@ -1,4 +1,5 @@
-"""Estimate the number of tokens in a context without a tokenizer, corrected by the provider's counts.
+"""Estimate the number of tokens in a context without a tokenizer, and use the provider's counts to correct the
+estimate.
 
 Four Latin letters count as one token. Digits count more, a two-byte letter (Cyrillic, Greek, Arabic) counts as half a
 token, and a character of three or more bytes (Chinese, Japanese, Korean, emoji) counts as one token. If every four
@@ -57,14 +58,14 @@ def tools_tokens(tools: Sequence[ToolSpec]) -> int:
 
 
 def learned(ratio: float, *, counted: int, estimated: int) -> float:
-    """Return the updated ratio of the provider's count to Loom's, which is the mean of the previous ratio and the
+    """Return the updated ratio of the provider's count to Loom's count. It is the mean of the previous ratio and the
     latest one.
     """
     return round((ratio + counted / estimated) / 2, 3) if is_plausible(counted, estimated) else ratio
 
 
 def is_plausible(counted: int, estimated: int) -> bool:
-    """Whether a provider's count is plausible for the estimated content."""
+    """Whether a provider's count is plausible, given Loom's estimate."""
     return PLAUSIBLE[0] * estimated <= counted <= PLAUSIBLE[1] * estimated if estimated else False
 
 

@@ -73,16 +73,18 @@ class ToolSpec:
     """The JSON Schema for the arguments."""
     effect: Effect = Effect.ONCE
     parallel: bool = False
-    """Whether calls can run in parallel with other calls, because the tool is read-only or its name suggests that it
-    is.
+    """Whether calls can run in parallel with other calls. They can if the tool is read-only or its name suggests that
+    it is.
     """
     timeout: float = 120.0
     """The timeout for one call, in seconds."""
     queue: str | None = None
-    """The task queue on which to run the tool. If None, the run's task queue is used."""
+    """The task queue that the tool runs on. If None, the run's task queue is used."""
     scope: Scope = Scope.SANDBOXED
     declared: Verdict | None = None
-    """The registered verdict that applies if no rule names the tool. If None, the built-in default applies."""
+    """The verdict that the tool was registered with. It applies if no rule names the tool. If None, the built-in
+    default applies.
+    """
     ephemeral: int = 0
     """The number of most recent results to keep in the context. If 0, all results are kept."""
     source: str = ""
@@ -98,22 +100,24 @@ class PreparedCall:
     """The text of the rule that decided, or `built-in` if a default verdict applied."""
     reason: str = ""
     error: str = ""
-    """If not empty, the call cannot run (unknown tool, invalid arguments), and this text explains how to fix it."""
+    """An explanation of how to fix the call if it cannot run, for example because the tool is unknown or the arguments
+    are invalid. Empty if the call can run.
+    """
     error_type: ErrorType | None = None
     effect: Effect = Effect.ONCE
     parallel: bool = False
     timeout: float = 120.0
     queue: str | None = None
     digest: str = ""
-    """A digest that binds an approval to this tool with these arguments. Set for the verdict `ask`."""
+    """A digest that binds an approval to this tool with these arguments. Set for the `ask` verdict."""
     grants: tuple[str, ...] = ()
-    """The allow rules that an approval would add for the rest of the run. Set for the verdict `ask`."""
+    """The allow rules that an approval would add for the rest of the run. Set for the `ask` verdict."""
     interceptor: str = ""
     """The interceptor that changed, answered, or stopped the call."""
     arguments: JsonObject | None = None
     """The interceptor's arguments, which replace the model's. The rules check these, and the tool runs with them."""
     answer: str | None = None
-    """The interceptor's result. The tool does not run."""
+    """The interceptor's result. If set, the tool does not run."""
     stopped: str = ""
     """The reason that the interceptor stopped the call."""
 
@@ -162,7 +166,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenCall:
-    """A tool call in the current turn, from the permission decision to the result."""
+    """A tool call in the current turn. The call is tracked from its permission decision until its result."""
 
     call: ToolCall
     plan: PreparedCall
@@ -173,9 +177,9 @@ class OpenCall:
     inline: bool = False
     """Whether the next request must contain the arguments, because a worker did not have them."""
     begun: bool = False
-    """Whether an earlier attempt may have started, so that its outcome is unknown."""
+    """Whether an earlier attempt may have started. If so, its outcome is unknown."""
     away: int = 0
-    """The number of attempts for which the effect ledger was unavailable."""
+    """The number of attempts during which the effect ledger was unavailable."""
     lost: int = 0
     """The number of attempts whose worker died."""
     stale: int = 0
@@ -210,8 +214,8 @@ def describe(call: ToolCall, width: int = 60) -> str:
 
 
 def next_group(calls: Sequence[OpenCall], limit: int) -> tuple[OpenCall, ...]:
-    """Return the calls to run next: either the parallel calls at the beginning (at most `limit`), or a single call that
-    can't run in parallel.
+    """Return the calls to run next. These are either up to `limit` parallel calls at the beginning, or a single call
+    that can't run in parallel.
     """
     waiting = [call for call in calls if call.result is None]
     group: list[OpenCall] = []

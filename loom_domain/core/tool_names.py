@@ -1,9 +1,9 @@
-"""The names of tools that the run itself executes or whose effects it tracks."""
+"""The names of tools with a special role: the run executes them itself or tracks their effects."""
 
 from typing import Final
 
 DONE: Final = "done"
-"""Ends the run. This tool is executed by the run itself rather than by a worker's toolbox."""
+"""Ends the run. The run itself executes this tool, not a worker's toolbox."""
 ASK_USER: Final = "ask_user"
 """Asks a person a question. The next message from a person is the reply."""
 DELEGATE: Final = "delegate_task"
@@ -23,7 +23,7 @@ TODO: Final = "todo"
 CREATE_TOOL: Final = "create_tool"
 """Creates a tool, which becomes part of the run's spec."""
 START_RUN: Final = "start_run"
-"""The name of the pending call with which a hook requests approval before the run starts."""
+"""The name of the pending call that is created if a hook requests approval before the run starts."""
 
 MCP: Final = "mcp__"
 """The name prefix for MCP tools."""

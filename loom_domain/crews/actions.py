@@ -44,9 +44,9 @@ Step: TypeAlias = AssignJobs | CompareDescriptions | Answer | GiveUp
 
 
 def no_answer(over: Sequence[JobAttempt]) -> GiveUp:
-    """Return the action of giving up for a crew whose members produced no answer, with the reason."""
+    """Return the action to give up, with the reason why the members produced no answer."""
     said = "; ".join(f"{tried.member}: {tried.error or tried.status}" for tried in over)
-    return GiveUp(error=f"no member came to an answer: {said}")
+    return GiveUp(error=f"no member produced an answer: {said}")
 
 
 def assignees(jobs: Sequence[Job]) -> str:

@@ -48,7 +48,7 @@ def tree_step(crew: Crew, log: Log) -> Step:
 
 
 def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator[JobTemplate]:
-    """Return each member's work in a round."""
+    """Return each member's work for a round."""
     tried = None if best is None else log.answer_to(best.key)
     before = None if best is None or tried is None else (best, tried)
     for number, member in enumerate(crew.members, 1):
@@ -60,8 +60,8 @@ def _branches(crew: Crew, log: Log, level: int, best: Choice | None) -> Iterator
 
 
 def _best(crew: Crew, log: Log, level: int, done: Sequence[JobAttempt], before: Choice | None) -> Choice | Step:
-    """Return a round's best answer (the first, if several are equally good), or the action that is needed to
-    find it.
+    """Return a round's best answer, or the action that is needed to find it. If several answers are equally good, the
+    first of them is used.
     """
     if not done and before is not None:
         reason = f"no branch of level {level} came to an answer: the one before stays"

@@ -1,4 +1,4 @@
-"""Crews: several agents that work on one task, and the modes in which they share it.
+"""Crews: several agents that work on one task. A crew's mode defines how the agents share the task.
 
     sequential     members work one after another, and each receives the previous results
     parallel       all members work concurrently, and their answers are combined
@@ -83,7 +83,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """A route that assigns tasks matching a pattern to a member."""
+    """A route: a pattern, and the member that receives each task that matches the pattern."""
 
     match: str
     """A regular expression, matched case-insensitively."""
@@ -100,14 +100,14 @@ class Router:
     text with the members' capabilities.
     """
     agent: str = ANYBODY
-    """For `model`: the agent that chooses the member."""
+    """The agent that chooses the member. Used only for `model` routing."""
     model: str | None = None
     threshold: float | None = None
-    """For `embedding`: the minimum similarity between a task and a member's description. If None, the embedding model's
-    default is used.
+    """The minimum similarity between a task and a member's description. Used only for `embedding` routing. If None, the
+    embedding model's default is used.
     """
     fallback: str = ""
-    """The member that works on a task for which no member is suitable. If empty, such a task fails."""
+    """The member that receives a task if no member is suitable for it. If empty, such a task fails."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,9 +178,7 @@ class Crew:
 
     @property
     def is_answered_by_one(self) -> bool:
-        """Whether one of the crew's runs produces the crew's answer, so that an output schema can be passed to that
-        run.
-        """
+        """Whether one of the crew's runs produces the crew's answer. If so, that run can receive an output schema."""
         by_one = self.mode in (CrewMode.SEQUENTIAL, CrewMode.ROUTED)
         return by_one or (self.mode is CrewMode.PARALLEL and self.aggregate.by == "merge")
 
@@ -220,12 +218,14 @@ def complaints(crew: Crew) -> Iterator[str]:
 def _order_complaints(crew: Crew, names: list[str]) -> Iterator[str]:
     waiting = {member.name: member.after for member in crew.members if member.after}
     if waiting and crew.mode is not CrewMode.PLANNED:
-        yield f"{next(iter(waiting))!r} waits for others, which only members of a planned crew do: leave `after` out"
+        yield f"{next(iter(waiting))!r} waits for other members, but only a planned crew allows that: remove `after`"
         return
     unknown = [(name, other) for name, before in waiting.items() for other in before if other not in names]
-    yield from (f"{name!r} waits for {other!r}: name members ({_listed(names)})" for name, other in unknown)
+    yield from (
+        f"{name!r} waits for the unknown member {other!r}: name members ({_listed(names)})" for name, other in unknown
+    )
     if not unknown and (circle := circle_in({member.name: member.after for member in crew.members})):
-        yield f"these wait for each other: {' → '.join(circle)}; take one `after` out"
+        yield f"these wait for each other: {' → '.join(circle)}; remove one `after`"
 
 
 def _routing_complaints(crew: Crew, names: list[str]) -> Iterator[str]:
@@ -238,11 +238,11 @@ def _routing_complaints(crew: Crew, names: list[str]) -> Iterator[str]:
         try:
             re.compile(route.match)
         except re.error as error:
-            yield f"the route {route.match!r} is no regular expression: {error}"
+            yield f"the route {route.match!r} is not a regular expression: {error}"
     if router.rules and router.by != "rules":
-        yield f"router.rules are there, and the router goes by {router.by}: leave out one of them"
+        yield f"router.rules are set, but router.by is {router.by}: leave out one of them"
     if router.by == "rules" and not router.rules and not any(member.capabilities for member in crew.members):
-        yield "the router has nothing to go by: give it rules, or members capabilities"
+        yield "the router has no criteria: add rules to it, or capabilities to the members"
 
 
 def _listed(names: list[str]) -> str:

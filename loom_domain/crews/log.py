@@ -1,8 +1,8 @@
 """The log of a crew, read from its own conversation: its assignments so far and their results.
 
-A crew's turn is an assistant message with a `delegate_task` call for each assignment. The results are those calls'
-results. The message's metadata describes the turn, so that decisions don't have to be derived again from the
-conversation.
+A crew's turn is an assistant message with a `delegate_task` call for each assignment. The results of these calls are
+the results of the assignments. The message's metadata describes the turn, so that decisions don't have to be derived
+again from the conversation.
 """
 
 import json
@@ -14,9 +14,9 @@ from loom.domain.core.messages import AGENT, JsonObject, Message, ToolCall, is_f
 from loom.domain.core.tool_names import DELEGATE
 
 CREW: Final = "crew"
-"""The metadata keys of a message that describe a crew's turn."""
+"""The keys in a message's metadata that describe a crew's turn."""
 SHOWN: Final = 2000
-"""The maximum number of characters of a turn's text that the stream shows."""
+"""The stream shows at most this many characters of a turn's text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class Choice:
 
     @property
     def view(self) -> JsonObject:
-        """Return the choice in the form in which it is recorded."""
+        """Return the choice in its recorded form."""
         scored = [asdict(score) for score in self.scores]
         said = {"member": self.member, "by": self.by, "reason": self.reason, "key": self.key, "scores": scored}
         return {name: value for name, value in said.items() if value}
@@ -133,7 +133,7 @@ class Log:
 
 
 def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = None) -> Message:
-    """Return the turn that assigns these jobs."""
+    """Return the message that assigns these jobs."""
     said: dict[str, Any] = {"jobs": [{"key": job.key, "member": job.member, "attempt": job.attempt} for job in jobs]}
     if choice is not None:
         said["choice"] = choice.view
@@ -142,7 +142,7 @@ def assignment_message(jobs: Sequence[Job], text: str, choice: Choice | None = N
 
 
 def answer_message(text: str, choice: Choice | None = None) -> Message:
-    """Return the message with which the crew answers the task."""
+    """Return the message that contains the crew's answer to the task."""
     answer = Message(role="assistant", content=text)
     return answer if choice is None else replace(answer, metadata={CREW: {"choice": choice.view}})
 
@@ -154,7 +154,7 @@ def choice_in(message: Message) -> JsonObject | None:
 
 
 def last_choice(messages: Sequence[Message]) -> JsonObject | None:
-    """Return the latest choice of the crew that has this conversation."""
+    """Return the latest choice that a crew has made in its conversation."""
     return next((chosen for message in reversed(messages) if (chosen := choice_in(message)) is not None), None)
 
 
@@ -166,7 +166,7 @@ def plan_view(message: Message, turn: int) -> dict[str, Any]:
 
 
 def read_log(messages: Sequence[Message]) -> Log:
-    """Return the log of the crew that has this conversation."""
+    """Read a crew's log from its conversation."""
     results = {message.tool_call_id: message for message in messages if message.role == "tool"}
     people = [m.text for m in messages if is_from_person(m) or m.metadata.get("kind") == AGENT]
     return Log(

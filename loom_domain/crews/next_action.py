@@ -1,4 +1,4 @@
-"""Decide a crew's next action from its log alone: assign work, choose a member, answer, or give up.
+"""Decide a crew's next action, based only on its log: assign work, choose a member, answer, or give up.
 
 `next_crew_action` is called once per turn. A failed job is retried as often as the member's definition allows and is
 then assigned to the member's substitute. If the substitute fails too, the crew continues without the job or stops.
@@ -51,7 +51,7 @@ def next_crew_action(crew: Crew, log: Log) -> Step:
 
 
 def so_far(log: Log) -> str:
-    """Return the crew's results so far, for a crew that must stop early."""
+    """Return a crew's results so far. They are used if the crew must stop early."""
     best = None if log.choice is None else log.answer_to(log.choice.key)
     tried = log.brought if best is None else [best]
     brought = [f"## {each.member}{'' if each.is_done else ' (not done)'}\n\n{each.output}" for each in tried]
@@ -169,7 +169,7 @@ def _coordinated(crew: Crew, log: Log) -> Step:
         if state.open:
             return AssignJobs(jobs=state.open, text=f"Round {number}: {assignees(state.open)}")
         came += state.over
-    return GiveUp(error=f"the coordinator came to no answer in {rounds} rounds")
+    return GiveUp(error=f"the coordinator produced no answer in {rounds} rounds")
 
 
 def _routed(crew: Crew, log: Log, *, is_new: bool = False) -> Step:
@@ -218,7 +218,7 @@ def _ask(unanswered: NextQuestion | Unrecoverable, text: str) -> Step:
 
 
 def _value(output: str) -> Any:
-    """Return a member's answer parsed as JSON if possible."""
+    """Return a member's answer, parsed as JSON if possible."""
     try:
         return json.loads(output)
     except ValueError:

@@ -9,7 +9,7 @@ from loom.domain.crews.crew import Crew, Member
 from loom.domain.crews.log import Choice, JobAttempt, Log
 
 INLINE: Final = 6000
-"""The maximum number of characters of a member's answer in the prompts of other members, which can read the full answer
+"""The maximum length, in characters, of an answer that a prompt shows to other members. They can read the full answer
 as an artifact.
 """
 
@@ -78,8 +78,8 @@ def branch_prompt(crew: Crew, log: Log, place: str, best: tuple[Choice, JobAttem
 
 
 def plan_report(steps: Iterable[tuple[str, JobAttempt | None]]) -> str:
-    """Return a report on the outcome of each step for the agent that created the plan. The outcome is None for a step
-    that didn't start.
+    """Return a report for the agent that created the plan. It describes the outcome of each step. The outcome is None
+    for a step that didn't start.
     """
     told = []
     for name, tried in steps:
@@ -162,8 +162,8 @@ def read_decision(crew: Crew, answer: str, *, is_last: bool) -> Decided:
 
 
 def read_choice(crew: Crew, answer: str) -> tuple[str | None, str]:
-    """Return the member that a router's answer chooses, or None, and the reason. Raises Unreadable if the answer isn't
-    in the required form.
+    """Return the member that a router has chosen, or None, and the reason. Raises Unreadable if the answer isn't in the
+    required form.
     """
     said = _json_in(answer)
     name, reason = said.get("member"), str(said.get("reason") or "no reason given")
@@ -182,7 +182,7 @@ def _assigned(crew: Crew, each: Any) -> Assigned:
 
 
 def _json_in(answer: str) -> Mapping[str, Any]:
-    """Return the JSON object in a reply that may contain surrounding text."""
+    """Return the JSON object in a reply. The reply may also contain other text."""
     start, end = answer.find("{"), answer.rfind("}")
     try:
         found = json.loads(answer[start : end + 1]) if 0 <= start < end else None

@@ -1,4 +1,4 @@
-"""Recover from failed jobs of a crew. A job is first retried by the same member and then assigned to the member's
+"""Recover from failed jobs in a crew. A job is first retried by the same member and then assigned to the member's
 substitute. If the substitute also fails, the job is skipped or the crew gives up.
 
 If the reply of a coordinator, router or merging agent isn't in the required form, the crew asks the agent again.
@@ -71,8 +71,8 @@ class JobTemplate:
 
 
 def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgress | Unrecoverable:
-    """Return the jobs' progress after all attempts so far, or Unrecoverable if a job that the crew can't continue
-    without has failed.
+    """Return the jobs' progress after all attempts so far. Returns Unrecoverable if a job has failed and the crew can't
+    continue without it.
     """
     open_ones: list[Job] = []
     over: list[JobAttempt] = []
@@ -93,8 +93,8 @@ def progress_of(crew: Crew, log: Log, work: Sequence[JobTemplate]) -> JobProgres
 
 
 def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion | Unrecoverable:
-    """Return a coordinator's, router's or merging agent's reply parsed with `read`, or Unrecoverable if it remains
-    invalid.
+    """Return the reply of a coordinator, router or merging agent, parsed with `read`. Returns NextQuestion if the agent
+    must be asked, for the first time or again. Returns Unrecoverable if the reply remains invalid.
     """
     tried, wrong = log.of(job.key), ""
     for attempt in tried:
@@ -113,7 +113,9 @@ def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion 
 
 
 def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) -> Job | None:
-    """Return the next attempt at the job, by its member or then by the substitute, or None if no attempts are left."""
+    """Return the next attempt at the job, or None if no attempts are left. The job's member tries first, and then the
+    substitute.
+    """
     if not tried:
         return work.job(work.member)
     last = tried[-1]

@@ -13,7 +13,7 @@ from loom.domain.core.tokens import within
 from loom.domain.crews.log import Choice, JobAttempt, Log, Score
 
 ANSWER_TOKENS: Final = 3000
-"""The maximum number of tokens from each answer in the judge's prompt."""
+"""The maximum number of tokens that each answer may use in the judge's prompt."""
 REASON: Final = 300
 """The maximum length of a stored reason, in characters."""
 
@@ -62,7 +62,7 @@ def chosen_by(answers: Sequence[JobAttempt], judge: JobAttempt) -> Choice:
 
 
 def read_scores(answers: Sequence[JobAttempt], judge: JobAttempt) -> tuple[Score, ...]:
-    """Return each answer's score. Raises NotJson, which explains the problem, if the scores can't be parsed."""
+    """Return each answer's score. Raises NotJson if the scores can't be parsed. The message explains the problem."""
     if not judge.is_done:
         raise NotJson(judge.error or f"the judge's run ended as {judge.status}")
     given = next((value for value in values_of(judge.output) if isinstance(value, dict)), None)

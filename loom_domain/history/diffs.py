@@ -1,7 +1,7 @@
 """Compare two runs to show where they diverge and how each of them ended.
 
-Turns are compared by the model's text, its tool calls with their arguments, and their results. The first turn of a fork
-is aligned with the other run's turn after the fork point.
+Two turns are the same if the model's texts, the tool calls with their arguments, and the results are the same. The
+first turn of a fork is aligned with the other run's turn after the fork point.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ class TurnSeen:
     calls: tuple[str, ...]
     """The calls' names and arguments."""
     results: tuple[str, ...]
-    """The results, in call order. A call without a result has an empty string."""
+    """The results, in call order, with an empty string for each call without a result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ def tools_used(turns: Sequence[PastTurn]) -> Mapping[str, int]:
 
 
 def _shared(a: Side, b: Side) -> tuple[int, int]:
-    """Return the number of turns at the beginning of each run that both runs share. Runs share turns if one is a fork
+    """For each run, return the number of turns at its beginning that both runs share. Runs share turns if one is a fork
     of the other or both are forks of a third run.
     """
     at_a, at_b = a.forked_from, b.forked_from

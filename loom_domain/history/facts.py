@@ -65,7 +65,7 @@ class ExecutionStarted:
 
     origin: Origin
     pinned: Mapping[str, PinnedSettings] = field(default_factory=dict)
-    """The known settings of the spec in the run's input, by the spec's digest."""
+    """The known settings of the spec in the run's input, keyed by the spec's digest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +99,7 @@ Fact: TypeAlias = ExecutionStarted | ActivityAttempt | PublishedNotices | RunEnd
 
 
 class History:
-    """Information that is collected from one history and needed to interpret other facts in it."""
+    """Information from one history that is needed to interpret the facts in that history."""
 
     def __init__(self, facts: Iterable[Fact]) -> None:
         self.facts: Sequence[Fact] = tuple(facts)

@@ -1,5 +1,5 @@
-"""Fork a run: start a new run after a past turn of another run, with the conversation at that point and without
-repeating any work.
+"""Fork a run: start a new run after a past turn of another run. The new run has the conversation up to that turn, and
+no work is repeated.
 
 A fork starts between two turns, when every call of the preceding turn has its result. The conversation is the input of
 the next model call. If there is no next call, the conversation is assembled from the turn's own reply and results. The
@@ -25,7 +25,7 @@ from loom.domain.run.state import RunState, Work
 from loom.domain.tools.todos import Todos, read_todos
 
 _TASK: Final = 1
-"""The messages at the start of a run that isn't a fork."""
+"""The number of messages at the start of a run that isn't a fork."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,8 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
         raise BadRequest("the run has not begun its first turn: there is nothing to fork from yet", field="turn")
     if turn not in {min(turns) - 1, *turns}:
         raise BadRequest(
-            f"the run has no turn {turn}: it has {min(turns)} to {max(turns)}, and {min(turns) - 1} for before them",
+            f"the run has no turn {turn}: it has turns {min(turns)} to {max(turns)}, and turn {min(turns) - 1} means"
+            " before the first of them",
             field="turn",
         )
     earlier = Earlier(
@@ -82,9 +83,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
 
 
 def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
-    """Raise BadRequest if the request contains a change that a fork would ignore because it uses the pinned agent or
-    crew.
-    """
+    """Raise BadRequest if the request makes a change that a fork would ignore. A fork uses the pinned agent or crew."""
     was, options = point.request, request.metadata.get(KEY)
     changed = {
         "skills": request.skills not in ((), was.skills),
@@ -94,8 +93,8 @@ def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
     }
     if field := next((field for field, is_changed in changed.items() if is_changed), None):
         raise BadRequest(
-            f"a fork goes on as the other run was pinned at that turn, so `{field}` cannot be changed: leave it out,"
-            " say in `message` what is to be otherwise, or start a run of its own",
+            f"a fork continues with the settings that the other run had at that turn, so `{field}` cannot be changed:"
+            " leave it out, describe the change in `message`, or start a new run",
             field=field,
         )
 
@@ -114,7 +113,8 @@ def begun_at(point: ForkPoint, forked: ForkedFrom) -> ForkPoint:
         return replace(point, earlier=replace(earlier, messages=messages))
     if earlier.messages[-1].role == "assistant":
         raise BadRequest(
-            f"turn {forked.turn} ended with an answer: say with a message how it goes on, or fork from an earlier turn",
+            f"turn {forked.turn} ended with an answer: add a message that says how to continue, or fork from an earlier"
+            " turn",
             field="message",
         )
     return point
@@ -139,7 +139,9 @@ def _conversation(
         return _put_together(turns[turn], brought)
     sent = following.calls[0].messages
     if sent is None:
-        raise BadRequest(f"the history does not go back far enough to say what turn {turn} left", field="turn")
+        raise BadRequest(
+            f"the history does not go back far enough to restore the conversation after turn {turn}", field="turn"
+        )
     # Reminders, and messages that people sent after the turn, don't belong to the turn.
     ends = (number for number, message in enumerate(sent, 1) if message.role in ("assistant", "tool"))
     return sent[: max(ends, default=beginning) if turn > 0 else beginning]
@@ -151,7 +153,7 @@ def _brought(records: Sequence[Record]) -> dict[str, ToolResult]:
 
 
 def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Message, ...]:
-    """Return the conversation after a last turn, with results from its records or from its child runs."""
+    """Return the conversation after a run's last turn, with results from the turn's records or from child runs."""
     asked = next((call for call in reversed(turn.calls) if call.attempt.reply and call.attempt.reply.message), None)
     reply = asked.attempt.reply if asked else None
     if asked is None or reply is None or reply.message is None or asked.messages is None:
@@ -191,7 +193,9 @@ def _spec(turns: dict[int, PastTurn], turn: int) -> AgentSpec:
                 made = made_tool(_arguments(own, tool))
                 spec = spec if any(each.name == made.name for each in spec.tools) else spec.with_tool(made)
     if spec is None:
-        raise BadRequest(f"the history does not go back far enough to say how turn {turn} was run", field="turn")
+        raise BadRequest(
+            f"the history does not go back far enough to restore the agent's settings in turn {turn}", field="turn"
+        )
     return replace(spec, above=tuple(replace(level, grants=()) for level in spec.above))
 
 

@@ -1,4 +1,4 @@
-"""Rebuild a run's tasks from its history, with the same ids and contents that its activities published.
+"""Rebuild a run's tasks from its history. They have the same ids and contents as the tasks that activities published.
 
     history                                              tasks
     a prepared run                                       node.start
@@ -98,7 +98,9 @@ class Mask(Protocol):
 
 
 def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
-    """Return all of a run's tasks, oldest first and without duplicates, from all of its executions in order."""
+    """Return all of a run's tasks, oldest first and without duplicates. `facts` must contain all of the run's
+    executions, in order.
+    """
     known = History(facts)
     made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
     return tuple(sorted(made.values(), key=lambda task: task.created_at))

@@ -225,8 +225,8 @@ def _note(open_call: OpenCall) -> str:
 
 
 def _tool_of_the_run(state: RunState, call: ToolCall) -> ToolSpec | None:
-    """Return the tool's definition if workers don't have it, because the agent created the tool or because it is a
-    skill's script.
+    """Return the tool's definition if workers don't have it. They don't have it if the agent created the tool or if the
+    tool is a skill's script.
     """
     named = (tool for tool in state.agent.tools if tool.name == call.name)
     return next((tool for tool in named if tool.source or (state.agent.skills and goes_along(tool))), None)

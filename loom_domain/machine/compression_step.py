@@ -96,7 +96,7 @@ def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
 
 
 def _cached_as(state: RunState, transcript: Transcript) -> RunState:
-    """Return the run with this conversation, which is cached by the worker that has just answered."""
+    """Return the run with this conversation. The worker that has just answered has cached it."""
     conversation = state.conversation.cached_as(transcript, send_spec=state.calls.rules_changed)
     return replace(state, conversation=conversation, calls=replace(state.calls, rules_changed=False), retry_at=None)
 

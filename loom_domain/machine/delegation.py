@@ -1,4 +1,5 @@
-"""Delegation to sub-agents: start a child run for a call to `delegate_task`, and return its outcome as the result.
+"""Delegation to sub-agents: start a child run for a call to `delegate_task`, and return the child's outcome as the
+call's result.
 
 A child receives the task and the hints, but not the conversation. The parent's model always receives a result,
 regardless of how the child ends. A failed child never causes its parent to fail.
@@ -56,8 +57,8 @@ class ChildStart:
 
 
 def children_began(state: RunState, event: ChildrenBegan) -> RunState:
-    """Return the run with a child for each call that may start one. Each other call receives a result that gives the
-    reason.
+    """Return the run with a new child for each call that may start one. Every other call receives a result that
+    explains why it can't start one.
     """
     waiting = [c for c in state.calls.open if c.call.id in event.names and c.result is None]
     may, why = _may_delegate(state)
@@ -180,9 +181,7 @@ def _key(call_id: str) -> str:
 
 
 def _may_delegate(state: RunState) -> tuple[bool, str]:
-    """Return whether the run can have children, and otherwise the text of the result for a call that may not start
-    one.
-    """
+    """Return whether the run can have children, and the text of the result for a call that may not start one."""
     limits = state.tree.limits
     if limits is None:
         return False, f"this run cannot delegate; {_SELF}"

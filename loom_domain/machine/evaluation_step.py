@@ -1,7 +1,7 @@
 """Evaluation: the model rates the final answer before the run ends. The ratings never change the answer.
 
-The activity checks whether the budget covers the evaluation and skips it otherwise. Until the run has ended, a person
-can still send a message or pause the run.
+The activity checks whether the budget covers the evaluation, and skips the evaluation if it doesn't. Until the run has
+ended, a person can still send a message or pause the run.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 """The limits of a run: turns, tokens, money, tool calls, time, and sub-agents.
 
-The limits apply to the whole tree. Both the amounts that sub-agents have spent and the amounts lent to sub-agents that
-are still running count toward the limits. Before each model call, `activities/budget_reservation.py` caps the call at
-the remaining budget, so that the budget is never exceeded.
+The limits apply to the whole tree. Amounts that sub-agents have spent count toward the limits. Amounts lent to
+sub-agents also count as long as the sub-agents are running. Before each model call, `activities/budget_reservation.py`
+caps the call at the remaining budget, so that the budget is never exceeded.
 
 Time is measured from the start of the run, including pauses and time spent waiting for people:
 
@@ -10,7 +10,7 @@ Time is measured from the start of the run, including pauses and time spent wait
            turns, tools, sub-agents, asks            one last       the run is forced to end
                                                      answer
 
-A run reserves the time after the last call for itself, so its sub-agents must end by then.
+A run reserves the time after `last call` for itself, so its sub-agents must end before that point.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ LONGEST: Final = timedelta(seconds=30)
 
 
 def share_of(budget: Budget, limits: TreeLimits) -> Share:
-    """Return the amounts that a root run with this budget and its descendants can spend."""
+    """Return the amounts that a root run and its descendants can spend with this budget."""
     children = limits.children if budget.children is None else min(budget.children, limits.children)
     return Share(
         tokens=budget.tokens,
@@ -213,7 +213,7 @@ def hard_end(state: RunState) -> datetime | None:
 
 
 def last_call(state: RunState) -> datetime | None:
-    """Return the time after which the run can begin no work other than its last answer."""
+    """Return the time after which the run can't begin any work except its last answer."""
     end = hard_end(state)
     if end is None:
         return deadline(state)

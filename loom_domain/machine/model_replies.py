@@ -32,9 +32,9 @@ from loom.domain.run.state import OpenCalls, Outcome, Phase, RunState, ended, no
 from loom.domain.tools.loop_detection import followed, text_step
 
 MAX_EMPTY: Final = 3
-"""The number of consecutive empty answers after which the run fails."""
+"""The run fails after this many consecutive empty answers."""
 MAX_PIECES: Final = 10
-"""The number of consecutive truncated parts of one answer after which the run ends."""
+"""The run ends after this many consecutive truncated parts of one answer."""
 MAX_REPAIRS: Final = 3
 """The maximum number of times that the model is asked to repair an answer that does not match the schema."""
 LONGEST_QUOTE: Final = 2000
@@ -44,7 +44,7 @@ LONGEST_QUOTE: Final = 2000
 def model_replied(state: RunState, event: ModelReplied) -> RunState:
     """Return the next state of a run whose model call has returned.
 
-    Instead of an answer, the worker may have postponed the call or asked for values that it has not cached.
+    The worker may have postponed the call, or asked for values that it has not cached, instead of returning an answer.
     """
     reply, at = event.reply, event.at
     if reply.uncovered is not None:
@@ -159,9 +159,7 @@ def _outcome(text: str, reply: ModelReply, *, explicit: bool = False) -> Outcome
 
 
 def _problems(state: RunState, reply: ModelReply) -> tuple[str, ...]:
-    """Return an answer's schema problems. If the worker's version doesn't support schemas, the worker hasn't validated
-    the answer.
-    """
+    """Return an answer's schema problems. An answer that the worker's version can't validate is also a problem."""
     if state.agent.output_schema is None:
         return ()
     return reply.checked.problems if reply.checked else ("the answer was not checked: its worker knows no schemas",)
@@ -179,7 +177,7 @@ def _repaired(state: RunState, text: str, wrong: tuple[str, ...]) -> RunState:
 
 
 def _continued(state: RunState) -> RunState:
-    """Continue an answer that was truncated at the output limit in the next turn. The parts are joined."""
+    """In the next turn, continue an answer that was truncated at the output limit. The parts are joined."""
     if state.answer.nudges + 1 < MAX_PIECES:
         return _nudged(state, "Your answer was cut. Go on exactly where it stopped.")
     message = f"the answer was still not complete after {MAX_PIECES} pieces; allow more output tokens, or ask for less"

@@ -67,8 +67,8 @@ def _may_do_better(failure: Failure) -> bool:
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
-    """Return the run with the same call for the next model. The numbering of attempts continues, because each attempt
-    number must be unique.
+    """Return the run, ready to make the same call with the next model. The numbering of attempts continues, because
+    each attempt number must be unique.
     """
     before = state.agent.model
     spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])

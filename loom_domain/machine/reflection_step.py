@@ -48,7 +48,7 @@ def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outc
 
 
 def with_draft(state: RunState, at: datetime) -> RunState | None:
-    """Return the run with its draft as the answer, for a run that cannot continue.
+    """Return a run that cannot continue, with its draft as the answer.
 
     Returns None if there is no draft or if the draft doesn't take a new message into account.
     """

@@ -61,8 +61,8 @@ def _hook_returned(state: RunState, left: tuple[HookPoint, ...], event: HookRetu
 
 
 def start_decided(state: RunState) -> RunState:
-    """Return the next state of a run whose start was approved or denied or whose approval request has expired. Until
-    then, the run is returned unchanged.
+    """Return the next state of a run after its start was approved or denied, or after the approval request has expired.
+    Until then, return the run unchanged.
     """
     if state.outcome is not None:
         return state
@@ -79,7 +79,7 @@ def start_decided(state: RunState) -> RunState:
 
 
 def with_last_hooks(state: RunState) -> RunState:
-    """Return a run that has an outcome, with the hooks that are still to run after its end."""
+    """Return a run that has an outcome, with the hooks that must still run after the run's end."""
     if state.spec is None:
         return state
     calls = replace(state.calls, open=()) if state.phase is Phase.STARTING else state.calls

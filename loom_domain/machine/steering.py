@@ -62,7 +62,7 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:
         case Denied(call_id=call_id):
             return _refused_answer(state, call_id, None)
         case PauseRequested():
-            return "the run is paused already" if state.hold else None
+            return "the run is already paused" if state.hold else None
         case ResumeRequested(by=by):
             return _refused_resume(state, by)
         case PermissionsSet(rules=rules):
@@ -103,7 +103,7 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """Return the scope of an approval, to the extent that it is known before the call is checked again."""
+    """Return the scope of an approval, as far as it is known before the call is checked again."""
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
     # Several updates may have been accepted before the first one is carried out.
@@ -117,7 +117,7 @@ def extent(state: RunState, event: SteeringEvent) -> JsonObject:
 
 
 def asks_expired(state: RunState, event: AsksExpired) -> RunState:
-    """Return the next state of a run in which asks may have expired. Expired asks count as denied."""
+    """Return the run's next state after asks may have expired. Expired asks count as denied."""
     for call in state.asks:
         expiry = expires_at(state, call)
         if expiry is not None and expiry <= event.at:
@@ -129,13 +129,15 @@ def asks_expired(state: RunState, event: AsksExpired) -> RunState:
 def _refused_answer(state: RunState, call_id: str | None, digest: str | None) -> str | None:
     asks = open_asks(state)
     if call_id is None and len(asks) > 1:
-        return f"{len(asks)} calls wait for approval; name one: {', '.join(ask.call_id for ask in asks)}"
+        return f"{len(asks)} calls are waiting for approval; name one: {', '.join(ask.call_id for ask in asks)}"
     ask = find_ask(state, call_id)
     if ask is None:
-        named = f"call {call_id!r} does not wait" if call_id else "no call waits"
+        named = f"call {call_id!r} is not waiting" if call_id else "no call is waiting"
         return f"{named} for approval"
     if digest is not None and digest != ask.digest:
-        return f"the digest {digest} is not that of call {ask.call_id!r} ({ask.digest}): it was changed since"
+        return (
+            f"the digest {digest} is not that of call {ask.call_id!r} ({ask.digest}): the call has changed since then"
+        )
     return None
 
 
@@ -143,7 +145,7 @@ def _refused_resume(state: RunState, by: str) -> str | None:
     if state.hold is None:
         return "the run is not paused"
     if by == PARENT and state.hold.by != PARENT:
-        return "the run was paused by itself, not with the one above it: it goes on when it is resumed itself"
+        return "the run was paused separately from the run above it, so it must also be resumed separately"
     return None
 
 

@@ -39,8 +39,8 @@ UNKNOWN_OUTCOME: Final = (
 )
 PATIENCE: Final = 2
 """The number of attempts that may fail because the record of effects is unavailable. The next attempt runs without the
-record, and if that attempt's worker dies, the outcome is unknown. A call that may already have begun with the record
-waits until the record is available again.
+record, and if that attempt's worker dies, the outcome is unknown. If an attempt that uses the record may already have
+begun, the call waits until the record is available again.
 """
 
 OUT_OF_TIME: Final = (
@@ -133,8 +133,8 @@ def _with_edit(result: ToolResult, call: OpenCall) -> ToolResult:
 
 
 def _granted_by_edits(state: RunState, plans: Mapping[str, PreparedCall]) -> tuple[str, ...]:
-    """Return the rules that are granted by run-wide approvals with changed arguments, as determined by the new prepared
-    calls.
+    """Return the rules that are granted by run-wide approvals with changed arguments. The new prepared calls determine
+    these rules.
     """
     return tuple(
         grant

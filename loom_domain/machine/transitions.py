@@ -135,8 +135,8 @@ def _next_for_model(state: RunState) -> Action:
 
 
 def evolve(state: RunState, event: Event) -> RunState:
-    """Return the next state of a run in which `event` has occurred, with the resulting signals to its parent and
-    children queued.
+    """Return the run's next state after `event` has occurred. Resulting signals to the run's parent and children are
+    queued.
 
     Returns the same object if the event is not valid.
     """
@@ -181,7 +181,7 @@ class Transition:
     fits: Callable[[RunState, Any], bool] = lambda _state, _event: True
     """An additional condition for the event to be valid."""
     otherwise: str = ""
-    """A description of the situation in which the condition is not met, for messages."""
+    """The text for a message that explains why the condition is not met."""
 
 
 S, R, T, A, E = Phase.STARTING, Phase.READY, Phase.THINKING, Phase.ACTING, Phase.EVALUATING
@@ -233,7 +233,7 @@ def _runs_child(state: RunState, run_id: str) -> bool:
     return child is not None and not child.ended
 
 
-_NO_CHILD: Final = "no child of that id is running"
+_NO_CHILD: Final = "no child with this id is running"
 
 TABLE: Final[Mapping[type[Event], Transition]] = {
     # Events that result from the run's own actions.
@@ -241,7 +241,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to={S: (S, R), ENDED: (ENDED,)},
         change=run_prepared,
         fits=lambda state, _: state.spec is None,
-        otherwise="the run is prepared already",
+        otherwise="the run is already prepared",
     ),
     RunRefused: Transition(to=ENDS, change=_refused),
     HookReturned: Transition(
@@ -308,7 +308,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to={S: (S, ENDED), A: (A, R)},
         change=asks_expired,
         fits=lambda state, _: bool(state.asks),
-        otherwise="no call waits for approval",
+        otherwise="no call is waiting for approval",
     ),
     AnswerEvaluated: Transition(
         to={E: (E, R, ENDED), ENDED: (ENDED,)},
@@ -351,7 +351,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to=STAYS,
         change=_child_started,
         fits=lambda state, event: child_of(state.tree, event.run_id) is not None,
-        otherwise="there is no child of that id",
+        otherwise="there is no child with this id",
     ),
     ChildEnded: Transition(
         to=LAST_RESULT,
@@ -381,7 +381,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         to=STAYS,
         change=budget_answered,
         fits=lambda state, event: state.tree.asking is not None and state.tree.asking.number == event.number,
-        otherwise="no request of that number is open",
+        otherwise="no request with this number is open",
     ),
     TreeSignalSent: Transition(
         to=STAYS,

@@ -1,4 +1,4 @@
-"""Keep a run's parent informed with reports and its children with instructions."""
+"""Send reports to a run's parent and instructions to the run's children."""
 
 from dataclasses import replace
 
@@ -25,7 +25,9 @@ def ancestry_changed(state: RunState, event: AncestryChanged) -> RunState:
 
 
 def sync_relatives(state: RunState) -> RunState:
-    """Return the run with a signal queued for each change that its parent and children have not been told about."""
+    """Queue a signal for each change that the run's parent or children don't know about yet, and return the updated
+    run.
+    """
     tree = state.tree
     if state.spec is None or (tree.lineage is None and not tree.running):
         return state

@@ -21,8 +21,8 @@ from loom.domain.tools.todos import forgotten
 
 
 def run_prepared(state: RunState, event: RunPrepared) -> RunState:
-    """Return the run with its agent pinned. The run is then ready for its first turn, unless it has hooks to run before
-    that.
+    """Return the run with its agent pinned. The run is then ready for its first turn, unless hooks must run before that
+    turn.
     """
     prepared = event.prepared
     spec = prepared.spec.with_permissions(state.request.permissions)
@@ -50,7 +50,7 @@ def _forked(state: RunState, earlier: Earlier) -> RunState:
 
 
 def ready(state: RunState) -> RunState:
-    """Return the run ready for its first turn, after all hooks have run and no approval is pending."""
+    """Return the run, ready for its first turn if all hooks have run and no approval is pending."""
     if state.hooks_left or state.calls.open:
         return state
     state = replace(state, phase=Phase.READY)
@@ -62,8 +62,8 @@ def ready(state: RunState) -> RunState:
 def stopped_at_limit(state: RunState, at: datetime) -> RunState:
     """Return the next state of a run whose limits have been checked.
 
-    A run that has reached a limit ends with its draft, requests budget, gives its last answer, or ends. Any other run
-    is unchanged.
+    A run that has reached a limit ends with its draft, requests budget, gives its last answer, or ends at once. Any
+    other run is unchanged.
     """
     loop = _loop(state) if state.agent.loop_window else None
     if loop is None and limit_hit(state, at) is None:
@@ -93,7 +93,7 @@ def without_late_critique(state: RunState) -> RunState:
 
 
 def last_turn(state: RunState, wrap_up: WrapUp) -> RunState:
-    """Return the run in its last turn, in which the model gives a summary without tools."""
+    """Return the run in its last turn. In this turn, the model gives a summary and can't use tools."""
     state, reminded = last_turn_reminder(replace(state, turn=state.turn_state.next().turn), wrap_up)
     return _begun(state, (*state.inbox, reminded))
 

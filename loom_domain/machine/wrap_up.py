@@ -1,4 +1,4 @@
-"""Handle a reached limit: request budget from the parent, or give one last answer that sums up without tools.
+"""Handle a limit that a run has reached: request budget from the parent, or sum up in one last answer without tools.
 
 a limit, or a model call that is not covered ──▶ a budget request to the parent ──granted──▶ the run goes on
                                               └─▶ no parent, or refused ──▶ the last answer ──▶ the end
@@ -20,7 +20,7 @@ from loom.domain.tree.budget_shares import answered, may_request, with_request
 from loom.domain.tree.events import BudgetGranted, BudgetRequested
 
 LONGEST_WAIT: Final = 200
-"""The maximum length of the text in a run's error that describes what the run was waiting for."""
+"""A run's error describes what the run was waiting for. This is the maximum length of that text."""
 ONE_TURN: Final = Spend(tokens=1, micros=1, tool_calls=1, turns=1)
 """The minimum amounts that a further turn needs."""
 
@@ -37,8 +37,8 @@ def stopped(state: RunState, at: datetime) -> RunState | None:
 
 
 def summing_up(state: RunState, outcome: Outcome, at: datetime) -> RunState:
-    """Return the next state of a run that must give its last answer. If the run was prepared by a version without last
-    answers, it ends.
+    """Return the next state of a run that must give its last answer. If the run was prepared by a version that doesn't
+    support last answers, it ends.
     """
     if state.tree.limits is None or state.answer.wrap_up is not None:
         return ended(state, outcome)
@@ -99,8 +99,8 @@ def time_ran_out(state: RunState, event: TimeRanOut) -> RunState:
 
 
 def requesting_budget(state: RunState, need: Spend) -> RunState | None:
-    """Return the run with a budget request to its parent, or None if the run has no parent or the parent has refused
-    before.
+    """Return the run with a budget request to its parent, or None if the run has no parent or the parent has already
+    refused.
     """
     lack = remaining(state).shortfall(need)
     if not lack or state.answer.wrap_up is not None or not may_request(state.tree, lack):

@@ -98,8 +98,8 @@ def _end(lines: Sequence[Line], costs: Sequence[int], start: int, most: int) -> 
 
 
 def _next(costs: Sequence[int], end: int, size: ChunkSize) -> int:
-    """Return the start of the chunk that follows the one ending at `end`. The two chunks overlap by at most the maximum
-    overlap.
+    """Return the start of the next chunk. The current chunk ends at `end`, and the two chunks overlap by at most the
+    maximum overlap.
     """
     start, cost = end, 0
     most = min(size.overlap, size.most // 2)

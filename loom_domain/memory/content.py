@@ -1,4 +1,4 @@
-"""Derive the text of a task that Loom searches, summarizes and displays."""
+"""Derive a task's text, which Loom searches, summarizes and displays."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from loom.domain.core.messages import canonical, well_formed
 from loom.domain.core.tasks import Task
 
 LONGEST: Final = 8_000
-"""The maximum number of characters of a task's text that are searched. The task itself keeps the full text."""
+"""Loom searches at most this many characters of a task's text. The task itself keeps the full text."""
 MOST_FACTS: Final = 3
 
 _TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
@@ -30,7 +30,7 @@ _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n'
 
 
 def content_of(task: Task) -> str:
-    """Return a task's text, which consists of the spoken text and then other facts, one per line."""
+    """Return a task's text: the spoken text, followed by other facts, one per line."""
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]

@@ -34,8 +34,8 @@ class KnowledgeQuery:
     """The knowledge bases to search. If empty, all knowledge bases are searched."""
     limit: int = MOST_HITS
     threshold: float | None = None
-    """The minimum cosine similarity of a chunk that contains a smaller share of the words than COVERED. If None, the
-    model's value in RELEVANT is used.
+    """The minimum cosine similarity of a chunk whose share of the question's words is smaller than COVERED. If None,
+    the model's value in RELEVANT is used.
     """
 
 
@@ -102,7 +102,9 @@ class Ingested:
 def checked_name(name: str) -> str:
     """Return the name of a knowledge base. Raises BadRequest if the name is invalid."""
     if not re.fullmatch(NAME, name):
-        raise BadRequest(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, 64 at most", field="name")
+        raise BadRequest(
+            f"{name!r} is not a valid name: use at most 64 letters, digits, `.`, `_` and `-`", field="name"
+        )
     return name
 
 

@@ -35,8 +35,8 @@ WHOLE: Final = frozenset({Layer.L1, Layer.L2})
 
 
 class MemoryScope(StrEnum):
-    """The scopes in which a memory is visible, from nearest to farthest, which is also the order in which they are
-    read.
+    """The scope in which a memory is visible. The scopes are ordered from nearest to farthest and are read in this
+    order.
     """
 
     LOCAL = "local"
@@ -54,7 +54,7 @@ class MemorySettings:
     important: int = 50
     important_for: timedelta = timedelta(hours=24)
     important_over: float = 0.6
-    """The importance above which a task counts as important."""
+    """A task counts as important if its importance exceeds this value."""
     summaries: int = 500
     summaries_for: timedelta = timedelta(days=7)
     summary_length: int = 200
@@ -62,11 +62,11 @@ class MemorySettings:
     trivial_below: int = 50
     """The minimum number of characters for a text to be distilled or embedded."""
     distill_over: int = 100
-    """The number of tokens above which the model distills a text, if a model is available."""
+    """If a model is available, it distills texts that exceed this number of tokens."""
     batch: int = 10
     """The number of texts that are embedded in one batch."""
     same_from: float = 0.98
-    """The cosine similarity at which two summaries in a session count as duplicates."""
+    """The minimum cosine similarity for two summaries in a session to count as duplicates."""
     recall_recent: int = 10
     """The maximum number of L1 entries that are recalled when a person has written."""
     recall_important: int = 10
@@ -74,10 +74,10 @@ class MemorySettings:
     recall_summaries: int = 5
     """The maximum number of L3 and L4 entries that are recalled."""
     recall_tokens: int = 4_000
-    """The maximum number of tokens of all recalled entries together."""
+    """The maximum total number of tokens in all recalled entries."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError, which names the setting, if the values are inconsistent."""
+        """Raise ValueError if a value is invalid. The message names the setting."""
         for name in self.__dataclass_fields__:
             value = getattr(self, name)
             least: Any = timedelta(0) if isinstance(value, timedelta) else 0
@@ -114,7 +114,7 @@ class Memory:
     parent_task_id: str | None = None
     root_run_id: str = ""
     model: str | None = None
-    """The model that embedded the vector, or None if there is no vector."""
+    """The model that computed the vector, or None if there is no vector."""
     valid_to: datetime | None = None
     superseded_by: int | None = None
     """The newer row that replaces this row. A replaced row is kept, but queries no longer find it."""
@@ -212,7 +212,9 @@ class Forgotten:
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:
-    """Return the layer to report for a memory that a query of these layers has found."""
+    """Return the layer to report for a memory that a query has found. `asked` contains the layers that the query
+    searched.
+    """
     if not asked or stored in asked:
         return stored
     return Layer.L1 if stored is Layer.L2 else Layer.L4

@@ -1,5 +1,5 @@
-"""Combine rankings by reciprocal rank fusion. An item that two searches find ranks above an item that only one search
-finds, even in first place.
+"""Combine rankings by reciprocal rank fusion. An item found by two searches ranks above an item found by only one
+search, even if that search ranks it first.
 
 The fusion uses ranks because the scores of different searches are not comparable.
 """

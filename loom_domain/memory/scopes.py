@@ -29,7 +29,7 @@ ORDER: Final = tuple(MemoryScope)
 
 
 class ReadOnlyScopeError(PermissionDeniedError, PermissionError):
-    """An attempt to write an INHERITED entry. Only the nodes from which the entry is inherited can write it."""
+    """An attempt to write an INHERITED entry. Only the nodes that the entry is inherited from can write it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,7 @@ class ScopedEntry:
     id: str
     content: str
     scope: MemoryScope
-    """The scope in which the entry was written: LOCAL, SHARED or GLOBAL."""
+    """The scope that the entry was written to: LOCAL, SHARED or GLOBAL."""
     owner: NodePath
     """The node that wrote the first version."""
     session_id: str
@@ -93,7 +93,7 @@ def places_of(node: NodePath) -> tuple[str, ...]:
 
 
 def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:
-    """Return the scope through which a node can read an entry, or None if the node can't read the entry."""
+    """Return the scope that lets a node read an entry, or None if the node can't read the entry."""
     match entry.scope:
         case MemoryScope.LOCAL:
             return MemoryScope.LOCAL if entry.owner == reader else None
@@ -138,7 +138,7 @@ def _check(write: ScopedWrite, latest: ScopedEntry | None) -> None:
         raise ReadOnlyScopeError("INHERITED memory is read-only: write it as local, shared or global", id=write.id)
     if latest is not None and scope_for(latest, write.by) is MemoryScope.INHERITED:
         raise ReadOnlyScopeError(
-            f"{write.id!r} belongs to {latest.owner[-1]}, of another branch: write under another id", id=write.id
+            f"{write.id!r} belongs to {latest.owner[-1]}, which is on another branch: use another id", id=write.id
         )
 
 

@@ -69,9 +69,7 @@ def dead_rules(
 
 
 def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSpec, ...]:
-    """Return the tools to show to the model, which are all tools except those that a rule denies by name or by a name
-    pattern.
-    """
+    """Return the tools to show to the model. Tools that a rule denies by name or by name pattern are left out."""
     denied = [rule for rule in parse_rules(rules) if rule.pattern is None and rule.verdict is Verdict.DENY]
     return tuple(
         tool for tool in tools if tool.name in _ALWAYS_OFFERED or not any(names(rule, tool.name) for rule in denied)
@@ -81,7 +79,7 @@ def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSp
 def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
     if rule.tool == DEFAULT:
         if rule.pattern is not None:
-            yield "gives `default` a pattern: it has none"
+            yield "gives `default` a pattern: remove it, because `default` cannot have one"
         return
     if rule.tool.startswith((MADE, COMPILED)):
         yield from _of_made(rule, world)
@@ -100,7 +98,7 @@ def _of_made(rule: Rule, world: _World) -> Iterator[str]:
     on the workspace.
     """
     if rule.tool.startswith(MADE) and CREATE_TOOL not in world.known:
-        yield "is about tools that agents make, and none may be made here: LOOM_DYNAMIC_TOOLS=on lets them"
+        yield "is about tools that agents create, which is not allowed here: to allow it, set LOOM_DYNAMIC_TOOLS=on"
 
 
 def _of_server(rule: Rule, world: _World) -> Iterator[str]:
@@ -128,11 +126,11 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
     pattern = rule.pattern or ""
     found = parameter(rule)
     if not pattern.strip():
-        yield "has an empty pattern: leave out the brackets to mean the tool as a whole"
+        yield "has an empty pattern: leave out the parentheses to match every call of the tool"
     elif found and found[0] == MAIN_FIELDS.get(rule.tool):
-        yield f"names `{found[0]}`, which {rule.tool}'s own patterns are for: write {_own(rule.tool, found[1])}"
+        yield f"names `{found[0]}`, which {rule.tool}'s own patterns match: write {_own(rule.tool, found[1])}"
     elif found and _is_argument(found[0], spec) and rule.verdict is Verdict.ALLOW:
-        yield f"allows by the argument `{found[0]}`: such rules can only ask or deny"
+        yield f"allows calls by their argument `{found[0]}`: such rules can only ask or deny"
     elif not (found and _is_argument(found[0], spec)):
         yield from _of_kind(rule, pattern, spec, world)
 
@@ -169,7 +167,7 @@ def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
         return
     arguments = ", ".join(spec.parameters.get("properties", {})) if spec else ""
     yield (
-        f"has a pattern, but {rule.tool} has nothing to hold it against: only `param:value` can ask or deny"
+        f"has a pattern, but {rule.tool} has nothing to match it against: only `param:value` can ask or deny"
         + (f" ({arguments})" if arguments else "")
     )
 
@@ -177,22 +175,22 @@ def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
 def _of_host(pattern: str) -> Iterator[str]:
     host = pattern.removeprefix(DOMAIN)
     if not pattern.startswith(DOMAIN):
-        yield f"is not about a host: write {DOMAIN}example.com, or {DOMAIN}*.example.com for all below it"
+        yield f"is not about a host: write {DOMAIN}example.com, or {DOMAIN}*.example.com for all hosts below it"
     elif not host.strip(".") or any(char in host for char in "/?#@\\ ") or "://" in host:
         yield f"has no host after `{DOMAIN}`: write the bare host, without scheme and path"
     elif host == "*":
-        yield "means only hosts without a dot: leave out the brackets to mean every host"
+        yield "matches only hosts without a dot: leave out the parentheses to match every host"
 
 
 def _of_path(rule: Rule, pattern: str, place: Place) -> Iterator[str]:
     if pattern.startswith(DOMAIN):
         yield f"names a domain, but {rule.tool} is about files: write a path"
     elif pattern.startswith("!"):
-        yield "begins with `!`: there are no exceptions to a rule"
+        yield "begins with `!`, but a rule cannot have exceptions"
     elif ".." in pattern.split("/"):
-        yield "has `..` in it, which no path has when rules are asked: write where it leads"
+        yield "contains `..`, but rules are matched against resolved paths: write the resolved path"
     elif rule.verdict is Verdict.ALLOW and (root := _root(pattern, place)) and not _may_be_inside(root, place):
-        yield f"allows a place outside the workspace {place.workspace}, where {rule.tool} never goes"
+        yield f"allows a place outside the workspace {place.workspace}, which {rule.tool} cannot access"
 
 
 def _root(pattern: str, place: Place) -> str:

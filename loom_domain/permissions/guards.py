@@ -18,7 +18,7 @@ Words = Sequence[str | None]
 EDITS: Final = frozenset({"write_file", "edit_file"})
 """Tools that write files."""
 GUARDED: Final = EDITS | COMMANDS
-"""The tools whose calls guards can apply to."""
+"""Guards can apply only to calls of these tools."""
 
 _PROTECTED_FOLDERS: Final = frozenset(
     {
@@ -69,7 +69,7 @@ _DANGEROUS: Final[Mapping[str, tuple[str, ...]]] = {
     "checkout-index": ("-f", "--force"),
     "submodule": ("-f", "--force"),
 }
-"""For each command, the options with which it destroys work."""
+"""For each Git command, the options that make it destroy work."""
 
 _ALWAYS: Final = frozenset({"restore", "filter-branch", "filter-repo", "prune"})
 _BELOW: Final[Mapping[str, frozenset[str]]] = {
@@ -77,7 +77,9 @@ _BELOW: Final[Mapping[str, frozenset[str]]] = {
     "reflog": frozenset({"expire", "delete"}),
 }
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Commands for which an unknown word, whose value is only known when the command runs, might be a dangerous option."""
+"""Git commands that would be dangerous if a computed word turned out to be a dangerous option. The value of such a word
+is known only when the command runs.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +108,7 @@ def moves(subjects: Sequence[Subject], place: Place) -> bool:
 
 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
-    """Whether the text before the first star of an allow rule would itself be guarded."""
+    """Whether a guard would apply to the text before the first star of an allow rule."""
     if kind_of(tool) is Kind.PATH:
         return protected(rule.pattern or "") != ""
     words = tuple(literal_start(rule.pattern or "").split())
@@ -151,7 +153,7 @@ def _critical(subject: Subject, place: Place) -> str:
 
 
 def _spread(word: str) -> list[str]:
-    """Return the word and those of its brace alternatives that are absolute paths."""
+    """Return the word, and its brace alternatives that are absolute paths."""
     return [word, *(piece for piece in re.split(r"[{},]", word) if piece[:1] in ("/", "~"))] if "{" in word else [word]
 
 
@@ -218,8 +220,8 @@ def _danger_of_operands(verb: str, words: Sequence[str]) -> str:
 
 
 def _has(words: Sequence[str], options: Sequence[str]) -> str:
-    """Return the first of these options that the words contain, in full, abbreviated, or in a cluster of short
-    options.
+    """Return the first of these options that the words contain. The option can be written in full, abbreviated, or in a
+    cluster of short options.
     """
     return next((option for option in options for word in words if _is(word, option)), "")
 

@@ -44,7 +44,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
 }
 GUARD: Final = "guard: "
-"""The prefix of `rule` in a judgment that a guard decided."""
+"""The prefix of `rule` in a judgment that is based on a guard."""
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
@@ -143,7 +143,7 @@ def _asked(rule: Rule, *, can_be_granted: bool) -> Judgement:
     return Judgement(
         verdict=Verdict.ASK,
         rule=rule.text,
-        reason=f"the rule {rule.text} asks for a person",
+        reason=f"the rule {rule.text} requires a person's approval",
         can_be_granted=can_be_granted,
     )
 
@@ -205,8 +205,8 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
-    """Return the allow rules that cover this subject: the tool's own rules, or for a redirect, the rules of the written
-    file.
+    """Return the allow rules that cover this subject: the tool's own rules or, for a redirect, the rules for the file
+    that it writes.
     """
     if subject.opaque:
         return None
@@ -278,7 +278,7 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
     for subject in subjects:
         if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
-            reason = f"nobody can tell whether {rule.text} holds for {subject.text}"
+            reason = f"it is unclear whether {rule.text} applies to {subject.text}"
             return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason)
     return judged
 
@@ -339,7 +339,7 @@ def judge_under(
         for level in chain
     ]
     if not said:
-        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="nobody's rules were given")
+        return Judgement(verdict=Verdict.DENY, rule="built-in", reason="no rules were given")
     strictest = max(said, key=lambda judged: STRICTNESS.index(judged.verdict))
     if strictest is said[-1]:
         return strictest

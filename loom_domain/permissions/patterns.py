@@ -1,9 +1,8 @@
-"""Patterns of permission rules, matched against commands, paths, hosts, values and names.
+"""Patterns in permission rules, which are matched against commands, paths, hosts, values and names.
 
 A backslash escapes the next `*`, `?`, `[` or backslash, so you can write an exact rule for any text. Matching takes
 linear time, regardless of the number of stars in a rule and the length of a model's text. The text between two stars is
-matched at its leftmost position and never retried (atomic groups), and paths and hosts are matched component by
-component.
+matched at its leftmost position and never retried (atomic groups). Paths and hosts are matched component by component.
 """
 
 import re
@@ -128,8 +127,8 @@ def _floats(pattern: str) -> bool:
 
 
 def _path(pattern: str, home: str, text: str, absolute: str) -> tuple[str, list[str]] | None:
-    """Return the pattern without its root and the path's components from that root, or None if the path has another
-    root.
+    """Return the pattern without its root, and the path's components below that root. Returns None if the path has
+    another root.
     """
     if pattern.startswith(("//", "~/")) or pattern == "~":
         if not absolute or (pattern[0] == "~" and not home):

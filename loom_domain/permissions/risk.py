@@ -11,8 +11,8 @@ from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import Kind, kind_of
 
 _BY_NAME: Final[Mapping[str, str]] = {
-    **dict.fromkeys(HANDED_ON, "starts sub-agents, whose calls are judged by themselves"),
-    CREATE_TOOL: "adds a tool, whose calls are judged by themselves",
+    **dict.fromkeys(HANDED_ON, "starts sub-agents, whose calls are judged separately"),
+    CREATE_TOOL: "adds a tool, whose calls are judged separately",
     START_RUN: "lets the run begin",
 }
 _BY_EFFECT: Final[Mapping[Effect, str]] = {
@@ -25,7 +25,7 @@ _BY_EFFECT: Final[Mapping[Effect, str]] = {
 def risk_of(tool: str, plan: PreparedCall) -> str:
     """Return the highest known risk of a call to this tool."""
     if plan.rule.startswith(f"{GUARD}write to "):
-        return "changes a file that programs obey (guard)"
+        return "changes a file that controls programs (guard)"
     if plan.rule.startswith(GUARD):
         return "may destroy work (guard)"
     return _BY_NAME.get(tool) or _reached(tool) + _changed(tool, plan.effect)

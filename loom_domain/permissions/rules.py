@@ -51,8 +51,8 @@ MAIN_FIELDS: Final[Mapping[str, str]] = {
     "python": "code",
     **dict.fromkeys(_PATHS, "path"),
 }
-"""The argument that a tool's own patterns match. A `param:value` rule for this argument would duplicate such a pattern
-with less protection.
+"""For each tool, the argument that the tool's own patterns match. A `param:value` rule for this argument would
+duplicate such a pattern with less protection.
 """
 
 _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
@@ -63,8 +63,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "edit_file": ("write_file",),
     "create_plan": ("delegate_task",),
 }
-"""Other tools whose scoped ask and deny rules also apply to this tool, so that a rule that protects a file or an agent
-applies to every tool that can access it.
+"""For each tool, other tools whose scoped ask and deny rules also apply to it. A rule that protects a file or an agent
+therefore applies to every tool that can access this file or agent.
 """
 
 
@@ -79,7 +79,7 @@ class Rule:
 
 
 def parse_rule(text: str, verdict: str) -> Rule:
-    """Parse one entry of a mapping. Raises BadRequest, which names the entry, if the entry is invalid."""
+    """Parse one entry of a mapping. Raises BadRequest if the entry is invalid. The message names the entry."""
     match = _RULE.fullmatch(text.strip())
     if match is None:
         raise BadRequest(f"permission rule {text!r} is not `tool` or `tool(pattern)`", field="permissions")

@@ -1,4 +1,4 @@
-"""The subjects of a tool call that permission rules are matched against: shell commands, files, hosts and locations."""
+"""The subjects of a tool call, which permission rules are matched against: commands, files, hosts and locations."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ class Subject:
     reaches: bool = False
     """Whether the call also reads everything in this folder."""
     files: tuple[Touched, ...] = ()
-    """The files that the command reads and writes, to the extent that its words name them."""
+    """The files that the command reads and writes, as far as its words name them."""
 
 
 def normal(path: str, base: str = "") -> str:

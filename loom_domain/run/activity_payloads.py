@@ -58,7 +58,7 @@ class Prepared:
     ledger: bool = False
     """Whether the workers record effects. If they do, the outcome of a lost call can be looked up."""
     limits: TreeLimits | None = None
-    """The maximum size of the run's tree. None in histories that an older version without run trees wrote."""
+    """The maximum size of the run's tree. None in histories from older versions that don't support run trees."""
     earlier: Earlier | None = None
     """Set for a forked run. Workers have already cached its transcript."""
     signed: bool = False
@@ -107,14 +107,14 @@ class ModelRequest:
     refused: bool = False
     """Whether the provider rejected this call as too long and the conversation was then compressed."""
     pieces: int = 0
-    """The number of truncated answers directly before this call, which this call's answer continues."""
+    """The number of truncated answers directly before this call. This call's answer continues them."""
     stage: Stage = ""
     """The stage of a run that uses the `reflect` pattern."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConductRequest:
-    """The equivalent of a model call for a crew: the part of the request from which stream events are rebuilt."""
+    """A crew's equivalent of a model request. It contains only the fields that are needed to rebuild stream events."""
 
     origin: Origin
     turn: int
@@ -136,11 +136,13 @@ class ModelReply:
     estimated: int = 0
     """Loom's own count of the context's tokens, for comparison with the provider's count."""
     collapsed: int = 0
-    """The number of messages at the beginning whose results were shortened for the model."""
+    """The number of messages whose results were shortened for the model, counted from the beginning of the
+    conversation.
+    """
     recalled: tuple[Message, ...] = ()
     """Memories recalled for the latest messages. They are inserted into the conversation before the answer."""
     uncovered: Spend | None = None
-    """The amount that the call might have used, set if the call was not sent because it might exceed its allowance."""
+    """The amount that the call might use. Set only if the call was not sent because it might exceed its allowance."""
     reserved: Spend | None = None
     """The maximum amount that a call with an allowance might have used."""
     too_long: TooLong | None = None
@@ -213,7 +215,7 @@ class Evaluated:
     why: str = ""
     """The reason that there are no ratings."""
     uncovered: Spend | None = None
-    """The amount that the call might have used, set if the call was not sent because it might exceed its allowance."""
+    """The amount that the call might use. Set only if the call was not sent because it might exceed its allowance."""
     resend: bool = False
     """Whether the worker lacks the transcript or the spec. If so, send both in full."""
     usage: Usage = field(default_factory=Usage)
@@ -269,8 +271,8 @@ class ToolRequest:
     note: str = ""
     """Text that is prepended to the tool's output to inform the model about a person's changes."""
     execution: str = ""
-    """The first part of the id of the run's first execution. It stays the same across continue-as-new and differs if
-    the run id is started anew.
+    """The first part of the id of the run's first execution. It stays the same across continue-as-new. If a new run is
+    started with the same run id, this part differs.
     """
     notices: tuple[Notice, ...] = ()
 

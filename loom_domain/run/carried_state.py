@@ -1,9 +1,9 @@
 """Read the state that an earlier release passed to a new execution with continue-as-new.
 
-Up to 0.3, the JSON of a `RunState` was flat and had forty fields. Since then, it has consisted of nested values. A flat
-state contains `started_at`, and a current state contains `began_at`. A worker of 0.3 therefore can't read a current
-state, and never continues a run from an incomplete one. A reader ignores unknown fields, so a new field that must not
-be lost needs a new required name, as `began_at` was.
+Up to version 0.3, the JSON of a `RunState` was flat and had forty fields. Since then, it has consisted of nested
+values. A flat state contains `started_at`, and a current state contains `began_at`. A worker of version 0.3 therefore
+can't read a current state, and never continues a run from an incomplete one. A reader ignores unknown fields. If a new
+field must not be lost, the state therefore needs a new required name, such as `began_at`.
 """
 
 from collections.abc import Mapping

@@ -38,7 +38,7 @@ class Conversation:
         return replace(self, transcript=self.transcript.extended(messages))
 
     def cached_as(self, transcript: Transcript, *, send_spec: bool = False) -> "Conversation":
-        """Return the conversation with this transcript, which is cached by the worker that has just answered."""
+        """Return the conversation with this transcript. The worker that has just answered has cached it."""
         return replace(self, transcript=transcript, known=transcript.ref, produced=frozenset(), send_spec=send_spec)
 
     def sent_whole(self, spec_digest: str) -> "Conversation":
@@ -80,15 +80,16 @@ class Window:
     """The context window of the run's model."""
 
     tokens: int = 0
-    """The number of tokens in the last context and its answer, as counted by the provider or, if the provider reports
-    no count, as estimated.
+    """The number of tokens in the last context and its answer. The provider counts the tokens. If it reports no count,
+    Loom estimates the number.
     """
     size: int = 0
     """The limit that the provider reported. 0 means that the agent's setting applies."""
     ratio: float = 1.0
     """The number of tokens that the provider counts for each token in Loom's estimate."""
     collapsed: int = 0
-    """The number of messages at the beginning of the conversation whose results are shortened for the model."""
+    """The number of messages whose results are shortened for the model, counted from the beginning of the conversation.
+    """
     warned: bool = False
     due: DueCompression | None = None
     refused: bool = False
@@ -102,7 +103,7 @@ class Window:
     """The number of consecutive compressions that saved too little."""
 
     def measured(self, usage: Usage, *, estimated: int, collapsed: int) -> "Window":
-        """Return the window updated with a model call's usage and the provider's token count."""
+        """Return the window, updated with a model call's usage and the provider's token count."""
         counted = usage.input_tokens
         believed = counted if is_plausible(counted, estimated) else round(estimated * self.ratio)
         return replace(

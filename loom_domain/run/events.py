@@ -30,7 +30,7 @@ class RunRefused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookReturned:
-    """A hook before the first turn or after the end of the run has returned."""
+    """A hook has returned. It ran before the first turn or after the end of the run."""
 
     step: HookPoint
     answer: HookResult
@@ -39,7 +39,7 @@ class HookReturned:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookFailed:
-    """A hook before the first turn or after the end of the run has failed."""
+    """A hook has failed. It ran before the first turn or after the end of the run."""
 
     step: HookPoint
     failure: Failure
@@ -230,7 +230,7 @@ class NoticesPublished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitEnded:
-    """A wait ended or work was cancelled because of an event that has already been handled."""
+    """A wait ended, or work was cancelled, because of an event that has already been handled."""
 
 
 SteeringEvent: TypeAlias = (

@@ -10,7 +10,9 @@ from loom.domain.run.state import RunState, expires_at
 from loom.domain.tree.tree import TreeAsk
 
 LONGEST_TEXT: Final = 2000
-"""The maximum length of an argument text sent to ancestor runs. The run that made the call has the full text."""
+"""The maximum length of a text in the arguments that are sent to ancestor runs. The run that made the call has the full
+text.
+"""
 
 
 def open_asks(state: RunState) -> tuple[TreeAsk, ...]:
@@ -47,7 +49,7 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
 
 
 def shortened_for_ancestors(ask: TreeAsk) -> TreeAsk:
-    """Return the ask with long texts truncated, to send to ancestor runs."""
+    """Truncate long texts in an ask before it is sent to ancestor runs."""
     shorter = _all_cut(ask.arguments)
     return replace(ask, arguments=shorter, cut=ask.cut or canonical(shorter) != canonical(ask.arguments))
 

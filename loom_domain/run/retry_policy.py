@@ -8,7 +8,7 @@ from loom.domain.core.errors import BY_NAME
 
 MAX_ATTEMPTS: Final = 3
 MAX_LOST: Final = 20
-"""The number of lost workers after which a call is not retried."""
+"""A call is not retried after it has lost this many workers."""
 FIRST_DELAY: Final = 1.0
 BASE: Final = 2.0
 LONGEST_DELAY: Final = 60.0
@@ -28,8 +28,8 @@ class Failure:
     """A failed attempt, as observed by the workflow."""
 
     kind: FailureKind
-    """The kind of failure. `lost` means that the worker died, `infrastructure` that one of Loom's stores was
-    unavailable, and `provider` that the work itself failed.
+    """The kind of failure. `lost` means that the worker died. `infrastructure` means that one of Loom's stores was
+    unavailable. `provider` means that the work itself failed.
     """
     type: str
     message: str
@@ -63,7 +63,7 @@ class Tries:
 
 
 NOT_TRIED: Final = Tries()
-"""The tries of work that has not been attempted yet."""
+"""The tries for work that has not been attempted yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

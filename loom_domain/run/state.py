@@ -104,7 +104,7 @@ class Work:
     artifacts: tuple[JsonObject, ...] = ()
     """The stored full outputs, in the form used in the run's result."""
     repetition: Repetition = field(default_factory=Repetition)
-    """The number of consecutive identical calls, for loop detection."""
+    """The recent calls and the number of repeated turns, for loop detection."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +123,7 @@ class AnswerDraft:
     """The draft that is being critiqued or revised."""
     reflection: Reflection = field(default_factory=Reflection)
     wrap_up: WrapUp | None = None
-    """Set if a limit has been reached, in which case the run ends after one more answer."""
+    """Set if a limit has been reached. The run then ends after one more answer."""
 
     @property
     def progressed(self) -> "AnswerDraft":
@@ -400,7 +400,7 @@ def _best_text(state: RunState) -> str:
 
 
 def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
-    """Return the error with the messages that people sent but the model never received."""
+    """Return the error. The messages that people sent but the model never received are added to it."""
     unread = [message.text for message in state.inbox if is_from_person(message)]
     if error is None or not unread:
         return error

@@ -151,13 +151,13 @@ def crew_planned(plan: JsonObject) -> StreamEvent:
 
 
 def model_said(request: ModelRequest, text: str) -> StreamEvent:
-    """Return the event for a fragment of the model's text. For the live stream only."""
+    """Return the event for a fragment of the model's text. Only the live stream shows this event."""
     parameters = {"content": text, "turn": request.turn, "attempt": request.attempt}
     return StreamEvent(action=Action.THINKING, parameters=parameters)
 
 
 def segment_reset(request: ModelRequest) -> StreamEvent:
-    """Return the event for a new attempt at a model call. For the live stream only.
+    """Return the event for a new attempt at a model call. Only the live stream shows this event.
 
     Clients discard the text of the turn's earlier attempts.
     """
@@ -166,8 +166,8 @@ def segment_reset(request: ModelRequest) -> StreamEvent:
 
 
 def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequence[str]) -> StreamEvent:
-    """Return the event for differences between this worker's settings and those that the run was pinned to. For the
-    live stream only.
+    """Return the event for differences between this worker's settings and those that the run was pinned to. Only the
+    live stream shows this event.
 
     The run keeps its pinned values for these `parts` of the agent and its pinned schemas for these `tools`. The `new`
     items exist only on the worker.
@@ -286,7 +286,7 @@ def tool_called(request: ToolRequest, *, arguments: JsonObject, summary: str) ->
 
 
 def tool_progressed(request: ToolRequest, text: str) -> StreamEvent:
-    """Return the event for a tool's partial output, without secrets. For the live stream only."""
+    """Return the event for a tool's partial output, without secrets. Only the live stream shows this event."""
     return StreamEvent(action=Action.TOOL_PROGRESS, parameters={"content": text, **_of_call(request)})
 
 

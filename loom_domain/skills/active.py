@@ -14,7 +14,7 @@ from loom.domain.core.tokens import conversation_tokens
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 
 SHARE: Final = 0.3
-"""The maximum share of a compressed conversation for active skills."""
+"""The maximum share of a compressed conversation that active skills may use."""
 
 _CONTENT: Final = re.compile(r'<skill_content name="([a-z0-9-]+)"')
 _LISTED: Final = re.compile(r"^- ([a-z0-9-]+):", re.MULTILINE)
@@ -29,7 +29,7 @@ def skill_in(message: Message) -> str:
 
 
 def active_in(messages: Iterable[Message]) -> dict[str, int]:
-    """Return the active skills, each with the position of the message that last loaded it, in message order."""
+    """Return the active skills in message order. Each skill has the position of the message that last loaded it."""
     found: dict[str, int] = {}
     for place, message in enumerate(messages):
         if name := skill_in(message):

@@ -30,11 +30,11 @@ CATALOG_TOKENS: Final = 4000
 task.
 """
 BODY_TOKENS: Final = 5000
-"""The maximum number of tokens of one skill's instructions in the context. The model can read the rest of a longer body
-in the same way as a resource.
+"""The maximum number of tokens that one skill's instructions may use in the context. If the body is longer, the model
+can read the rest in the same way as a resource.
 """
 ACTIVE_TOKENS: Final = 25_000
-"""The maximum number of tokens of active skills' instructions that a compression keeps."""
+"""A compression keeps at most this many tokens of the active skills' instructions."""
 
 CATALOG_HEAD: Final = (
     "Instructions for special work. When the task touches one of these, call load_skill with its name before you begin,"
@@ -56,7 +56,9 @@ class Skill:
     compatibility: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     allowed_tools: tuple[str, ...] = ()
-    """The tools that the skill's author suggests allowing. They are shown to people but don't grant any permissions."""
+    """The tools that the skill's author suggests allowing. People can see the list, but it doesn't grant any
+    permissions.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +134,7 @@ def pinned(skill: Skill, *, digest: str, tools: Mapping[str, str], body: str = "
 
 
 def catalog(skills: Iterable[PinnedSkill]) -> str:
-    """Return the prompt's list of skills that can be loaded, one line per skill, or an empty string."""
+    """Return the prompt's list of loadable skills, with one line per skill, or an empty string if there are none."""
     lines = [line_of(skill.name, skill.description) for skill in skills if not skill.body]
     return "\n".join((CATALOG_HEAD, *lines)) if lines else ""
 

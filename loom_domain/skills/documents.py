@@ -1,5 +1,5 @@
-"""Parse the text of a SKILL.md: front matter between `---` lines, then the body. Parsing is lenient and reports
-warnings.
+"""Parse the text of a SKILL.md file: front matter between `---` lines, followed by the body. Parsing is lenient and
+reports warnings.
 
 A skill is rejected only if it has no front matter or no description. Any other deviation from the format is accepted
 and reported as a warning, because most skills were written for other programs. The caller parses the YAML into strings,
@@ -34,7 +34,7 @@ class BrokenSkill(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    """A SKILL.md file split into its two parts."""
+    """A SKILL.md file, split into its two parts."""
 
     front: str
     body: str
@@ -52,15 +52,15 @@ def split(text: str) -> Document:
     """Split the file into its two parts. Raises BrokenSkill if it has no front matter."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip() != "---":
-        raise BrokenSkill(f"{FILE} has no front matter: begin it with a line `---`, then `name:` and `description:`")
+        raise BrokenSkill(f"{FILE} has no front matter: begin it with a `---` line, then `name:` and `description:`")
     end = next((number for number, line in enumerate(lines[1:], start=1) if line.rstrip() == "---"), None)
     if end is None:
-        raise BrokenSkill(f"the front matter of {FILE} has no end: put a line `---` behind it")
+        raise BrokenSkill(f"the front matter of {FILE} has no end: put a `---` line after it")
     return Document(front="\n".join(lines[1:end]), body="\n".join(lines[end + 1 :]).strip())
 
 
 def quoted(front: str) -> str:
-    """Quote the plain values in the front matter that contain a colon, which YAML would read as mappings."""
+    """Quote plain values in the front matter that contain a colon, because YAML would read them as mappings."""
     return "\n".join(map(_quoted, front.split("\n")))
 
 
@@ -99,7 +99,7 @@ def _usable(name: str) -> str:
     """
     usable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:LONGEST_NAME].rstrip("-")
     if not usable:
-        raise BrokenSkill(f"its name {name!r} has no letter from a to z and no digit: give it another one")
+        raise BrokenSkill(f"its name {name!r} contains neither a letter from a to z nor a digit: choose another name")
     return usable
 
 
@@ -108,9 +108,9 @@ def _warnings(front: Mapping[str, Any], given: str, folder: str, skill: Skill, b
     most = {"description": LONGEST_DESCRIPTION, "compatibility": LONGEST_COMPATIBILITY}
     for field, limit in most.items():
         if (length := len(getattr(skill, field))) > limit:
-            yield f"`{field}` has {length} characters; {limit} are the most"
+            yield f"`{field}` has {length} characters; the maximum is {limit}"
     if "metadata" in front and not _is_flat(front["metadata"]):
-        yield "`metadata` is not a mapping of texts to texts"
+        yield "`metadata` is not a mapping of strings to strings"
     if unknown := sorted(str(key) for key in front if key not in _FIELDS):
         yield f"unknown fields {', '.join(unknown)}: the format has {', '.join(_FIELDS)}"
     yield from _of_body(body)
@@ -123,16 +123,16 @@ def _of_name(given: str, folder: str, skill: Skill) -> Iterator[str]:
         rule = f"1 to {LONGEST_NAME} of a-z, 0-9 and single hyphens between them"
         yield f"the name {given!r} is not {rule}: it is called {skill.name}"
     elif given != folder:
-        yield f"the name {given!r} is not that of its folder, {folder!r}"
+        yield f"the name {given!r} differs from its folder's name, {folder!r}"
 
 
 def _of_body(body: str) -> Iterator[str]:
     if not body:
-        yield "there are no instructions behind the front matter"
+        yield "there are no instructions after the front matter"
     if (tokens := text_tokens(body)) > BODY_TOKENS:
-        yield f"the instructions have about {tokens} tokens: move what is not always needed into files of their own"
+        yield f"the instructions have about {tokens} tokens: move parts that are not always needed into separate files"
     if (lines := body.count("\n") + 1) > MOST_LINES:
-        yield f"the instructions have {lines} lines; {MOST_LINES} are the most"
+        yield f"the instructions have {lines} lines; the maximum is {MOST_LINES}"
 
 
 def _text(value: object) -> str:

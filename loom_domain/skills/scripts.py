@@ -8,8 +8,8 @@
     # ///
 
 Each entry of `parameters` is the JSON Schema of one argument. Arguments without a `default` are required. The script
-receives its arguments as one JSON object on standard input, and its output is the result. The script isn't run to read
-the block.
+receives its arguments as one JSON object on standard input, and its output is the result. Reading the block doesn't run
+the script.
 """
 
 import tomllib
@@ -42,14 +42,14 @@ def tool_of(text: str, name: str, *, timeout: float) -> ToolSpec | None:
     try:
         told = tomllib.loads(block)
     except tomllib.TOMLDecodeError as error:
-        raise BrokenSkill(f"its block `loom-tool` is not valid TOML: {error}") from None
+        raise BrokenSkill(f"its `loom-tool` block is not valid TOML: {error}") from None
     if unknown := sorted(set(told) - set(_FIELDS)):
-        raise BrokenSkill(f"its block `loom-tool` has unknown fields {', '.join(unknown)}: known: {', '.join(_FIELDS)}")
+        raise BrokenSkill(f"its `loom-tool` block has unknown fields {', '.join(unknown)}: known: {', '.join(_FIELDS)}")
     description = told.get("description")
     if not isinstance(description, str) or not description.strip():
-        raise BrokenSkill("its block `loom-tool` has no description: say what the tool does")
+        raise BrokenSkill("its `loom-tool` block has no description: say what the tool does")
     if len(name) > LONGEST_NAME:
-        raise BrokenSkill(f"as a tool it would be called {name}, which is longer than {LONGEST_NAME} characters")
+        raise BrokenSkill(f"as a tool, it would be called {name}, which is longer than {LONGEST_NAME} characters")
     return ToolSpec(
         name=name,
         description=description.strip()[:1000],
@@ -72,7 +72,7 @@ def _block(text: str) -> str | None:
         if not line.startswith("#"):
             break
         inside.append(line[2:] if line.startswith("# ") else line[1:])
-    raise BrokenSkill(f"its block `loom-tool` has no end: put a line `{END}` behind it")
+    raise BrokenSkill(f"its `loom-tool` block has no end: put a `{END}` line after it")
 
 
 def _schema(parameters: object) -> dict[str, Any]:

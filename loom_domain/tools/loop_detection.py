@@ -1,4 +1,4 @@
-"""Detect loops, in which a model repeats the same calls and receives the same results turn after turn.
+"""Detect loops: the model repeats the same calls and receives the same results turn after turn.
 
 A turn counts as repeated if each of its calls was already made, with the same outcome, in the last few turns. Examples
 are a single call made repeatedly, two alternating calls (A, B, A, B), and a cycle of three calls, even if the calls are

@@ -20,7 +20,9 @@ from loom.domain.core.tool_names import MCP
 NAME_LIMIT: Final = 64
 """The maximum length of a tool name, in characters, that every provider accepts."""
 DESCRIPTION_LIMIT: Final = 2048
-"""The maximum length of a server's description, in characters, that the model reads in every turn."""
+"""The maximum length, in characters, of a tool description from a server. The model reads these descriptions in every
+turn.
+"""
 
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
 """Matches names that suggest a read-only tool. Such a name permits parallel calls but never affects permissions or the
@@ -36,13 +38,15 @@ class McpServer:
     """A server that provides tools, either a program to start or an address to connect to."""
 
     name: str
-    """The server's name: letters, digits, `-` and single `_`, because it is part of its tools' names."""
+    """The server's name. It can contain letters, digits, `-` and single `_`, because it is part of the names of the
+    server's tools.
+    """
     command: tuple[str, ...] = ()
     """The program and its arguments. The server communicates over standard input and output."""
     url: str = ""
     """The Streamable HTTP endpoint."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """The program's environment variables. `${NAME}` is replaced by the worker's own variable NAME."""
+    """The program's environment variables. `${NAME}` is replaced by the worker's own `NAME` variable."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """The HTTP headers. `${NAME}` is replaced as in `env`."""
     trust: bool = False
@@ -52,9 +56,9 @@ class McpServer:
     connect_timeout: float = 30.0
     """The timeout for connecting and receiving the tool list, in seconds."""
     enabled_tools: tuple[str, ...] = ()
-    """The only tools to use, by the server's own names. If empty, all tools are used."""
+    """The tools to use, under the names that the server gives them. If empty, all tools are used."""
     disabled_tools: tuple[str, ...] = ()
-    """The tools to exclude, by the server's own names."""
+    """The tools to exclude, under the names that the server gives them."""
 
     def __post_init__(self) -> None:
         if complaint := _complaint(self):
@@ -100,8 +104,9 @@ class ToolTraits:
 
 
 def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
-    """Return a tool's effect, parallelism and default permission. They are derived from the tool's hints if the server
-    is trusted, and are the strictest values otherwise.
+    """Return a tool's effect, parallelism and default permission, derived from its hints. The hints of an untrusted
+    server are ignored. Without hints, the effect and the permission are the strictest ones, and only the tool's name
+    can permit parallel calls.
     """
     hints = tool.hints if trust else Hints()
     if hints.read_only:
@@ -114,7 +119,7 @@ def traits_of(tool: ListedTool, *, trust: bool) -> ToolTraits:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return `mcp__server__tool` in characters that every provider accepts.
+    """Return `mcp__server__tool`, using only characters that every provider accepts.
 
     If the original name isn't accepted, the new name includes a digest of the original, even if no other tool has the
     same name. Without the digest, a tool that the server adds later could take over a name that a run is pinned to.
@@ -128,8 +133,8 @@ def tool_name(server: str, tool: str) -> str:
 
 
 def description(server: McpServer, tool: ListedTool) -> str:
-    """Return the tool's description for the model. It consists of the tool's origin and the server's own text,
-    truncated and without invisible characters.
+    """Return the tool's description for the model. It consists of the server's own text and the tool's origin. The
+    server's text is truncated and has no invisible characters.
     """
     words = visible(tool.description).strip()
     words = words if len(words) <= DESCRIPTION_LIMIT else words[: DESCRIPTION_LIMIT - 1] + "…"
@@ -138,7 +143,7 @@ def description(server: McpServer, tool: ListedTool) -> str:
 
 
 def visible(text: str) -> str:
-    """Return the text without control and format characters, with which a server could hide instructions to the model
+    """Return the text without control and format characters. A server could use them to hide instructions for the model
     from people.
     """
     return "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf", "Co", "Cs"))
@@ -155,8 +160,8 @@ def variables(values: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_servers(tables: Mapping[str, Any]) -> tuple[McpServer, ...]:
-    """Return the servers in a configuration's `[mcp.NAME]` tables. Raises BadRequest, which names the table and the
-    key, if a setting is invalid.
+    """Return the servers in a configuration's `[mcp.NAME]` tables. Raises BadRequest if a setting is invalid. The
+    message names the table and the key.
     """
     return tuple(_read(name, table) for name, table in sorted(tables.items()))
 
@@ -175,8 +180,8 @@ def _read(name: str, table: object) -> McpServer:
 
 
 def _converted(server: str, key: str, value: object) -> Any:
-    """Convert a value to the field's type. Raises BadRequest, which names the expected type, if the value can't be
-    converted.
+    """Convert a value to the field's type. Raises BadRequest if the value can't be converted. The message names the
+    expected type.
     """
     match key, value:
         case "command", str():
@@ -195,10 +200,10 @@ def _converted(server: str, key: str, value: object) -> Any:
 
 
 _WANTED: Final = {
-    **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), "a list of texts"),
-    **dict.fromkeys(("env", "headers"), "a table of texts"),
+    **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), "a list of strings"),
+    **dict.fromkeys(("env", "headers"), "a table of strings"),
     **dict.fromkeys(("timeout", "connect_timeout"), "a number of seconds"),
-    "command": "a text or a list of texts",
+    "command": "a string or a list of strings",
     "url": "a text",
     "trust": "true or false",
 }
@@ -212,7 +217,7 @@ def _complaint(server: McpServer) -> str:
     if _SERVER_NAME.fullmatch(server.name) is None or len(server.name) > 32:
         return "a server's name is up to 32 letters, digits, `-` and single `_` between them"
     if bool(server.command) == bool(server.url):
-        return "give either `command` (a program to start) or `url` (an address to speak to)"
+        return "give either `command` (a program to start) or `url` (an address to connect to)"
     if server.url and not server.url.startswith(("http://", "https://")):
         return "`url` must begin with http:// or https://"
     if server.url and server.env:
@@ -220,7 +225,7 @@ def _complaint(server: McpServer) -> str:
     if server.command and server.headers:
         return "`headers` are for servers with `url`; one with `command` takes `env`"
     if not (0 < server.timeout <= 3600 and 0 < server.connect_timeout <= 600):
-        return "`timeout` must be within 3600 seconds and `connect_timeout` within 600, both over 0"
+        return "`timeout` must be over 0 and at most 3600 seconds, and `connect_timeout` over 0 and at most 600"
     return ""
 
 

@@ -10,7 +10,7 @@ from loom.domain.core.messages import JsonObject
 TodoStatus: TypeAlias = Literal["pending", "in_progress", "done", "cancelled"]
 MARKS: Final[dict[TodoStatus, str]] = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "cancelled": "[-]"}
 REMIND_AFTER: Final = 8
-"""The number of turns without a change to the list after which the model is reminded of it."""
+"""The model is reminded of its list after this many turns without a change to the list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

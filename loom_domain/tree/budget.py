@@ -105,8 +105,8 @@ class BudgetRequest:
 def grant(left: Share, reserve: Spend, need: Spend, sharers: int) -> Spend | None:
     """Return the amount to grant to a child that needs `need` more, or None if too little is left.
 
-    The parent keeps `reserve`. If enough is left, the child receives more than it needs, namely an equal part for each
-    run that might still request budget. The surplus keeps the number of requests low.
+    The parent keeps `reserve`. If enough is left, the child receives more than it needs: an equal part of what is left,
+    as if every run that might still request budget received one. The surplus keeps the number of requests low.
     """
     pot = left.minus(reserve)
     if pot.shortfall(need):

@@ -8,9 +8,9 @@ from loom.domain.tree.signals import with_signal
 from loom.domain.tree.tree import Tree, child_of, left_of, with_child
 
 WANT: Final = "want_budget"
-"""The signal with which a child requests budget from its parent."""
+"""The signal that a child sends to request budget from its parent."""
 GRANT: Final = "grant_budget"
-"""The signal with which a parent answers a budget request."""
+"""The signal that a parent sends to answer a budget request."""
 
 
 def share_for_each(tree: Tree, own: Spend, number: int) -> Share:
@@ -32,7 +32,7 @@ def may_request(tree: Tree, need: Spend) -> bool:
 
 
 def with_request(tree: Tree, own: Spend, want: BudgetRequest, run_id: str) -> Tree:
-    """Return the updated tree of run `run_id`, given that the run or one of its children has requested budget."""
+    """Return the tree of the run `run_id`, updated with a budget request from the run or one of its children."""
     return _settled(replace(tree, requests=(*tree.requests, want)), own, run_id)
 
 

@@ -60,7 +60,7 @@ class BudgetRequested:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BudgetGranted:
-    """The parent has answered the budget request with this number. An empty grant is a refusal."""
+    """The parent has answered a budget request. `number` identifies the request. An empty grant is a refusal."""
 
     number: int
     granted: Spend

@@ -1,7 +1,8 @@
-"""Plans: steps with dependencies, each of which is a separate run. Steps without dependencies start immediately.
+"""Plans: steps that can depend on each other. Each step is a separate run. Steps without dependencies start
+immediately.
 
-A plan becomes a crew in the `planned` mode, with the steps as its members. You can therefore run, observe, and steer a
-plan like any other crew, and budgets and recovery work in the same way. The run that created the plan receives a single
+A plan becomes a crew in `planned` mode, with the steps as its members. You can therefore run, observe, and steer a plan
+like any other crew, and budgets and recovery work in the same way. The run that created the plan receives a single
 result.
 """
 
@@ -20,7 +21,8 @@ always available to a step.
 
 
 def crew_of(goal: str, steps: Sequence[Mapping[str, Any]], *, agent: str, tools: Sequence[str]) -> JsonObject:
-    """Return the crew definition for steps with `id`, `task`, and optionally `agent`, `tools`, and `after`.
+    """Return the crew definition for these steps. Each step has an `id` and a `task`, and can have an `agent`, `tools`,
+    and `after`.
 
     A step that doesn't specify an agent uses the agent that created the plan, with `tools`.
     """

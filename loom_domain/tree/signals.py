@@ -14,9 +14,9 @@ from loom.domain.permissions.judge import Level
 from loom.domain.tree.tree import Child, ChildReport, Tree, TreeAsk, TreeSignal, child_of, with_child
 
 REPORT: Final = "child_report"
-"""The signal with which a child reports to its parent."""
+"""The signal that a child sends to report to its parent."""
 ANCESTRY: Final = "set_ancestry"
-"""The signal with which a parent sends its child the rules of the child's ancestors."""
+"""The signal that tells a child the rules of its ancestors. The parent sends it."""
 PARENT: Final = "the run above"
 """The value of `by` in a signal from a parent to its child."""
 
@@ -34,7 +34,7 @@ class ChildInstructions:
 
 
 def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
-    """Return the tree with a signal queued for each child that has not received these instructions."""
+    """Queue a signal for each child that has not received these instructions, and return the updated tree."""
     for child in tree.children:
         if child.started and not child.ended:
             tree = _instructed(tree, child, instructions)
@@ -42,8 +42,8 @@ def with_instructions_sent(tree: Tree, instructions: ChildInstructions) -> Tree:
 
 
 def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
-    """If the parent needs to know about a change, return the tree with a report to the parent queued. Otherwise, return
-    the tree unchanged.
+    """If the parent needs to know about a change, queue a report and return the updated tree. Otherwise, return the
+    tree unchanged.
     """
     if tree.lineage is None:
         return tree
@@ -81,7 +81,7 @@ def with_report(tree: Tree, report: ChildReport) -> Tree:
 
 
 def with_answer(tree: Tree, ask: TreeAsk, signal: str, payload: Mapping[str, Any]) -> Tree:
-    """Return the tree with an answer queued for the child that reported the ask."""
+    """Queue an answer for the child that reported the ask, and return the updated tree."""
     child = next((c for c in tree.running if ask.run_id == c.run_id or ask.run_id.startswith(f"{c.run_id}/")), None)
     if child is None:
         return tree
@@ -96,7 +96,7 @@ def without_first_signal(tree: Tree) -> Tree:
 
 
 def with_signal(tree: Tree, to: str, signal: str, payload: Mapping[str, Any]) -> Tree:
-    """Return the tree with a signal to another run queued. The payload is plain JSON."""
+    """Queue a signal to another run, and return the updated tree. The payload is plain JSON."""
     return replace(
         tree, unsent=(*tree.unsent, TreeSignal(to=to, signal=signal, payload=json.loads(canonical(payload))))
     )
@@ -128,8 +128,8 @@ def _plain(level: Level) -> JsonObject:
 
 
 def _report_digest(report: ChildReport) -> str:
-    """Return a digest of the parts of a report that require a signal when they change. Waiting is such a part, but
-    progress alone is not.
+    """Return a digest of the parts of a report that require a signal when they change. One such part is what the child
+    is waiting for. Progress alone doesn't require a signal.
     """
     asks = [ask.key for ask in report.asks]
     if not asks and not report.waiting_on:

@@ -27,7 +27,7 @@ class TreeAsk:
     """A call that is waiting for a person, in the form that parent and ancestor runs receive."""
 
     call_id: str
-    """Unique among a run's asks: the names of the intermediate runs and the call id, joined by `/`."""
+    """An id that is unique among a run's asks: the names of the intermediate runs and the call id, joined by `/`."""
     run_id: str
     """The id of the run that made the call."""
     agent: str
@@ -35,7 +35,7 @@ class TreeAsk:
     tool: str
     arguments: JsonObject
     cut: bool = False
-    """The arguments, with long texts truncated. The digest covers the full arguments."""
+    """Whether long texts in `arguments` have been truncated. The digest covers the full arguments."""
     reason: str = ""
     rule: str = ""
     risk: str = ""
@@ -139,7 +139,7 @@ class Tree:
     lineage: Lineage | None = None
     """None for the root."""
     limits: TreeLimits | None = None
-    """None if the run was prepared by a version without trees."""
+    """None if the run was prepared by a version that doesn't support trees."""
     children: tuple[Child, ...] = ()
     unsent: tuple[TreeSignal, ...] = ()
     """Signals that have not been sent, in order."""

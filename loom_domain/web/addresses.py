@@ -58,7 +58,7 @@ _GLOBAL: Final = IPv6Network("2000::/3")
 """The IPv6 range that is allocated for public use."""
 
 _TRANSLATED: Final = IPv6Network("64:ff9b::/96")
-"""The NAT64 prefix, through which an IPv6-only network accesses IPv4. The resolvers of such a network return addresses
+"""The NAT64 prefix, which an IPv6-only network uses to access IPv4. The resolvers of such a network return addresses
 with this prefix for every site.
 """
 
@@ -93,8 +93,8 @@ class Opening:
     networks: tuple[Network, ...] = ()
 
     def of(self, host: str) -> tuple[Network, ...]:
-        """Return the networks that are allowed for this host. If the settings name the host, every address that its DNS
-        returns is trusted.
+        """Return the networks that are allowed for this host. If the settings name the host, every address that DNS
+        returns for it is trusted.
         """
         return EVERYWHERE if host in self.hosts else self.networks
 

@@ -50,12 +50,12 @@ class WebUrl:
 
 
 def web_url(text: str) -> WebUrl:
-    """Parse a URL. Raises ToolValidationError, which explains the problem, if the URL is invalid."""
+    """Parse a URL. Raises ToolValidationError if the URL is invalid. The message explains the problem."""
     text = text.strip()
     if len(text) > LONGEST:
         _refuse(f"it is longer than {LONGEST} characters", "ask for less in one request")
     if any(not char.isprintable() or char.isspace() or char == "\\" for char in text):
-        _refuse("it has a space, a backslash or a control character in it", "percent-encode it (%20, %5C)")
+        _refuse("it contains a space, a backslash or a control character", "percent-encode it (%20, %5C)")
     match = _URL.fullmatch(text)
     if match is None or match[1].lower() not in _PORTS:
         _refuse("it does not begin with http:// or https://", "only web pages can be fetched")
@@ -87,7 +87,7 @@ def host_name(text: str) -> str:
 
 def _place(authority: str, default: int) -> tuple[str, int]:
     if "@" in authority:
-        _refuse("it has a user name in it", "leave out what stands before the @")
+        _refuse("it contains a user name", "leave out the part before the @")
     match = _AUTHORITY.fullmatch(authority)
     if match is None:
         _refuse(f"{authority[:80]!r} is not a host with a port", "write it as https://host:port/path")

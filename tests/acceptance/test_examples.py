@@ -92,7 +92,7 @@ async def test_the_research_crew_writes_a_report_that_checks_what_the_scout_foun
     assert "## Task\n\n> Review the code in this folder and write the report to report.md.\n\n## Files" in report
     found = [line for line in report.splitlines() if line.startswith("- **")]
     assert any("looks like a hard-coded secret" in line for line in found)
-    assert f"{len(found)} of the {len(found)} that were handed on are found here, too." in report
+    assert f"{len(found)} of the {len(found)} reported findings were also found here." in report
 
 
 async def test_the_desk_sends_each_request_to_who_fits_it_and_the_rest_to_the_reception(

@@ -71,4 +71,4 @@ async def test_what_cannot_be_forked_or_compared_is_a_wrong_request(working: Wor
     assert "no run 'nobody'" in unknown.err
     assert "no turn 3" in beyond.err
     assert "say with a message how it goes on" in answered.err
-    assert "exists already" in taken.err
+    assert "already exists" in taken.err

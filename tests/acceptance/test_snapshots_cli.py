@@ -46,7 +46,7 @@ async def test_a_run_is_shown_and_taken_back_without_a_server(addresses: Address
     assert (workspace / "a.txt").read_text() == "two\n"
 
     done = await cli("restore", "r1", "--turn", "1", "--yes", "--json")
-    assert (done.code, "no server answers" in done.err) == (0, True)
+    assert (done.code, "no server is responding" in done.err) == (0, True)
     assert done.json["snapshot"]["id"] == first
     assert {key: done.json[key] for key in ("run_id", "written", "removed", "permissions", "left")} == {
         "run_id": "r1",

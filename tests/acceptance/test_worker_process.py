@@ -69,7 +69,7 @@ async def test_prometheus_reads_a_worker_where_the_setting_says_and_nobody_else_
     await eventually(counted)
     second = await command_line(loom, LOOM_METRICS_PORT=port)("worker")
     assert (second.code, second.out) == (2, "")
-    assert second.err.startswith(f"loom: LOOM_METRICS_PORT: no metrics can be served at 127.0.0.1:{port} (Address")
+    assert second.err.startswith(f"loom: LOOM_METRICS_PORT: cannot serve metrics at 127.0.0.1:{port} (Address")
 
 
 async def test_where_nobody_set_a_port_a_taken_one_is_left_to_its_owner(killable: Killable) -> None:

@@ -33,14 +33,14 @@ async def test_what_is_looked_up_are_the_lines_with_most_of_the_requests_words()
     assert turns == [["grep"], []]
     assert found.splitlines() == [f"{LABEL}this is what the files say:", "- pay.md:3:- Invoices are charged once."]
     assert (await looked_up("Sing about zebras."))[1] == f"{LABEL}no file here says anything about sing, zebras."
-    assert (await looked_up("Oh?"))[1] == f"{LABEL}there is no word in this that I could look for."
+    assert (await looked_up("Oh?"))[1] == f"{LABEL}the request contains no words that I can look for."
 
 
 async def test_the_findings_of_others_are_compared_with_its_own() -> None:
     there, tools = workspace(FILES)
     brought = "- **high** shop.py:3: looks like a hard-coded secret\n- **low** shop.py:99: unfinished"
     await Talk(f"The crew's task: Audit.\n\nWhat members have brought:\n\n## scout\n{brought}", tools).run()
-    compared = there["report.md"].partition("## Findings of others")[2]
-    assert "1 of the 2 that were handed on are found here, too." in compared
+    compared = there["report.md"].partition("## Findings from others")[2]
+    assert "1 of the 2 reported findings were also found here." in compared
     assert "Not found here:\n\n- **low** shop.py:99: unfinished" in compared
     assert "## Task\n\n> Audit.\n\n" in there["report.md"]

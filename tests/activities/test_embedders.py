@@ -124,7 +124,7 @@ async def test_a_process_that_was_killed_is_started_again_with_the_next_use() ->
     before = await embedder.embed(QUESTIONS, query=True)
     working = asyncio.create_task(embedder.embed(["some words " * 200] * 200))
     os.kill(await pid_of(embedder), signal.SIGKILL)
-    with pytest.raises(EmbedderUnavailable, match=r"ended \(.*\): it is restarted at the next use"):
+    with pytest.raises(EmbedderUnavailable, match=r"ended \(.*\): the next call restarts it"):
         await working
     assert await embedder.embed(QUESTIONS, query=True) == before
     await embedder.aclose()
@@ -288,7 +288,7 @@ async def test_whatever_is_no_vector_is_an_outage_that_tells_no_key(status: int,
         return status, body
 
     async with serving(answer) as url:
-        with pytest.raises(EmbedderUnavailable, match=rf"returned no vectors of m \({why}\)") as caught:
+        with pytest.raises(EmbedderUnavailable, match=rf"returned no vectors for the model m \({why}\)") as caught:
             await asked(url, ["text"])
     assert ("sk-secret" in str(caught.value), calls) == (False, 1)
 

@@ -253,7 +253,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
         with pytest.raises(ToolExecutionError) as died:
             await call(servers, "mcp__raw__die")
         assert died.value.message == (
-            "the connection to the MCP server raw was lost during the call of die: the outcome is unknown,"
+            "the connection to the MCP server raw was lost during the call to die: the outcome is unknown,"
             " and it may have run; find out what happened before you call it again"
         )
         assert "mcp__raw__say" in servers.tools
@@ -550,7 +550,7 @@ async def test_a_server_over_http_is_called_told_apart_killed_and_found_again(tm
         lost = asyncio.create_task(call(servers, "mcp__web__wait", seconds=600, mark="two"))
         await until(lambda: "begun two" in web.diary.read_text())
         web.kill()
-        with pytest.raises(ToolExecutionError, match="was lost during the call of wait: you may call it again"):
+        with pytest.raises(ToolExecutionError, match="was lost during the call to wait: you may call it again"):
             await lost
         await until(lambda: servers.tools["mcp__web__echo"].is_available() is not None)
 
@@ -660,6 +660,6 @@ async def test_doctor_says_which_server_does_not_answer_and_what_to_do() -> None
     assert found["note"].startswith("echo: ")
     assert found["note"].endswith(" tools; ghost: does not answer")
     assert found["hint"].startswith("the MCP server ghost is unavailable: ")
-    assert found["hint"].endswith(". Start it, or correct the setting `mcp`")
+    assert found["hint"].endswith(". Start it, or correct the `mcp` setting")
     whole = await checks.mcp(Settings(mcp={"echo": echo}))
     assert (whole["ok"], "hint" in whole) == (True, False)

@@ -113,9 +113,9 @@ def test_what_the_server_calls_an_error_is_one(said: str, told: str) -> None:
             "oops",
             Effect.ONCE,
             ToolExecutionError,
-            "rejected the call of go: oops; the outcome is unknown",
+            "rejected the call to go: oops; the outcome is unknown",
         ),
-        (-32602, "Unknown tool: go", Effect.ONCE, ToolExecutionError, "rejected the call of go: Unknown tool: go"),
+        (-32602, "Unknown tool: go", Effect.ONCE, ToolExecutionError, "rejected the call to go: Unknown tool: go"),
     ],
 )
 def test_a_failed_request_says_whether_it_may_have_run(

@@ -133,7 +133,9 @@ async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work
     await used(url, ONE)
     await used(url, ONE, TWO)
     assert await tables(url) == ["loom_migrations", "one", "two"]
-    with pytest.raises(SchemaRefused, match=r"has schema version 2, but this Loom only knows 1: .*Update this worker"):
+    with pytest.raises(
+        SchemaRefused, match=r"has schema version 2, but this version of Loom supports only 1: .*Update this worker"
+    ):
         await used(url, ONE)
 
 

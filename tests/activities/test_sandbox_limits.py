@@ -41,7 +41,7 @@ async def refusal(place: Path, command: str, timeout: float = 20) -> str:
 
 STOPPED = "exit code -9: the command was stopped; "
 SEEMS = "exit code 1: this looks like a limit of the sandbox; "
-MEMORY = "one command may use 192 MiB of memory: work on less at a time"
+MEMORY = "one command may use 192 MiB of memory: process less data at a time"
 
 
 @pytest.mark.parametrize(
@@ -64,23 +64,23 @@ MEMORY = "one command may use 192 MiB of memory: work on less at a time"
         ),
         (
             "for i in $(seq 30); do head -c 15M /dev/zero > $i; sync $i; done; sleep 9",
-            STOPPED + "one command may write 64 MiB to the disk: write less, or delete what is not needed",
+            STOPPED + "one command may write 64 MiB to the disk: write less, or delete files that are not needed",
         ),
         (
             'exec python3 -c \'open("x", "wb").write(b"x" * (20 << 20))\'',
-            SEEMS + "one file may have 16 MiB: write several files, or less",
+            SEEMS + "the size of one file is limited to 16 MiB: write less, or write several files",
         ),
         (
             "head -c 20M /dev/zero > x",
-            SEEMS.replace("1", "153") + "one file may have 16 MiB: write several files, or less",
+            SEEMS.replace("1", "153") + "the size of one file is limited to 16 MiB: write less, or write several files",
         ),
         (
             "head -c 10M /dev/zero > /tmp/x",
-            SEEMS + "/tmp can hold 8 MiB, and the disk is limited: write less, or elsewhere",
+            SEEMS + "/tmp can hold 8 MiB, and the disk is limited: write less, or write elsewhere",
         ),
         (
             "head -c 10M /dev/zero > /dev/shm/x",
-            SEEMS + "/tmp can hold 8 MiB, and the disk is limited: write less, or elsewhere",
+            SEEMS + "/tmp can hold 8 MiB, and the disk is limited: write less, or write elsewhere",
         ),
         (
             "python3 -c 'x = [open(\"/dev/null\") for _ in range(200)]'",

@@ -636,5 +636,5 @@ async def test_the_files_at_the_end_of_a_turn_are_put_into_a_new_folder(place: P
         found = snapshots.extract("r1", after=turn, folder=folder)
         assert ((folder / "a.txt").read_text(), found is None) == (content, content == "now")
     assert (place / "a.txt").read_text() == "now"
-    with pytest.raises(RefusedError, match="is there already"):
+    with pytest.raises(RefusedError, match="already exists"):
         snapshots.extract("r1", after=1, folder=place)

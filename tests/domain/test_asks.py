@@ -65,7 +65,7 @@ def test_an_answer_without_a_call_means_the_only_ask() -> None:
     two = told(BEGAN, wants((call("a"), asks()), (call("b"), asks())))
     assert asked(evolve(two, yes())) == ["a", "b"]
     assert notices(evolve(two, yes())) == [
-        ("node.ignored", {"signal": "approve", "why": "2 calls wait for approval; name one: a, b"})
+        ("node.ignored", {"signal": "approve", "why": "2 calls are waiting for approval; name one: a, b"})
     ]
 
 
@@ -73,7 +73,9 @@ def test_an_approval_of_other_arguments_is_refused() -> None:
     state = told(BEGAN, wants((call("a"), asks("d1"))))
     refused = evolve(state, yes("a", digest="d0"))
     assert asked(refused) == ["a"]
-    assert notices(refused)[0][1]["why"] == "the digest d0 is not that of call 'a' (d1): it was changed since"
+    assert (
+        notices(refused)[0][1]["why"] == "the digest d0 is not that of call 'a' (d1): the call has changed since then"
+    )
     assert running(evolve(state, yes("a", digest="d1"))) == ["a"]
 
 

@@ -136,7 +136,7 @@ def test_an_answer_that_is_alone_needs_no_judge() -> None:
 def test_a_tree_of_which_every_branch_failed_has_no_answer() -> None:
     why = "LLMUnavailableError: no answer"
     error = Told(tree(2)).came(FAILED, FAILED).error
-    assert error == f"no member came to an answer: branch-1: {why}; branch-2: {why}"
+    assert error == f"no member produced an answer: branch-1: {why}; branch-2: {why}"
 
 
 def test_a_later_level_that_fails_leaves_the_answer_before() -> None:
@@ -169,7 +169,7 @@ def test_a_spent_budget_ends_a_tree_with_what_it_has() -> None:
     assert "the answers could not be scored: BudgetExceededError" in told.error
     assert read_log(told.messages).ended_by_budget
     later = Told(tree(2, 2)).came("one", "two").came(scores(0.1, 0.2)).came(SPENT, SPENT)
-    assert "no member came to an answer" in later.error
+    assert "no member produced an answer" in later.error
     assert so_far(read_log(later.messages)).endswith("## branch-2\n\ntwo")
 
 
@@ -248,11 +248,11 @@ class TestTheAgent:
     @pytest.mark.parametrize(
         ("crew", "asked", "depth", "field", "says"),
         [
-            (tree(), {}, 3, "pattern", "3 levels of them are allowed"),
-            (tree(), {"budget": Budget(depth=0)}, 0, "pattern", "0 levels of them are allowed"),
+            (tree(), {}, 3, "pattern", "at most 3 levels are allowed"),
+            (tree(), {"budget": Budget(depth=0)}, 0, "pattern", "at most 0 levels are allowed"),
             (tree(5, 4), {}, 0, "branches", "with 5 branches and 4 rounds starts up to 24 sub-agents"),
             (tree(), {"budget": Budget(children=3)}, 0, "branches", "up to 4 sub-agents"),
-            (tree(3, 2), {"max_turns": 4}, 0, "max_turns", "takes 5 turns itself"),
+            (tree(3, 2), {"max_turns": 4}, 0, "max_turns", "must be at least 5, not 4"),
         ],
     )
     def test_a_tree_that_cannot_grow_is_refused(
@@ -264,15 +264,15 @@ class TestTheAgent:
 
     def test_one_that_just_fits_is_let_through(self) -> None:
         refuse_without_room(tree(), RunRequest(task="t", max_turns=3), TreeLimits(), depth=2)
-        with pytest.raises(BadRequest, match="takes 3 turns itself"):
+        with pytest.raises(BadRequest, match="must be at least 3, not 2"):
             refuse_without_room(tree(), RunRequest(task="t", max_turns=2), TreeLimits(), depth=2)
 
     def test_its_numbers_have_limits(self) -> None:
         with pytest.raises(BadRequest, match="at most 5 rounds, not 6"):
             branches_of("a", branches=2, rounds=6, tools=())
         for wrong in (1, 11, True, "3", 2.0):
-            with pytest.raises(BadRequest, match="branches are a number from 2 to 10"):
+            with pytest.raises(BadRequest, match="branches must be a number from 2 to 10"):
                 checked_branches(wrong, "metadata.loom")
         assert read_options({"loom": {"pattern": "tree", "branches": 10}}).branches == 10
-        with pytest.raises(BadRequest, match="branches are a number from 2 to 10, not 11"):
+        with pytest.raises(BadRequest, match="branches must be a number from 2 to 10, not 11"):
             read_options({"loom": {"branches": 11}})

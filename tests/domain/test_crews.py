@@ -205,7 +205,7 @@ class TestRecovery:
 
     def test_a_crew_of_which_nobody_came_to_an_answer_has_none(self) -> None:
         told = Told(crew("parallel", Member(name="a", retries=0), Member(name="b", retries=0))).came(FAILED, FAILED)
-        assert told.error.startswith("no member came to an answer: a: LLM")
+        assert told.error.startswith("no member produced an answer: a: LLM")
 
     def test_who_was_stopped_on_purpose_is_not_tried_again(self) -> None:
         assert "the member 'a' failed once" in Told(crew("sequential", "a")).came(("aborted", "by ann")).error
@@ -256,8 +256,8 @@ def test_every_crew_ends_whoever_fails(fates: list[bool], mode: str) -> None:
         (crew("parallel"), "has no members"),
         (crew("parallel", "a", "a"), "two members are called 'a'"),
         (crew("parallel", Member(name="a", substitute="a"), "b"), "must be another member (b), not 'a'"),
-        (crew("routed", "a"), "the router has nothing to go by"),
-        (crew("routed", "a", router=Router(rules=(Route(match="(", member="a"),))), "is no regular expression"),
+        (crew("routed", "a"), "the router has no criteria"),
+        (crew("routed", "a", router=Router(rules=(Route(match="(", member="a"),))), "is not a regular expression"),
         (crew("routed", "a", router=Router(rules=(Route(match="x", member="z"),))), "must name a member (a), not 'z'"),
         (crew("routed", "a", router=Router(by="model", fallback="z")), "router.fallback must be a member"),
         (crew("parallel", "a", permissions={"bash": "perhaps"}), "permissions: "),

@@ -92,9 +92,12 @@ def test_the_default_agent_is_always_there_to_extend() -> None:
 @pytest.mark.parametrize(
     ("agents", "says"),
     [
-        ([agent("a", "clark"), CLERK], r"agent 'a' \(agents/a.yaml\) extends 'clark', .*did you mean 'clerk'"),
+        (
+            [agent("a", "clark"), CLERK],
+            r"agent 'a' \(agents/a.yaml\) extends the unknown agent 'clark': .*did you mean 'clerk'",
+        ),
         ([agent("a", "zzz")], "the agents are a, default"),
-        ([agent("a", "a")], "extends itself: a → a; take out one `extends`"),
+        ([agent("a", "a")], "extends itself: a → a; remove one `extends`"),
         ([agent("a", "b"), agent("b", "c"), agent("c", "b")], "extends itself: a → b → c → b"),
     ],
 )

@@ -138,7 +138,8 @@ def test_a_run_that_was_ended_by_its_agent_can_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turn", "says_why"), [(3, "no turn 3: it has 1 to 2, and 0 for before them"), (2, "turn 2 is not over.*turn 1$")]
+    ("turn", "says_why"),
+    [(3, "no turn 3: it has turns 1 to 2, and turn 0 means before"), (2, "turn 2 is not over.*turn 1$")],
 )
 def test_a_fork_needs_a_turn_that_is_there_and_over(turn: int, says_why: str) -> None:
     story = Recorded().turn(wants((call("c1"), READS)))

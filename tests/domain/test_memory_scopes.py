@@ -70,7 +70,7 @@ def test_the_nearest_scope_is_read_first() -> None:
 def test_inherited_memory_is_read_only() -> None:
     with pytest.raises(ReadOnlyScopeError, match="INHERITED memory is read-only"):
         next_version(write(INHERITED, CHILD), None)
-    with pytest.raises(PermissionError, match="'plan' belongs to sibling, of another branch"):
+    with pytest.raises(PermissionError, match="'plan' belongs to sibling, which is on another branch"):
         next_version(write(SHARED, CHILD), entry(SHARED, SIBLING))
 
 

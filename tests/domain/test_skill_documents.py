@@ -73,7 +73,7 @@ def test_every_field_of_the_format_is_read() -> None:
     ("given", "name", "says"),
     [
         ({}, "pdf", "there is no name: it is called pdf"),
-        ({"name": "other"}, "other", "'other' is not that of its folder, 'pdf'"),
+        ({"name": "other"}, "other", "'other' differs from its folder's name, 'pdf'"),
         ({"name": "PDF Tools"}, "pdf-tools", "'PDF Tools' is not 1 to 64 of a-z"),
         ({"name": "a--b"}, "a-b", "it is called a-b"),
         ({"name": "-a-"}, "a", "it is called a"),
@@ -88,7 +88,7 @@ def test_a_name_is_made_usable_and_warned_of(given: dict[str, str], name: str, s
 
 
 def test_a_name_of_which_nothing_is_left_is_broken() -> None:
-    with pytest.raises(BrokenSkill, match="no letter"):
+    with pytest.raises(BrokenSkill, match="neither a letter"):
         read({"name": "你好", "description": "About."})
 
 
@@ -108,9 +108,9 @@ def test_whatever_a_name_is_the_skill_has_a_safe_one_or_none(name: str) -> None:
 @pytest.mark.parametrize(
     ("front", "given", "says"),
     [
-        ({"description": "x" * 1025}, {}, "`description` has 1025 characters; 1024 are the most"),
+        ({"description": "x" * 1025}, {}, "`description` has 1025 characters; the maximum is 1024"),
         ({"compatibility": "x" * 501}, {}, "`compatibility` has 501 characters"),
-        ({"metadata": {"a": {"b": "c"}}}, {}, "`metadata` is not a mapping of texts"),
+        ({"metadata": {"a": {"b": "c"}}}, {}, "`metadata` is not a mapping of strings"),
         ({"model": "opus", "color": "red"}, {}, "unknown fields color, model"),
         ({}, {"body": ""}, "no instructions"),
         ({}, {"body": "word " * 5000}, "have about 6250 tokens"),

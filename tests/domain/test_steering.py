@@ -160,7 +160,7 @@ def test_pausing_twice_and_resuming_a_running_run_change_nothing_but_leave_a_not
     twice = evolve(paused, PAUSE)
     assert (twice.hold, twice.notices.pending[-1].parameters) == (
         paused.hold,
-        {"signal": "pause", "why": "the run is paused already"},
+        {"signal": "pause", "why": "the run is already paused"},
     )
     assert evolve(told(), RESUME).notices.pending[-1].parameters == {"signal": "resume", "why": "the run is not paused"}
 

@@ -44,7 +44,7 @@ def test_an_ask_shows_what_is_asked_and_every_way_to_answer() -> None:
         "Risk: may change something for good, not safe to repeat",
         "Why: the rule bash says ask · denied if unanswered until 2026-01-09T03:04:05+00:00",
         '```json\n{"command":"ls"}\n```',
-        'Send the signal `approve` with `{"call_id": "a", "digest": "d1"}`, or `deny` with'
+        'Send the `approve` signal with `{"call_id": "a", "digest": "d1"}`, or `deny` with'
         ' `{"call_id": "a", "reason": "…"}`; or run `loom approve run-1 a`.',
     ]
 
@@ -53,7 +53,7 @@ def test_a_question_shows_how_to_answer_it() -> None:
     asks_blue = call("q", "ask_user", question="*Red* or blue?")
     assert markdown(told(BEGAN, wants((asks_blue, READS)))).split("\n\n")[2:] == [
         r"waiting on answer: \*Red\* or blue?",
-        'To answer: the signal `send_message` with `{"text": "…"}`, or `loom send run-1 "your answer"`.',
+        'To answer, send the `send_message` signal with `{"text": "…"}`, or run `loom send run-1 "your answer"`.',
     ]
 
 
@@ -75,7 +75,9 @@ def test_a_sub_agents_question_shows_how_to_answer_it() -> None:
 
 def test_a_paused_run_says_how_to_go_on() -> None:
     paused = evolve(told(BEGAN), PauseRequested(at=AT))
-    assert markdown(paused).endswith("waiting on resume\n\nTo go on: the signal `resume`, or `loom resume run-1`.")
+    assert markdown(paused).endswith(
+        "waiting on resume\n\nTo continue, send the `resume` signal, or run `loom resume run-1`."
+    )
 
 
 def test_a_run_that_has_ended_says_why_and_asks_nothing() -> None:

@@ -189,7 +189,7 @@ def test_a_codec_stays_and_only_the_payload_converter_is_loom_s() -> None:
 
 
 def test_a_payload_converter_of_another_kind_is_refused() -> None:
-    with pytest.raises(errors.BadRequest, match=r"payload converter, Foreign, cannot carry Loom's values"):
+    with pytest.raises(errors.BadRequest, match=r"payload converter, Foreign, does not support Loom's values"):
         converter_for(DataConverter(payload_converter_class=Foreign))
 
 

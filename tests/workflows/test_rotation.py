@@ -86,7 +86,7 @@ async def test_a_pause_survives_a_rotation(working: Working) -> None:
     await _talk_until_rotated(loom, run_id, executions=2)
 
     assert (await loom.client.status(run_id))["status"] == "paused"
-    with pytest.raises(RefusedError, match="paused already"):
+    with pytest.raises(RefusedError, match="already paused"):
         await loom.client.pause(run_id)
     assert len(model.requests) == 1
     await loom.client.resume(run_id)

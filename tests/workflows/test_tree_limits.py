@@ -100,7 +100,7 @@ async def test_a_sub_agent_branches_where_there_is_room_below_it(working: Workin
 
     shallow, model = await working(by_task(replies), app=app_of(tmp_path), max_depth=1)
     assert (await shallow.run("ROOT")).output == "over"
-    assert "the pattern tree needs sub-agents" in str(model.requests[-1].messages[-1]["content"])
+    assert "the `tree` pattern needs sub-agents" in str(model.requests[-1].messages[-1]["content"])
 
 
 async def test_a_sub_agent_gives_its_branches_no_more_tools_than_it_has(working: Working, tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ async def test_a_sub_agent_gives_its_branches_no_more_tools_than_it_has(working:
 @pytest.mark.parametrize(
     ("request_", "field", "says"),
     [
-        ({"metadata": tree(branches=1)}, "metadata.loom", "branches are a number from 2 to 10, not 1"),
-        ({"metadata": tree(branches="3")}, "metadata.loom", "branches are a number from 2 to 10, not '3'"),
-        ({"metadata": tree(rounds=6)}, "rounds", "the pattern tree has at most 5 rounds, not 6"),
+        ({"metadata": tree(branches=1)}, "metadata.loom", "branches must be a number from 2 to 10, not 1"),
+        ({"metadata": tree(branches="3")}, "metadata.loom", "branches must be a number from 2 to 10, not '3'"),
+        ({"metadata": tree(rounds=6)}, "rounds", "the `tree` pattern has at most 5 rounds, not 6"),
         ({"metadata": {"loom": {"pattern": "trees"}}}, "metadata.loom", "one of react, reflect, tree, not 'trees'"),
         ({"metadata": tree(branches=10, rounds=2)}, "branches", "starts up to 22 sub-agents"),
         ({"metadata": tree(), "max_turns": 2}, "max_turns", "takes 3 turns itself"),

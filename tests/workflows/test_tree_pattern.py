@@ -120,7 +120,7 @@ async def test_a_tree_of_which_every_branch_fails_has_failed(working: Working) -
     error = error_of(await loom.run(metadata=tree(branches=2)))
 
     assert error.type == "CrewFailedError"
-    assert "no member came to an answer: branch-1: LLMConfigurationError" in error.message
+    assert "no member produced an answer: branch-1: LLMConfigurationError" in error.message
     assert len(model.requests) == 2
 
 

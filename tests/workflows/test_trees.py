@@ -82,7 +82,7 @@ async def test_asks_of_several_children_are_told_apart_and_an_answer_is_bound_to
     with pytest.raises(RefusedError, match="digest"):
         await loom.client.approve(run_id, left["call_id"], digest=right["digest"])
     await loom.client.approve(run_id, left["call_id"], digest=left["digest"])
-    with pytest.raises(RefusedError, match="does not wait"):
+    with pytest.raises(RefusedError, match="is not waiting"):
         await loom.client.approve(run_id, left["call_id"])
     await loom.client.deny(run_id, right["call_id"], reason="no")
 

@@ -1,4 +1,5 @@
 """Extract the text of PDF and HTML documents for knowledge bases.
 
-`readers` starts a limited process for each document; `pdf_child` is the program that runs in it.
+`readers` reads each document in a separate process with limited resources. `pdf_child` is the program that reads a PDF
+in such a process.
 """

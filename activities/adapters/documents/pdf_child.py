@@ -1,7 +1,7 @@
 """Extract the text of one PDF: read the file from standard input and write the text to standard output.
 
-`readers` starts this program by its path for each PDF. The program imports nothing from Loom. A form feed separates
-pages.
+`readers` runs this file as a separate program for each PDF. The program imports nothing from Loom. In the output, a
+form feed separates the pages.
 """
 
 import io
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _limit(what: int, most: int) -> None:
-    # Some systems lack some of these limits. A lower limit that is already set is kept.
+    # Some systems don't support all of these limits. If a lower limit is already set, it is kept.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 

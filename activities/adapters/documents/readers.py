@@ -21,7 +21,7 @@ _REASONS: Final = {ENCRYPTED: "needs a password"}
 
 
 class SeparateDocumentReader:
-    """`DocumentReader` that starts a limited Python process for each document."""
+    """A `DocumentReader` that reads each document in a separate Python process with limited resources."""
 
     def __init__(self) -> None:
         self._html = SeparateHtmlReader()

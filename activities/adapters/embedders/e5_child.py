@@ -1,7 +1,7 @@
 """Compute vectors: read texts as lines of JSON and write their vectors as lines of JSON.
 
-`offline` starts this program by its path. The program imports nothing from Loom. The embedding engine is precompiled C
-code. If it crashes on an unsupported machine, only this process ends.
+`offline` runs this file as a separate program. The program imports nothing from Loom. The embedding engine is
+precompiled C code. If it crashes on an unsupported machine, only this process ends.
 """
 
 import base64

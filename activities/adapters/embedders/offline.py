@@ -1,7 +1,7 @@
-"""Compute vectors offline with multilingual-e5-small and 4-bit weights, in a separate process.
+"""Compute vectors offline, in a separate process, with the 4-bit version of the multilingual-e5-small model.
 
-Each worker has one such process. The process starts when it is first used and restarts if it dies. It runs at the
-lowest priority and embeds one batch at a time, which takes up to a second. Questions are embedded before other texts.
+Each worker has one such process. The process starts when it is first used and restarts if it dies. It runs at a low
+priority and embeds one batch at a time. A batch takes up to a second. Questions are embedded before other texts.
 Sentences with the same meaning have similar vectors in English, Chinese and about ninety other languages.
 """
 
@@ -44,7 +44,7 @@ def is_installed() -> bool:
 
 
 class OfflineEmbedder:
-    """`Embedder` that runs entirely on this machine."""
+    """An `Embedder` that runs entirely on this machine."""
 
     def __init__(self, *, threads: int = 1) -> None:
         """Configure the embedder without starting its process. More `threads` increase the speed only if the processor
@@ -53,7 +53,7 @@ class OfflineEmbedder:
         self._threads = threads
         self._turn = asyncio.Lock()
         self._texts = asyncio.Lock()
-        """Lock that is held while texts are embedded, so that a question waits for at most one batch."""
+        """This lock is held while texts are embedded, so that a question waits for at most one batch."""
         self._work: asyncio.Task[list[list[float]]] | None = None
         self._process: Process | None = None
 
@@ -126,7 +126,7 @@ class OfflineEmbedder:
             self._process = await _started(self._threads)
             found = await _line(self._process)
             if found.get("dimension") != DIMENSION:
-                raise ValueError(f"the model has {found.get('dimension')} dimensions and not {DIMENSION}")
+                raise ValueError(f"the model has {found.get('dimension')} dimensions, but {DIMENSION} are expected")
         return self._process
 
 
@@ -179,13 +179,13 @@ def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _readable(text: str) -> str:
-    """Remove characters that the C code can't read: NUL, which would end the string, and unpaired surrogates."""
+    """Truncate the text, and replace NUL and unpaired surrogates, because the C code can't read them."""
     return text[:LONGEST].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 def _ended(error: Exception) -> str:
     why = f"no response within {SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
-    return f"the process of the offline embedder ended ({why}): it is restarted at the next use"
+    return f"the offline embedder's process ended ({why}): the next call restarts it"
 
 
 async def _end(process: Process) -> None:

@@ -22,7 +22,7 @@ KNOWN: Final = {
     "bge-m3": 1024,
     "all-minilm": 384,
 }
-"""Dimensions of known models."""
+"""Maps each known model to its dimension."""
 BATCH: Final = 64
 LONGEST: Final = 20_000
 """Maximum number of characters per text. Longer texts are truncated, because servers reject text that is too long for
@@ -34,7 +34,7 @@ _TIMEOUT: Final = 60.0
 
 
 class OpenAIEmbedder:
-    """`Embedder` for one account or server. It reuses its connections."""
+    """An `Embedder` for one account or server. It reuses its connections."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class OpenAIEmbedder:
         prefixes: tuple[str, str] = ("", ""),
         timeout: float = _TIMEOUT,
     ) -> None:
-        """`prefixes` are the strings to prepend to each question and to each text. Some models, such as E5, require
-        them.
+        """`prefixes` contains two strings. The first is prepended to each question, and the second to each text. Some
+        models, such as E5, require prefixes.
 
-        Raises LLMConfigurationError if the model isn't in KNOWN and no `dimension` is given.
+        Raises LLMConfigurationError if the model isn't in KNOWN and the caller passes no `dimension`.
         """
         size = dimension or KNOWN.get(model.partition(":")[0])
         if size is None:
@@ -126,7 +126,7 @@ class OpenAIEmbedder:
 
     def _told(self, why: str) -> str:
         # Omit the server's message, because it may contain the input and the API key.
-        return f"{shown(self._url)} returned no vectors of {self._model} ({why})"
+        return f"{shown(self._url)} returned no vectors for the model {self._model} ({why})"
 
 
 def _sendable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Select the embedder that is named in a setting.
+"""Select the embedder that a setting names.
 
 auto                            the offline embedder if it is installed, otherwise none
 offline                         the offline embedder
@@ -20,7 +20,9 @@ _OPENAI: Final = re.compile(r"openai:(?P<model>[^@\s]+)(?:@(?P<dimension>\d{1,5}
 def chosen_embedder(
     setting: str, *, api_key: str = "", base_url: str | None = None
 ) -> OfflineEmbedder | OpenAIEmbedder | None:
-    """Return the embedder for the setting, which the caller must close. Raises BadRequest if the setting is unknown."""
+    """Return the embedder that the setting names. The caller must close the embedder. Raises BadRequest if the setting
+    is unknown.
+    """
     match setting:
         case "off":
             return None

@@ -4,8 +4,8 @@
       ▲            │             │
       └─── pause ◀─┴── it ended, hung, or did not respond
 
-A single task owns the session until the session is closed, because the library requires each cancel scope to be exited
-by the task that entered it. Calls run in separate tasks, so a failing server affects only its own calls.
+A single task owns the session until the session is closed, because in the library, only the task that entered a cancel
+scope may exit it. Calls run in separate tasks, so a failing server affects only its own calls.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ from loom.domain.tools.mcp_servers import ListedTool, McpServer, visible
 _log = structlog.get_logger("loom.mcp")
 
 KEY: Final = "loom.dev/idempotency-key"
-"""The key in a request's `_meta` that holds the idempotency key."""
+"""The name of the `_meta` field that contains a request's idempotency key."""
 
 _PAGES: Final = 50
 """Maximum number of pages in a list of tools. The limit is needed because a faulty server may never end its list."""
 
 OnListed = Callable[[Sequence[ListedTool], Sequence[str]], None]
-"""A callback that receives the tools that the server lists and one message for each malformed tool."""
+"""A callback that receives the listed tools, and one message for each malformed tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +53,17 @@ class ConnectionTimeouts:
     """Seconds before the first reconnection attempt. The delay is doubled after each failure."""
     longest_pause: float = 30.0
     steady: float = 10.0
-    """Minimum duration in seconds of a successful session. When such a session ends, the reconnection delay is reset.
-    """
+    """If a session lasts longer than this number of seconds, the reconnection delay is reset when the session ends."""
     probe: float = 10.0
-    """Timeout in seconds of the health check that follows a call that has timed out."""
+    """Timeout in seconds for the health check after a call has timed out."""
     idle: float | None = None
-    """Seconds without a call after which the connection is closed. The default is 5 minutes for HTTP and 30 minutes for
-    a program.
+    """If there is no call for this number of seconds, the connection is closed. The default is 5 minutes for HTTP and
+    30 minutes for a program.
     """
 
 
 class ServerConnection:
-    """The connection to one server, which may be available or unavailable."""
+    """The connection to one server. The server may be unavailable."""
 
     def __init__(
         self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: ConnectionTimeouts
@@ -86,7 +85,9 @@ class ServerConnection:
         self._used = 0.0
 
     def trouble(self) -> str | None:
-        """Return None if the server can be called. Otherwise, return the reason and what Loom does about it."""
+        """Return None if the server can be called. Otherwise, return why it can't be called and what Loom is doing
+        about that.
+        """
         if self._trouble is None:
             return None
         return f"the MCP server {self._server.name} is unavailable: {self._trouble}"
@@ -212,7 +213,9 @@ class ServerConnection:
         raise ConnectionError("it has ended")
 
     async def _subscribe(self, client: Client) -> None:
-        """Subscribe to changes if the server supports it. Older servers notify `_hear` without a subscription."""
+        """Subscribe to changes if the server supports subscriptions. Older servers notify `_hear` without a
+        subscription.
+        """
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
             return

@@ -1,4 +1,4 @@
-"""Format the errors of MCP servers as a readable line that doesn't contain secrets from the server's configuration."""
+"""Format an MCP server's error as one readable line, without the secrets from the server's configuration."""
 
 from collections.abc import Mapping
 from typing import Final

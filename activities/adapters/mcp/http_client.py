@@ -1,4 +1,4 @@
-"""Create the HTTP client for one MCP server, with its headers and with limits on the data that the server sends."""
+"""Create the HTTP client for one MCP server. It sends the configured headers and limits the size of responses."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
@@ -11,7 +11,7 @@ BODY_LIMIT: Final = 8 * 1024 * 1024
 """Maximum size of one message in bytes."""
 
 _QUIET: Final = 300.0
-"""Maximum number of seconds without data on a stream."""
+"""Maximum number of seconds that a stream may stay silent."""
 
 
 def http_client(

@@ -1,6 +1,6 @@
 """Run an MCP server's program and ensure that none of its processes outlives the worker or the program.
 
-This module is a standalone program, `python -I -S process_guard.py WORKER_PID COMMAND…`, that needs only the standard
+This module is a standalone program: `python -I -S process_guard.py WORKER_PID COMMAND…`. It needs only the standard
 library. Linux sends the guard a signal when the worker dies for any reason. Linux also makes the guard the parent of
 all processes that the server leaves behind, including detached processes. The guard kills all of these processes before
 it exits.
@@ -51,7 +51,7 @@ def main(worker: int, command: Sequence[str]) -> int:
 
 
 def _watch(server: int) -> int:
-    """Wait for the server to end and return its exit code. After a stop request, wait at most for the grace period."""
+    """Wait for the server to end and return its exit code. After a stop request, wait no longer than `GRACE`."""
     while True:
         number = signal.sigwaitinfo(_WATCHED).si_signo
         if number != signal.SIGCHLD:
@@ -67,7 +67,7 @@ def _watch(server: int) -> int:
 
 
 def _reaped(server: int) -> int | None:
-    """Reap all ended children. Return the server's exit code if it is among them."""
+    """Reap all children that have ended. If the server is among them, return its exit code."""
     found: int | None = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

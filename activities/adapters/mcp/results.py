@@ -31,8 +31,8 @@ from loom.domain.core.tool_calls import Effect
 from loom.domain.tools.mcp_servers import Hints, ListedTool
 
 TEXT_LIMIT: Final = 100_000
-"""Maximum number of characters in one result, which is about 25,000 tokens. If a result is long, the pipeline shows
-only part of it to the model and stores the full text.
+"""Maximum number of characters in one result. They amount to about 25,000 tokens. If a result is long, the pipeline
+shows only part of it to the model and stores the full text.
 """
 PARTS_LIMIT: Final = 1_000_000
 """Maximum total number of base64 characters in the images and files of one result. The limit is needed because the
@@ -138,14 +138,14 @@ def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
         )
     if code == CONNECTION_CLOSED:
         return ToolExecutionError(
-            f"the connection to the MCP server {server} was lost during the call of {call.tool}: {repeatable(call)}"
+            f"the connection to the MCP server {server} was lost during the call to {call.tool}: {repeatable(call)}"
         )
     if forgotten(code, message):
         return ToolExecutionError(
             f"the MCP server {server} was restarted and did not run {call.tool}: call it again in a moment"
         )
     outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
-    return ToolExecutionError(f"the MCP server {server} rejected the call of {call.tool}: {message[:2000]}{outcome}")
+    return ToolExecutionError(f"the MCP server {server} rejected the call to {call.tool}: {message[:2000]}{outcome}")
 
 
 def repeatable(call: McpCall) -> str:

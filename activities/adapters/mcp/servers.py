@@ -1,5 +1,5 @@
-"""Manage all MCP servers of a worker. The servers connect in parallel when the worker starts and share one live set of
-tools.
+"""Manage all of a worker's MCP servers. When the worker starts, it connects to all servers in parallel. One mapping
+contains the current tools of all servers.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _HANGING_UP: Final = 8.0
 
 
 class LiveTools(Mapping[str, Tool]):
-    """The current tools of all servers by name, sorted."""
+    """The current tools of all servers, sorted by name."""
 
     def __init__(self) -> None:
         self._by_server: dict[str, Mapping[str, Tool]] = {}
@@ -41,7 +41,7 @@ class LiveTools(Mapping[str, Tool]):
         self._all = dict(sorted(item for box in self._by_server.values() for item in box.items()))
 
     def __getitem__(self, name: str) -> Tool:
-        """Return the tool of that name."""
+        """Return the tool with this name."""
         return self._all[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -65,7 +65,7 @@ class McpServers:
         first_wait: float = FIRST_WAIT,
         patience: "ConnectionTimeouts | None" = None,
     ) -> None:
-        """`environment` is the worker's environment. Without a `home`, tools aren't cached for the next start."""
+        """`environment` is the worker's environment. If there is no `home`, tools aren't cached for the next start."""
         names = [server.name for server in servers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
@@ -81,14 +81,14 @@ class McpServers:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """The tools by their `mcp__server__tool` names, sorted. The mapping changes as servers connect and change their
-        tools.
+        """The tools, sorted by their `mcp__server__tool` names. The mapping changes whenever a server connects or
+        changes its tools.
         """
         return self._box
 
     async def __aenter__(self) -> Self:
-        """Connect to all servers. Return when each server has either connected or failed to connect once, and after
-        FIRST_WAIT seconds at the latest.
+        """Connect to all servers. Return as soon as each server has connected or has failed to connect once. Return
+        after FIRST_WAIT seconds at the latest.
         """
         if not self._servers:
             return self
@@ -123,7 +123,9 @@ class McpServers:
             task.cancel()
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """Return a report for `doctor` with each server's tools, problems and unusable tools."""
+        """Return a report for `doctor`. For each server, it contains the number of tools, the rejected tools and any
+        problem.
+        """
         return {
             name: {
                 "ok": (trouble := link.trouble()) is None,

@@ -25,7 +25,7 @@ _FLOOD_PAUSE: Final = 0.005
 
 @dataclass(slots=True)
 class StderrTail:
-    """The last line that a server wrote, and the number of lines that it has written so far."""
+    """A server's last line of output, and the number of lines that it has written so far."""
 
     server: str
     scrub: Callable[[str], str]

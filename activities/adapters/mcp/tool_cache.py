@@ -1,5 +1,5 @@
-"""Cache the last known tools of each MCP server in files in Loom's home directory. The cached tools stay listed while
-the server is unavailable.
+"""Cache the last known tools of each MCP server. The cache consists of files in Loom's home directory. The cached tools
+stay listed while the server is unavailable.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Open the transport to one MCP server, either a process or an HTTP client, and sanitize its messages for the library.
+"""Open the transport to one MCP server and sanitize its messages. The transport is either a process or an HTTP client.
 
 The library rejects a whole list of tools if one of them is malformed, so malformed tools are removed from the list
 first. Output schemas are also removed, because the library would validate results against these schemas, and a regular
@@ -26,7 +26,8 @@ from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.tools.mcp_servers import McpServer, expand
 
 JUNK_LIMIT: Final = 100
-"""Number of invalid lines after which a session ends. Some programs print a short greeting first."""
+"""Maximum number of invalid lines in a session. Some are allowed, because some programs print a short greeting first.
+"""
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
@@ -72,8 +73,8 @@ async def _process(server: McpServer, environment: Mapping[str, str], transport:
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a program. Only a few of the worker's variables are passed on by default. All other
-    variables must be configured by name.
+    """Return the environment for a program. By default, the program receives only a few of the worker's variables. All
+    other variables must be configured by name.
     """
     kept = {name: environment[name] for name in ("PATH", "HOME", "LANG") if name in environment}
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}
@@ -157,7 +158,7 @@ class _SanitizedStream:
 
 
 def _tool(entry: Any) -> dict[str, Any]:
-    """Return the fields of a listed tool that Loom uses. Raises ValueError if the tool is malformed."""
+    """Reduce a listed tool to the fields that Loom uses. Raises ValueError if the tool is malformed."""
     name = entry.get("name") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not name:
         raise ValueError("a tool without a name")

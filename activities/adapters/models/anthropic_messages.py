@@ -1,5 +1,5 @@
-"""Convert a conversation to Anthropic messages. User and assistant messages alternate strictly, tool results come first
-in a user message, and cache breakpoints are set.
+"""Convert a conversation to Anthropic messages. User and assistant messages alternate strictly. In a user message, tool
+results come first. The conversion also sets cache breakpoints.
 """
 
 import re
@@ -35,7 +35,7 @@ def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
 
 def wire_messages(call: ModelCall) -> list[Wire]:
     """Return the messages, starting with a user message. Adjacent messages of the same role are merged. All content is
-    cached except content that is added late.
+    cached except for messages that are marked as late.
     """
     wire: list[Wire] = []
     for message in call.messages:
@@ -44,7 +44,7 @@ def wire_messages(call: ModelCall) -> list[Wire]:
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
-    # Add content that changes with every call after the breakpoints. If it were part of the cached prefix, the prefix
+    # Content that changes with every call comes after the breakpoints. If it were part of the cached prefix, the prefix
     # would never match again.
     for message in filter(_is_late, call.messages):
         _add(wire, message, call.model)
@@ -127,5 +127,5 @@ def _text(text: str) -> Wire:
 
 
 def _safe_id(call_id: str) -> str:
-    # Ids from another provider may contain characters that this one rejects.
+    # Ids from another provider may contain characters that this provider rejects.
     return _NOT_IN_ID.sub("_", call_id) or "call"

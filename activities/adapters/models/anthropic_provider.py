@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 OFFICIAL_URL: Final = "https://api.anthropic.com"
 
 _WITH_TEMPERATURE: Final = {"anthropic-version": "2023-06-01"}
-"""Headers for requests that set a temperature. The SDK's own types no longer include temperature, and even its default
-value causes an error.
+"""Headers that select an older API version for requests with a temperature. The SDK's default API version accepts no
+temperature, not even the default one.
 """
 
 _CUT: Final = ("max_tokens", "model_context_window_exceeded")
@@ -129,7 +129,7 @@ class AnthropicProvider:
         )
 
     def _translated(self, error: Exception, model: str) -> LoomError:
-        """Translate an SDK error into a Loom error. This is the only place that does this."""
+        """Translate an SDK error into a Loom error. Only this method translates SDK errors."""
         import anthropic  # noqa: PLC0415
         import httpx2  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Convert images and files for a provider. If some providers don't accept a format, the part is replaced with a text
-description.
+"""Convert images and files for a provider. If some providers don't accept a part's format, a text description replaces
+the part.
 
-If a provider can't accept even one part, it rejects the whole conversation, and every retry fails. Such a part is
-therefore replaced with a text description.
+Otherwise, a single unsupported part would cause the provider to reject the whole conversation, and every retry would
+fail.
 """
 
 from base64 import b64decode

@@ -1,4 +1,4 @@
-"""Convert a conversation to OpenAI's chat completions."""
+"""Convert a conversation to the messages of OpenAI's Chat Completions API."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from loom.domain.core.messages import Message, Part
 Wire: TypeAlias = dict[str, Any]
 
 _SOUNDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
-"""The provider's names of the audio formats that it accepts."""
+"""Maps the media types of accepted audio formats to the provider's names for them."""
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
@@ -65,8 +65,8 @@ def _result(message: Message) -> str:
 
 
 def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
-    """Yield one message with the images and documents in a turn's results. If several results contain images or
-    documents, the message names the call for each of them.
+    """Yield one message with the images and documents from a turn's results. If they come from several results, the
+    message names the call that returned them.
     """
     seen = [(result, [part for part in _all_parts(result) if _may_follow(part)]) for result in results]
     given = [(result, parts) for result, parts in seen if parts]

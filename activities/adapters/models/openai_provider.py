@@ -148,7 +148,7 @@ class OpenAIProvider:
         return body
 
     def _adapts_to(self, error_response: str) -> bool:
-        """Whether the server rejected a field that later requests can rename or omit."""
+        """If the server rejected a field that can be renamed or omitted, adapt later requests and return True."""
         if "stream_options" in error_response and self._asks_usage:
             self._asks_usage = False
             return True
@@ -162,7 +162,7 @@ class OpenAIProvider:
         return False
 
     def _translated(self, error: Exception, model: str) -> LoomError:
-        """Translate an SDK error into a Loom error. This is the only place that does this."""
+        """Translate an SDK error into a Loom error. Only this method translates SDK errors."""
         import openai  # noqa: PLC0415
 
         match error:

@@ -1,4 +1,4 @@
-"""Calculate the prices of model calls from the price list in genai-prices, without network access."""
+"""Calculate the prices of model calls without network access. The genai-prices package contains the price list."""
 
 import asyncio
 from typing import Final, Literal, TypeAlias

@@ -14,7 +14,7 @@ DEMO: Final = "demo"
 PREFIXES: Final = ("openai", "anthropic")
 
 _NO_KEY: Final = "not-needed"
-"""The key that is sent to a self-hosted server without a configured key, because the SDKs require one."""
+"""The key for a self-hosted server if no key is configured. The SDKs always require a key."""
 
 _Made: TypeAlias = OpenAIProvider | AnthropicProvider
 

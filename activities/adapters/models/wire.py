@@ -49,7 +49,7 @@ MAX_DEPTH: Final = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """The server that a request was sent to, for error messages that tell the user what to do."""
+    """The server that received a request. Error messages use these values to tell the user what to do."""
 
     name: str
     key_name: str
@@ -155,7 +155,9 @@ def quote(text: str, server: Server) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the number of seconds to wait, from `retry-after-ms` or from `retry-after` in seconds or as a date."""
+    """Return the number of seconds to wait. `retry-after-ms` takes precedence over `retry-after`, which contains
+    seconds or a date.
+    """
     millis = _number(headers.get("retry-after-ms", ""))
     if millis is not None:
         return millis / 1000
@@ -180,7 +182,7 @@ def _number(text: str) -> float | None:
 
 
 def context_numbers(text: str) -> dict[str, int]:
-    """Return the numbers for `tokens` and `limit` in a server's message, if it contains them."""
+    """Return the `tokens` and `limit` numbers that a server's message contains."""
     if both := _OVER.search(text):
         return {"tokens": _integer(both[1]), "limit": _integer(both[2])}
     if parts := _SUM_OVER.search(text):

@@ -1,5 +1,5 @@
-"""Store outputs that are too long for a model in Postgres. Each output is stored in full, and it is compressed if this
-saves space.
+"""Store outputs in Postgres if they are too long for a model. Each output is stored in full. Outputs of more than 1,024
+bytes are compressed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _SELECT: Final = "SELECT compressed, data FROM loom_artifacts WHERE run_id = %s 
 
 
 class PostgresArtifacts:
-    """`ArtifactStore` on Loom's own database."""
+    """An `ArtifactStore` that uses Loom's own database."""
 
     def __init__(self, database: Database) -> None:
         """Use the database. The caller must close it."""
@@ -32,7 +32,7 @@ class PostgresArtifacts:
         written = text.encode("utf-8", "surrogatepass")
         if len(written) > LIMIT:
             raise ValueError(
-                f"artifact {artifact} has {len(written)} bytes, the limit is {LIMIT}: cut it before saving it"
+                f"artifact {artifact} has {len(written)} bytes, but the limit is {LIMIT}: truncate it before saving it"
             )
         compressed = len(written) > _WORTH_COMPRESSING
         data = await asyncio.to_thread(zlib.compress, written, _FAST) if compressed else written

@@ -30,8 +30,8 @@ FIRST_USE_SECONDS: Final = 60.0
 
 _CONNECT_SECONDS: Final = 2.0
 _UNDEFINED_TABLE: Final = "42P01"
-# SQLSTATE classes: connection, read-only standby, login, no such database, rolled back, permission, no such table, out
-# of resources, locked, shut down, system error, internal error.
+# SQLSTATE codes and classes, in this order: connection, read-only standby, login, no such database, rolled back,
+# permission, no such table, out of resources, locked, shut down, system error and internal error.
 _AWAY: Final = ("08", "25006", "28", "3D", "40", "42501", _UNDEFINED_TABLE, "53", "55", "57", "58", "XX")
 _AT_ONCE: Final = 1000
 
@@ -60,12 +60,12 @@ class Database:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = False
         self._refusal: Exception | None = None
-        """The error of the last connection attempt, or None if the attempt succeeded."""
+        """The error from the last connection attempt, or None if the attempt succeeded."""
 
     @asynccontextmanager
     async def connection(self, *, within: float = ANSWER_SECONDS) -> AsyncIterator[Connection]:
-        """Open a connection on which each statement commits separately. Raises StoreUnavailable if the connection
-        fails, even in the body.
+        """Open a connection. Each statement commits separately. Raises StoreUnavailable if the connection fails, even
+        during the body.
         """
         from psycopg import Error  # noqa: PLC0415
 
@@ -123,8 +123,8 @@ class Database:
             min_size=0,
             max_size=self._max_connections,
             timeout=_CONNECT_SECONDS,
-            # Keep this as short as one wait. A pool that backs off for minutes wouldn't notice that the server is
-            # available again.
+            # Keep this as short as the connection timeout. A pool that backs off for minutes wouldn't notice that the
+            # server is available again.
             reconnect_timeout=_CONNECT_SECONDS,
             check=AsyncConnectionPool.check_connection,
             kwargs={

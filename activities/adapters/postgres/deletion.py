@@ -1,4 +1,4 @@
-"""Delete a session: its memories, its notes, and its runs' data in other tables.
+"""Delete a session's memories and notes, and the data that its runs stored in other tables.
 
 Effects of a run that is still running are kept, because the run would repeat them without the ledger. Payloads are kept
 too, because histories contain references to them and runs in several sessions can share a payload.
@@ -25,8 +25,8 @@ WHERE session_id = %(session)s AND NOT EXISTS (
 )
 GROUP BY run_id ORDER BY run_id
 """
-"""Selects the session's runs, including sub-agents, and whether each run has ended. Runs that also have tasks in
-another session are excluded.
+"""Selects the session's runs, including sub-agents. For each run, a second column states whether the run has ended.
+Runs that also have tasks in another session are excluded.
 """
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 

@@ -47,7 +47,7 @@ UPDATE loom_effects SET result = %s, ended_at = now() WHERE id = %s AND attempt 
 
 
 class PostgresEffects:
-    """`EffectLedger` on Loom's own database."""
+    """An `EffectLedger` that uses Loom's own database."""
 
     def __init__(self, database: Database) -> None:
         """Use the database. The caller must close it."""
@@ -67,8 +67,8 @@ class PostgresEffects:
         return held if held > attempt else earlier
 
     async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
-        """See the port. If the attempt no longer holds the claim or a result is already stored, a warning is logged
-        instead.
+        """See the port. If the attempt no longer holds the claim, or if a result is already stored, the method only
+        logs a warning.
         """
         async with self._database.connection() as connection:
             cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))

@@ -63,14 +63,15 @@ UPDATE loom_knowledge_chunks SET model = NULL, dimension = NULL, embedding = NUL
 
 
 class PostgresKnowledge:
-    """`KnowledgeStore` on Loom's own database."""
+    """A `KnowledgeStore` that uses Loom's own database."""
 
     def __init__(
         self, database: Database, *, embedder: Embedder | None = None, question_within: float = PATIENT
     ) -> None:
         """Use the database and the embedder. The caller must close both. Without an embedder, search uses words only.
 
-        Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
+        Search also uses words only if the embedder doesn't return the question's vector within `question_within`
+        seconds.
         """
         self._database = database
         self._embedder = embedder
@@ -154,7 +155,7 @@ class PostgresKnowledge:
         return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
 
     async def rankings(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Rankings:
-        """Return the separate results of each search. The benchmark compares them."""
+        """Return the results of each search separately. The benchmark compares them."""
         await connection.execute(CALM)
         bases = [well_formed(base) for base in query.bases]
         words = await by_words(connection, bases, asked_lexemes(query.text))

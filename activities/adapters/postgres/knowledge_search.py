@@ -17,9 +17,9 @@ from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeHit
 
 DEPTH: Final = 40
-"""Number of top ranks from each search that are fused."""
+"""Number of top-ranked chunks to fuse from each search."""
 MOST_MATCHES: Final = 5_000
-"""Maximum number of chunks that words may select. A word that occurs in more chunks is used only to rank the chunks
+"""Maximum number of chunks that words may select. If a word occurs in more chunks, it is used only to rank the chunks
 that rarer words have selected.
 """
 
@@ -46,15 +46,15 @@ class Rankings:
     """The results of each search, best first."""
 
     by_words: Mapping[int, float] = field(default_factory=dict)
-    """Chunk ids, each with the share of the question's words that the chunk contains."""
+    """Maps each chunk's id to the share of the question's words that the chunk contains."""
     by_meaning: Mapping[int, float] = field(default_factory=dict)
-    """Chunk ids, each with the chunk's cosine similarity to the question."""
+    """Maps each chunk's id to the chunk's cosine similarity to the question."""
 
 
 async def by_meaning(
     connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = DEPTH
 ) -> dict[int, float]:
-    """Return chunk ids with their cosine similarity, nearest first."""
+    """Map chunk ids to cosine similarities. The nearest chunk comes first."""
     values = {
         "bases": list(bases),
         "vector": as_vector(vector),
@@ -68,7 +68,7 @@ async def by_meaning(
 async def by_words(
     connection: Connection, bases: Sequence[str], words: Sequence[str], depth: int = DEPTH
 ) -> dict[int, float]:
-    """Return chunk ids with the share of the words that each chunk contains, best first."""
+    """Map each chunk's id to the share of the words that the chunk contains. The best chunk comes first."""
     values: dict[str, Any] = {"bases": list(bases), "words": list(words), "most": MOST_MATCHES, "depth": depth}
     size = await (await connection.execute(_SIZE, values)).fetchone()
     if not words or size is None or not size[0]:
@@ -94,7 +94,7 @@ def _selecting(often: Mapping[str, int]) -> list[str]:
 
 
 def _words_sql(count: int) -> bytes:
-    """Return one SQL column per word: the number of times that the word occurs in a chunk."""
+    """Return the SQL for the search. Each word has a column, which increases with the word's frequency in a chunk."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     score = " + ".join(f"%(i{n})s * r{n} / (r{n} + share)" for n in numbers)
@@ -132,4 +132,4 @@ def _hit(row: Sequence[Any], score: float, rankings: Rankings) -> KnowledgeHit:
 CALM: Final[LiteralString] = (
     "SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)"
 )
-"""Settings that turn off JIT compilation and parallel workers, because they slow down small, fast queries."""
+"""Turns off JIT compilation and parallel workers, because both slow down small, fast queries."""

@@ -1,8 +1,8 @@
 """Store and search memories in Postgres.
 
-Each task is stored only once. `loom_memory_tasks` still contains its id after the layers have dropped its content.
-Transactions for the same session are serialized, so that tasks are numbered in order within a run and no task is stored
-after `forget`.
+Each task is stored only once. `loom_memory_tasks` keeps a task's id even after the layers have dropped the task's
+content. Transactions for the same session are serialized, so that tasks are numbered in order within a run and no task
+is stored after `forget`.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -45,7 +45,7 @@ FROM loom_memory_tasks WHERE %(session)s::text IS NULL OR session_id = %(session
 
 
 class PostgresMemory:
-    """`MemoryStore` on Loom's own database. Each session can see its own memories and global memories."""
+    """A `MemoryStore` that uses Loom's own database. Each session can see its own memories and global memories."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ class PostgresMemory:
     ) -> None:
         """Use the database and the embedder. The caller must close both. Without an embedder, search uses words only.
 
-        Search also uses words only if the embedder has no vector for a question within `question_within` seconds.
+        Search also uses words only if the embedder doesn't return the question's vector within `question_within`
+        seconds.
         """
         self._database = database
         self._embedder = embedder
@@ -149,7 +150,7 @@ class PostgresMemory:
         )
 
     async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:
-        """Within a transaction, store the tasks that are new, and number each task within its run."""
+        """Store the new tasks in the caller's transaction, and number each task within its run."""
         runs = sorted({key_text(task.run_id) for task in tasks})
         await connection.execute(LOCK, (sorted({key_text(session_of(task)) for task in tasks}.union(runs)),))
         fresh = await _missing(connection, tasks)
@@ -168,8 +169,7 @@ class PostgresMemory:
 
     async def _listed(self, view: View, order: LiteralString) -> tuple[Hit, ...]:
         where, values = conditions(view, self._settings)
-        # Fetch twice as many rows as requested, because a task and its summary count as one result, and so do repeated
-        # texts.
+        # Fetch twice as many rows as requested. A task and its summary count as one result, and so do repeated texts.
         sql = f"SELECT {COLUMNS} FROM loom_memory WHERE {where} ORDER BY {order} LIMIT 2 * %(limit)s"  # noqa: S608
         async with self._database.connection() as connection:
             rows = await (await connection.execute(sql, values)).fetchall()

@@ -20,15 +20,14 @@ COLUMNS: Final = (
 )
 _NAMES: Final = tuple(COLUMNS.split(", "))
 SKETCHED: Final = 384
-"""Number of components in a sketch, as defined by its column. Vectors from the offline embedder have the same number of
-components.
+"""Number of components in a sketch. The sketch column has this size, and so do the vectors from the offline embedder.
 """
 _MOST_BYTES: Final = 400
 """Maximum size of an indexed name in bytes. A longer name is truncated and ends with its digest."""
 
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(session, 1280265069)) FROM unnest(%s::text[]) AS session"
-"""Advisory locks that are held until the end of a transaction that writes or deletes a session. Names are sorted in
-Python.
+"""Takes the advisory locks for a transaction that writes or deletes sessions. The locks are held until the transaction
+ends. Callers sort the names in Python.
 """
 
 _LAYERS: Final[dict[Layer, LiteralString]] = {
@@ -43,7 +42,7 @@ _CHILDREN: Final[LiteralString] = (
 
 
 def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dict[str, Any]]:
-    """Return the WHERE clause of a view and its parameters."""
+    """Return a view's WHERE clause and the parameters of the clause."""
     parts: list[LiteralString] = ["superseded_by IS NULL"]
     if view.layers:
         parts.append("(" + " OR ".join([_LAYERS[layer] for layer in Layer if layer in view.layers]) + ")")
@@ -122,8 +121,8 @@ def as_vector(values: Sequence[float]) -> str:
 
 
 def as_sketch(values: Sequence[float]) -> str:
-    """Return a vector's first components in pgvector syntax, padded with zeros. They are scaled to length 1 so that the
-    inner product approximates the cosine.
+    """Return a vector's first components in pgvector syntax, padded with zeros. The result is scaled to length 1, so
+    that the inner product approximates the cosine.
     """
     first = values[:SKETCHED]
     length = hypot(*first) or 1.0

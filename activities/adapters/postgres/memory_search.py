@@ -50,31 +50,32 @@ class Effort:
     as many rows are compared.
     """
     few: int = 2_000
-    """Maximum size of a view, in rows, in which every word may select rows and word rarity is measured within
-    the view.
+    """Maximum number of rows in a small view. In a small view, every word may select rows, and the rarity of a word is
+    measured within the view.
     """
     most_matches: int = 4_000
     """Number of rows that words may select for a larger view. Filters are applied after this selection, because the
     word index doesn't support them.
     """
     most_ranked: int = 1_000
-    """Number of the selected rows within the view that are searched for words."""
+    """For a larger view, words may select about this number of rows within the view."""
     step: float = 40.0
-    """Cost of a neighbor in the graph relative to a sketch in a sequential scan. An infinite cost disables the graph.
+    """Cost of one neighbor in the graph, relative to the cost of one sketch in a sequential scan. An infinite cost
+    disables the graph.
     """
 
 
 _DEPTH: Final = 40
-"""Minimum number of top ranks from each search that are fused."""
+"""Minimum number of top-ranked rows to fuse from each search."""
 _NEWEST: Final = 300
-"""Number of most recent rows that are ranked if too many rows contain all of the words."""
+"""If too many rows contain all of the words, only this number of the newest rows is ranked."""
 _LEAST_ASKED: Final = 200
 _MOST_ASKED: Final = 1_000
-"""Number of neighbors requested from the graph. Smaller requests are less reliable, and the graph never returns more
-neighbors than this number.
+"""Minimum and maximum number of neighbors to request from the graph. Smaller requests are less reliable, and the graph
+never returns more than the maximum.
 """
 _SPARE: Final = 1.5
-"""Number of neighbors within the view that the graph is expected to return for each requested memory."""
+"""For each requested memory, the graph is expected to return this number of neighbors within the view."""
 
 _SCATTERED: Final = 2.5
 """Relative cost of a row in a view of all sessions. The cost is higher because the index is ordered by session."""
@@ -83,16 +84,16 @@ _BEGUN: Final = """
 SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
     set_config('enable_seqscan', 'off', true) FROM pg_class WHERE oid = 'loom_memory'::regclass
 """
-"""Settings that turn off JIT compilation and parallel workers, because starting them takes longer than the search."""
+"""Turns off JIT compilation and parallel workers, because starting them takes longer than the search."""
 _GRAPH: Final = "SELECT set_config('enable_sort', %s, true), set_config('hnsw.ef_search', %s, true)"
-"""A setting that turns off sorting, so that only the graph can return memories in order."""
+"""Turns sorting on or off. Without sorting, only the graph can return memories in order."""
 _OFTEN: Final = """
 SELECT word, often * reltuples FROM pg_class, pg_stats,
     unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often)
 WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
     AND attname = 'lexemes' AND word = ANY(%s)
 """
-"""Selects, for each common word, the number of rows that contain the word as of the last ANALYZE."""
+"""Selects the number of rows that contained each common word at the time of the last ANALYZE."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,7 +107,7 @@ class _ViewEstimate:
     """Number of rows in the view."""
     all_rows: float
     often: Mapping[str, float]
-    """Number of rows in the whole table that contain a word. Rare words aren't included."""
+    """Maps each common word to the number of rows in the whole table that contain the word. Rare words are missing."""
 
     @property
     def rarity(self) -> float:
@@ -147,8 +148,8 @@ async def search(
 
 
 def distinct(memories: Iterable[Memory]) -> list[Memory]:
-    """Remove duplicates and keep the order. A duplicate is a repeated text, or the summary of a task that is in the
-    list.
+    """Remove duplicates and keep the order. A duplicate is either a repeated text or the summary of a task that is also
+    in the list.
     """
     given = list(memories)
     whole = {m.task_id for m in given if m.layer in WHOLE}
@@ -181,7 +182,7 @@ async def _planned(
 async def _by_meaning(
     connection: Connection, look: _ViewEstimate, model: str, vector: Sequence[float]
 ) -> dict[int, float]:
-    """Return memory ids with their cosine similarity, nearest first."""
+    """Map memory ids to cosine similarities. The nearest memory comes first."""
     given = {
         **look.values,
         "vector": as_vector(vector),
@@ -241,7 +242,7 @@ ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) F
 
 
 def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
-    """Return one SQL column per word: the number of times that the word occurs in a row."""
+    """Return the SQL for the search. Each word has a column, which increases with the word's frequency in a row."""
     numbers = range(count)
     columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
     rarity = ", ".join(_RARITY.format(n=n) for n in numbers)

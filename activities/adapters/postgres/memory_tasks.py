@@ -48,7 +48,7 @@ def task_row(task: Task, ordinal: int) -> dict[str, Any]:
 
 
 def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySettings) -> dict[str, Any]:
-    """Return the row for the task's memory, in L2 if the task is important and otherwise in L1."""
+    """Return the row for the task's memory. The memory is in L2 if the task is important, and otherwise in L1."""
     content = content_of(task)
     lexemes, length = as_tsvector(content)
     is_global = task.metadata.get("scope") == MemoryScope.GLOBAL
@@ -73,7 +73,7 @@ def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySett
 
 
 def turn_of(task: Task) -> int:
-    """Return the turn that is named in the task or in its id, or 0 if there is none."""
+    """Return the turn that the task or its id names. Return 0 if neither of them names a turn."""
     said = task.parameters.get("turn")
     if isinstance(said, int) and not isinstance(said, bool) and 0 <= said < 2**31:
         return said

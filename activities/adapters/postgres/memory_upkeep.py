@@ -20,7 +20,7 @@ _log = structlog.get_logger("loom.memory")
 
 _WITHIN: Final = 60.0
 _CANDIDATES: Final = 20
-"""Number of nearest neighbors that are checked for a duplicate."""
+"""Number of nearest neighbors to check for duplicates."""
 
 _DUE: Final = """
 WITH important AS (
@@ -119,7 +119,7 @@ UPDATE loom_memory SET valid_to = clock_timestamp(), superseded_by = %s WHERE id
 
 
 class PostgresMemoryUpkeep:
-    """`MemoryUpkeepStore` on Loom's own database, for vectors of one model."""
+    """A `MemoryUpkeepStore` that uses Loom's own database. It stores the vectors of one model."""
 
     def __init__(
         self,
@@ -238,5 +238,5 @@ class PostgresMemoryUpkeep:
 
 
 def _is_vector(vector: Sequence[float], dimension: int) -> bool:
-    """Whether the vector has the model's length, consists of finite numbers, and is not zero."""
+    """Whether the vector has the model's length, contains only finite numbers, and isn't zero."""
     return len(vector) == dimension and all(map(isfinite, vector)) and any(vector)

@@ -1,4 +1,4 @@
-"""Store payloads that are too large for history in Postgres. The key of a payload is the hash of its content.
+"""Store payloads in Postgres if they are too large for history. A payload's key is the hash of its content.
 
 This table is a source of truth, because history contains only references to payloads. If the store is unavailable,
 callers wait until it is available again. The following errors are deliberately retryable. If a workflow task fails with
@@ -44,7 +44,7 @@ _SELECT: Final = "SELECT id, data FROM loom_payloads WHERE id = ANY(%b::bytea[])
 
 
 class PostgresPayloads(StorageDriver):
-    """Temporal `StorageDriver` that stores external payloads in Postgres."""
+    """A Temporal `StorageDriver` that stores external payloads in Postgres."""
 
     def __init__(self, url: str, *, max_connections: int = 4) -> None:
         """Connect and create the table on first use, in the event loop of the first caller."""

@@ -1,7 +1,7 @@
 """Migrate the schema of Loom's own tables. Migrations are numbered, and each migration is applied exactly once.
 
-`loom_migrations` records a database's migrations and their checksums. To prevent data loss, Loom rejects a migration
-that was changed after its release and a database that was migrated by a newer version of Loom.
+`loom_migrations` records a database's migrations and their checksums. To prevent data loss, Loom rejects migrations
+that were changed after their release. It also rejects databases that a newer version of Loom has migrated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The checksum of the migration's text, which detects changes."""
+        """The checksum of the migration's text. It reveals whether the text has changed."""
         return sha256(self.sql.encode()).hexdigest()
 
 
@@ -62,8 +62,8 @@ def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tup
     newest = max((step.number for step in migrations), default=0)
     if (found := max(recorded, default=0)) > newest:
         raise SchemaRefused(
-            f"The Postgres in LOOM_DATABASE_URL has schema version {found}, but this Loom only knows {newest}: "
-            "a newer version has used it. Update this worker, or give it another database."
+            f"The Postgres in LOOM_DATABASE_URL has schema version {found}, but this version of Loom "
+            f"supports only {newest}: a newer version has migrated it. Update this worker, or give it another database."
         )
     for step in migrations:
         if recorded.get(step.number, step.checksum) != step.checksum:

@@ -1,5 +1,5 @@
-"""Store scoped memory in Postgres. Versions are append-only, and the primary key ensures that only one concurrent
-writer adds a version.
+"""Store scoped memory in Postgres. Versions are append-only. If several writers add the same version at the same time,
+the primary key ensures that only one of them succeeds.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ ON CONFLICT DO NOTHING RETURNING updated_at
 
 
 class PostgresScopedMemory:
-    """`ScopedMemory` on Loom's own database."""
+    """A `ScopedMemory` that uses Loom's own database."""
 
     def __init__(self, database: Database) -> None:
         """Use the database. The caller must close it."""
@@ -89,9 +89,7 @@ class PostgresScopedMemory:
         return tuple(map(_entry, rows))
 
     async def export(self, session_id: str) -> tuple[ScopedEntry, ...]:
-        """Return every version of every entry that was written in a session, oldest first. This method is for
-        operators.
-        """
+        """Return every version of every entry from a session, oldest first. This method is for operators."""
         async with self._database.connection() as connection:
             rows = await (await connection.execute(_OF_SESSION, (key_text(session_id),))).fetchall()
         return tuple(map(_entry, rows))

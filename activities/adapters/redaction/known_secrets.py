@@ -1,4 +1,4 @@
-"""Find the secrets of this process and every form in which they can appear in text."""
+"""Find the secrets of this process, in every form that they can take in text."""
 
 import html
 import json
@@ -48,22 +48,22 @@ def passwords_in(address: str) -> Iterator[str]:
 
 
 def can_be_hidden(value: str) -> bool:
-    """Whether the value can be redacted everywhere without affecting ordinary words, numbers and paths. Such a value is
-    sufficiently long and unusual.
+    """Whether the value can be redacted everywhere without affecting ordinary words, numbers and paths. Only long,
+    unusual values can be redacted in this way.
     """
     plain = _WORDS.fullmatch(value) or _NUMBER.fullmatch(value) or is_path(value)
     return len(value) >= SHORTEST and not plain
 
 
 def spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return every form in which one of the values can appear, longest first."""
+    """Return every form that one of the values can take, longest first."""
     parts = (part for value in values for part in _parts(value) if can_be_hidden(part))
     found = {spelt for part in parts for spelt in _spellings(part) if len(spelt) >= SHORTEST and spelt not in MASK}
     return tuple(sorted(found, key=lambda spelt: (-len(spelt), spelt)))
 
 
 def _parts(value: str) -> list[str]:
-    """Return the value itself if it is a single line. Otherwise, return its long lines without spaces, because the
+    """Return the value itself if it is a single line. Otherwise, return only its long lines that contain no spaces. The
     other lines contain names and armor.
     """
     lines = [line.strip() for line in value.splitlines()]

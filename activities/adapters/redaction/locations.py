@@ -1,8 +1,8 @@
 """Find secrets by their location: in a URL, in a header, in a `.pgpass` line, or after a name that indicates a secret.
 
-Examples of such names with a secret are `password=…`, `"api_key": "…"`, `--token …` and `Authorization: Bearer …`. A
-keyword in the lower-case text locates the name. An anchored pattern then reads the value after the name. The value must
-also look like a secret, because most values of such names in source code are expressions.
+Examples are `password=…`, `"api_key": "…"`, `--token …` and `Authorization: Bearer …`. A keyword in the lower-case text
+locates the name. An anchored pattern then reads the value after the name. The value must also look like a secret,
+because most values of such names in source code are expressions.
 """
 
 import re
@@ -20,7 +20,7 @@ from loom.activities.adapters.redaction.values import (
 )
 
 ENOUGH: Final = 256
-"""Number of characters that are enough to recognize a value as a secret."""
+"""This number of characters is enough to recognize a value as a secret."""
 
 Span: TypeAlias = tuple[int, int]
 """The start and the end of a secret."""
@@ -58,7 +58,7 @@ _CREDENTIALS: Final = re.compile(
 
 
 def authorization(text: str, folded: str) -> Iterator[Span]:
-    """Yield the credentials after `Bearer` and `Basic`."""
+    """Yield the credentials that follow `Bearer` or `Basic`."""
     for scheme, is_credential in (("bearer", _is_bearer), ("basic", _is_basic)):
         for at in positions(folded, scheme):
             found = _CREDENTIALS.match(text, at)
@@ -171,7 +171,7 @@ _GAP: Final = r"(?:[ \t]|\x1b\[[0-9;]{0,8}[mK]){0,8}"
 _TAIL: Final = r"(?P<tail>[A-Za-z0-9_.\-]{0,24})"
 _CLOSED: Final = r"(?P<closed>\\{0,3}[\"'`]\]?)?"
 _ELSEWHERE: Final = r",?[ \t]{0,4}\\{0,3}[\"']?value\\{0,3}[\"']?[ \t]{0,4}[:=]"
-"""Matches a name and a value in two members: `"name": "TOKEN", "value": "…"`."""
+"""Matches a name and a value in two members of an object: `"name": "TOKEN", "value": "…"`."""
 _SEPARATOR: Final = (
     rf"(?:=>|:=|={{1,3}}|:(?:{_GAP}[A-Za-z_][\w.\[\]| ]{{0,40}}=)?|is:?(?=[ \t])|{_ELSEWHERE}"
     r"|(?P<comma>,)|(?P<tag>>)|(?P<space>(?<=[ \t])|[ \t]))"
@@ -196,7 +196,7 @@ _OTHER_THING: Final = re.compile(
     rf"^(?:or|smanager)|(?:^(?:word|wd|phrase)?|[_.\-]|(?-i:(?<=[a-z])(?=[A-Z])))(?:{'|'.join(_ABOUT.split())})s?$",
     re.IGNORECASE,
 )
-"""Suffixes of names whose values aren't secrets, because such values describe a secret or name an author."""
+"""Matches suffixes that mark a name's value as not secret. Such a value describes a secret or names an author."""
 
 _KEYS: Final = """
 api access private account auth encryption signing master shared storage app application service license function client
@@ -232,8 +232,8 @@ _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], boo
     "token": (_always, is_token),
     "key": (_is_key, is_token),
 }
-"""Maps each keyword to two functions. The first decides whether the keyword refers to a secret in its context, and the
-second decides whether a value is a secret.
+"""Maps each keyword to two functions. The first decides from the context whether the keyword refers to a secret, and
+the second decides whether a value is a secret.
 """
 
 

@@ -28,7 +28,7 @@ PASSES: Final = 8
 
 
 class SecretMask:
-    """`Redactor` that is thread-safe and needs to be created only once."""
+    """A `Redactor` that is thread-safe and needs to be created only once."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self._known = spellings(known)
@@ -43,7 +43,7 @@ class SecretMask:
         return text
 
     def redact_json(self, value: Any) -> Any:
-        """Redact a JSON value. The keys of objects are treated as the names of their values."""
+        """Redact a JSON value. The key of an object's member is treated as the name of the member's value."""
         match value:
             case str():
                 return self.redact(value)
@@ -80,7 +80,7 @@ def masked(text: str, spans: Sequence[Span]) -> str:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in order, with overlapping ones merged."""
+    """Sort the spans, and merge those that overlap."""
     whole: list[Span] = []
     for start, end in sorted(spans):
         if whole and start < whole[-1][1]:

@@ -2,7 +2,7 @@
 
 A shape consists of a literal, which is fast to find, and a pattern that is matched at the literal's position. The text
 is never searched for the patterns themselves, so a text without secrets requires only one `str.find` call per literal.
-Every pattern is either bounded or a single run of one character class, which limits backtracking.
+To limit backtracking, every pattern is either bounded or a single run of one character class.
 """
 
 import re
@@ -24,17 +24,19 @@ class Shape:
     literal: str
     """A string that every secret of this format contains."""
     pattern: re.Pattern[str]
-    """The pattern that is matched at the literal. Its group `secret`, or else the whole match, is redacted."""
+    """The pattern that is matched at the literal. Its `secret` group is redacted, or the whole match if there is no
+    such group.
+    """
     before: int = 0
-    """Number of characters of the match before the literal."""
+    """Number of characters that the match contains before the literal."""
 
 
 EDGE: Final = (
     r"(?:(?<![A-Za-z0-9_])|(?<=(?<!\\)\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2})"
     r"|(?<=\x1b\[[mK])|(?<=[\[;]\dm)|(?<=[\[;]\d\dm)|(?<=[\[;]\d\d\dm))"
 )
-"""Matches the start of a word. A word can also follow an escape sequence of JSON, URLs or a terminal, which ends in a
-letter.
+"""Matches the start of a word, even directly after an escape sequence of JSON, a URL or a terminal. Such sequences end
+in a letter or a digit.
 """
 
 RUN: Final = re.compile(r"[A-Za-z0-9_-]{20,}")
@@ -105,7 +107,7 @@ _PREFIXED: Final[dict[str, str]] = {
     "PMAK-": r"[a-f0-9]{24}-[a-f0-9]{34}",
     "pat-": r"(?:na|eu)\d-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-"""Prefixes and the patterns that follow them. Each match has at least `RUN` word characters and dashes."""
+"""Maps prefixes to the patterns that follow them. Each match contains a long word that `RUN` matches."""
 
 _LOOSE: Final[dict[str, str]] = {
     "ya29.": r"[\w.-]{20,}",

@@ -1,8 +1,8 @@
 """Redact secrets in text that arrives in chunks, even if a secret is split between chunks.
 
-Complete lines are emitted immediately. Incomplete lines and incomplete private keys are held back. If a line is too
-long, the line is emitted except for its last part, which may contain the start of a secret. The amount of text that is
-held back is therefore limited. Call `flush` at the end of the stream to receive the rest.
+Complete lines are emitted immediately. Incomplete lines and incomplete private keys are held back. If an incomplete
+line is too long, all of it is emitted except for the last part, which may contain the start of a secret. The amount of
+text that is held back is therefore limited. Call `flush` at the end of the stream to receive the rest.
 """
 
 import re
@@ -13,7 +13,7 @@ from loom.activities.adapters.redaction.mask import SecretMask, masked
 from loom.activities.adapters.redaction.private_keys import LONGEST_KEY, open_key, start_of_lines
 
 LINE_LIMIT: Final = 16_384
-"""Maximum number of characters of an incomplete line that are held back."""
+"""Maximum number of characters to hold back from an incomplete line."""
 
 RESERVE: Final = 8_192
 """Number of characters that are held back at the end of a longer line. Every secret format can be recognized from fewer
@@ -49,7 +49,7 @@ class StreamingMask:
         return self._pass(len(self._held))
 
     def _cut(self) -> int:
-        """Return the position up to which all lines and private keys are complete."""
+        """Return the end of the part that contains only complete lines and complete private keys."""
         cut = max(self._held.rfind("\n"), self._held.rfind("\r")) + 1
         if len(self._held) - max(cut, self._passed) > self._line_limit:
             cut = len(self._held) - self._reserve

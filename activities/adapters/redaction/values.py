@@ -35,7 +35,7 @@ _NO_PASSWORD: Final = re.compile(
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether the value is a placeholder for a secret or names the source of one."""
+    """Whether the value is a placeholder for a secret, or names the place that the secret comes from."""
     folded = value.lower()
     if MASK in value or any(word in folded for word in _STANDS_FOR_ONE):
         return True
@@ -76,9 +76,7 @@ def is_token(value: str) -> bool:
 
 
 def is_of_words(value: str) -> bool:
-    """Whether the value is an identifier that consists of words, which are separated by capitals, digits or
-    punctuation.
-    """
+    """Whether the value is an identifier made of words. Capitals, digits or punctuation separate the words."""
     if not _IDENTIFIER.fullmatch(value):
         return False
     return _mean_piece(value) >= 3.8

@@ -1,4 +1,4 @@
-"""A bus between processes, on the Redis Stream to which run tasks are appended (`redis.stream`).
+"""A bus between processes. It uses the Redis Stream that also receives the tasks of runs (see `redis.stream`).
 
 Each subscription has its own consumer group, so even a slow subscription receives every task. Within a group, each task
 is handled by one process. If that process dies, another process in the group receives the task after a timeout. Tasks
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("loom.bus")
 
 PATIENCE: Final = 30.0
-"""Seconds that a publisher waits for the reply of a registered handler."""
+"""Seconds that a publisher waits for a reply from a registered handler."""
 AT_ONCE: Final = 32
 """Maximum number of tasks that one subscription handles concurrently in one process."""
 _ENDING: Final = 5.0
-"""Seconds for a handler to finish its tasks when its subscription ends in this process."""
+"""Seconds that a handler has to finish its tasks when its subscription ends in this process."""
 _SERVED_SECONDS: Final = 10
 _RENEW_SECONDS: Final = 3.0
 _REPLY_SECONDS: Final = 300
@@ -54,7 +54,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')
 
 
 class RedisBus:
-    """`Transport` on Redis Streams."""
+    """A `Transport` that uses Redis Streams."""
 
     def __init__(
         self,
@@ -64,7 +64,9 @@ class RedisBus:
         patience: float = PATIENCE,
         claim_after: float = 60.0,
     ) -> None:
-        """`connect` creates a separate connection for each subscription, with the timeout `consumer.ANSWER_SECONDS`."""
+        """`connect` creates one connection per subscription. The connection's timeout must be
+        `consumer.ANSWER_SECONDS`.
+        """
         self._connect = connect
         self._link = connect()
         self._bus = bus
@@ -160,8 +162,8 @@ class RedisBus:
         await self._link.script(_SERVE, (self._handlers,), (self._line(subscription), _SERVED_SECONDS))
 
     async def _serve(self, subscription: Subscription, inbox: RedisInbox) -> None:
-        """Handle tasks until canceled, and then finish the tasks that have started. If a task takes too long to finish,
-        another process handles it.
+        """Handle tasks until this method is canceled. Then finish the tasks that have started. If a task takes too long
+        to finish, another process handles it.
         """
         room = asyncio.Semaphore(AT_ONCE)
         running: set[asyncio.Task[None]] = set()
@@ -199,7 +201,7 @@ class RedisBus:
                 _log.debug("handler_not_renewed", name=subscription.name, error=str(error))
 
     async def _handle(self, subscription: Subscription, delivery: Delivery, inbox: RedisInbox) -> None:
-        """Handle the task, reply, and only then acknowledge it."""
+        """Handle the task, send the reply, and only then acknowledge the task."""
         try:
             if delivery.task is not None and takes(subscription.pattern, delivery.task.action):
                 answer = await answer_of(subscription, delivery.task)

@@ -25,8 +25,8 @@ _CONNECTIONS: Final = 16
 
 
 class RedisConnection:
-    """A connection to a Redis server that may be unavailable. Timeouts are short. After a failure, the connection isn't
-    tried again for one second.
+    """A connection to a Redis server that may be unavailable. Timeouts are short. After a failure, all calls fail
+    immediately for one second.
     """
 
     def __init__(self, url: str, *, answer_within: float = ANSWER_SECONDS) -> None:
@@ -36,7 +36,7 @@ class RedisConnection:
             max_connections=_CONNECTIONS,
             timeout=answer_within,
             socket_connect_timeout=_CONNECT_SECONDS,
-            socket_timeout=None,  # the client's timeout creates a task for each command, and the one in `call` doesn't
+            socket_timeout=None,  # unlike the timeout in `call`, the client's timeout creates a task for each command
             retry=Retry(NoBackoff(), 0),
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )

@@ -1,5 +1,5 @@
-"""A consumer in a group on the bus's Redis Stream. The consumer reads and acknowledges tasks, and takes over tasks from
-dead consumers.
+"""A consumer in one of the groups that read the bus's Redis Stream. The consumer reads and acknowledges tasks, and
+takes over tasks from dead consumers.
 
 Redis stores each group's position and its unacknowledged entries. If a consumer dies, no entries are lost, because
 another consumer takes them over after `CLAIM_AFTER`. Entries that all groups have acknowledged are removed from the
@@ -51,7 +51,7 @@ return redis.call('XTRIM', KEYS[1], 'MINID', '~', lowest[3])
 
 
 class RedisInbox:
-    """`Inbox` on Redis."""
+    """An `Inbox` that uses Redis."""
 
     def __init__(
         self,
@@ -108,13 +108,13 @@ class RedisInbox:
             )
 
     async def trim(self) -> int:
-        """Remove entries that every group has acknowledged from the stream, a hundred at a time. Return the number of
-        removed entries.
+        """Remove entries from the stream if every group has acknowledged them. Redis removes them a hundred at a time.
+        Return the number of removed entries.
         """
         return sum(await self._link.script(_TRIM, (self._bus,), ()))
 
     async def aclose(self) -> None:
-        """Leave the group if there are no unacknowledged entries, and close the connection."""
+        """Leave the group if this consumer has no unacknowledged entries, and close the connection."""
         try:
             await self._link.call(self._leave)
         except StreamUnavailable:
@@ -167,7 +167,7 @@ async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:
 
 
 def _delivery(entry: bytes, fields: dict[bytes, bytes] | None) -> Delivery:
-    """Decode an entry. If a pending entry has been trimmed, it has no fields."""
+    """Decode an entry. A pending entry that has been trimmed has no fields."""
     given = fields or {}
     try:
         task = load_json(Task, given[b"task"])

@@ -1,6 +1,6 @@
 """The live event stream on Redis Streams. Each run has its own stream, with the entry ids `1-0`, `2-0`, … as offsets.
 
-Redis keys. They all have the same time to live, which starts at the last write:
+Redis keys. Each key of a run has the same time to live, which starts at the last write:
     loom:events:{run}    the stream; an entry has one field, the task as JSON
     loom:fence:{run}     hash: the highest attempt of each segment, and under `#` the last offset
     loom:written:{run}   set: ids of the tasks already written, except frequent tasks that are sent only once
@@ -42,8 +42,8 @@ _RUNS_REMEMBERED: Final = 10_000
 _SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
 
 # The last offset is read from the hash, or else from the stream, and is never less than the last offset that this
-# writer knows. Offsets therefore continue even if Redis has lost its data, and a reader that waits after offset n
-# receives the following tasks. If a run reuses the id of a closed run, which Temporal allows, its stream starts again.
+# writer knows. Offsets therefore continue even if Redis has lost its data. A reader that waits after offset n receives
+# the tasks that follow. If a run reuses the id of a closed run, which Temporal allows, its stream starts again.
 _PUBLISH: Final = """
 local bus = KEYS[1]
 local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
@@ -93,7 +93,7 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 class RedisStream:
-    """`EventStream` on Redis."""
+    """An `EventStream` that uses Redis."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class RedisStream:
         bus: str = BUS,
         bus_entries: int = BUS_ENTRIES,
     ) -> None:
-        """A stream expires `keep_seconds` after the run's last event. If a stream has more entries, it is trimmed to
-        about `keep_entries` entries.
+        """A stream expires `keep_seconds` after the run's last event. A stream with more than `keep_entries` entries is
+        trimmed to about that number.
         """
         self._link = link
         self._bus = bus
@@ -143,7 +143,7 @@ class RedisStream:
 
 
 class RedisReader:
-    """`EventReader` on Redis."""
+    """An `EventReader` that uses Redis."""
 
     def __init__(self, url: str) -> None:
         """Configure the reader. Each read opens its own connection."""
@@ -181,7 +181,7 @@ def stream_keys(run_id: str) -> tuple[str, str, str]:
 
 
 def task_view(offset: int, task: Task) -> JsonObject:
-    """Return a task and its offset under the public contract's keys, ready to be serialized as JSON."""
+    """Return a task and its offset as a JSON object. The public contract defines the object's keys."""
     return {
         "offset": offset,
         "task_id": task.task_id,

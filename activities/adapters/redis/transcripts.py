@@ -47,11 +47,11 @@ _Write: TypeAlias = Callable[[Pipeline], object]
 
 
 class CachedTranscripts:
-    """`TranscriptStore` that caches transcripts. The cache makes runs faster, but runs also work without it."""
+    """A `TranscriptStore` that caches transcripts. The cache makes runs faster, but runs also work without it."""
 
     def __init__(self, link: RedisConnection | None, *, max_bytes: int = _BYTES) -> None:
-        """Without a connection, values are cached only in this worker's memory. Three quarters of `max_bytes` are
-        available for transcripts.
+        """Without a connection, values are cached only in this worker's memory. Transcripts may use three quarters of
+        `max_bytes`.
         """
         self._link = link
         self._transcripts: _Lru[str, _Kept] = _Lru(max_bytes * 3 // 4)
@@ -96,7 +96,7 @@ class CachedTranscripts:
         self._write_later(partial(_write_value, _result_key(run_id, ref), message))
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
-        """Return a call's arguments from the latest reply that is cached in this worker's memory, or else in Redis."""
+        """Return a call's arguments from the latest cached reply. This worker's memory is searched before Redis."""
         kept = self._transcripts.get(run_id)
         arguments = _arguments(kept.transcript.messages if kept else (), call_id)
         if arguments is not None:
@@ -171,7 +171,7 @@ class _Fetched:
 
 
 class _Lru(Generic[K, V]):
-    """A cache of the most recently used values, limited by number and size."""
+    """A cache of the most recently used values. It limits the number of values and their total size."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0

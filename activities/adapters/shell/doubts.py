@@ -1,9 +1,9 @@
-"""Detect command lines that Bash may interpret differently from the syntax tree, so that no command can bypass the
+"""Detect command lines whose syntax tree may differ from Bash's interpretation, so that no command can bypass the
 permission rules.
 
 Each check covers a type of line that the parser interprets differently from Bash without reporting an error. These
-types were found by running random lines in both. A false positive causes an unnecessary approval request. After a false
-negative, a command runs that no rule and no person has allowed.
+types were found by giving random lines to both the parser and Bash. A false positive causes an unnecessary approval
+request. After a false negative, a command can run that neither a rule nor a person has allowed.
 """
 
 import re
@@ -36,7 +36,7 @@ _IN_COMMAND: Final = frozenset(
 
 
 def is_doubtful(nodes: Sequence[PlacedNode], source: bytes) -> bool:
-    """Whether Bash may interpret any part of this tree differently."""
+    """Whether Bash may interpret any part of the command line differently from this tree."""
     return (
         bool(_ODD_TEXT.search(source))
         or _leaves_gaps(nodes, source)

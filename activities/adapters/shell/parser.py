@@ -1,8 +1,8 @@
 """Analyze a shell command without running it, and find every simple command that the permission rules must check.
 
 The analysis walks a Bash syntax tree to find all commands, at any depth. If the tree can't show which command runs (a
-name from a variable, `eval`, a syntax error), the parser returns an opaque subject, which no allow pattern covers. If
-the parser is in doubt, it returns an opaque subject.
+name from a variable, `eval` or a syntax error), the parser returns an opaque subject. No allow pattern covers such a
+subject. The parser also returns one whenever it is in doubt.
 """
 
 import re
@@ -54,7 +54,7 @@ _RESERVED: Final = frozenset(
 _ASSIGNMENT: Final = re.compile(r"\w+(?:\[.*\])?\+?=.*", re.DOTALL)
 
 _ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_statement"})
-"""Types of nodes in which an assignment is part of a larger subject."""
+"""Types of nodes whose assignments are part of a larger subject."""
 
 _MOST_WRAPPERS: Final = 10
 _Words: TypeAlias = tuple[Word, ...]
@@ -149,10 +149,10 @@ def _other(each: PlacedNode) -> Iterator[Subject]:
 
 
 def _redirect(node: Node) -> Iterator[Subject]:
-    """Yield a separate subject for a file that is written to, so that a rule that allows `echo` doesn't allow writing
-    files.
+    """Yield a separate subject for the redirect's file. If a command writes to a file, a rule that allows `echo` is
+    therefore not enough.
 
-    A file that is read doesn't need a separate subject, because it is treated as an argument of the command.
+    A file that is read needs no allow rule of its own, because it is treated as an argument of the command.
     """
     operator, target = target_of(node)
     if target is None or (operator == ">&" and target.type == "number"):
@@ -186,7 +186,7 @@ def _only_looks_up(values: wrappers.Values) -> bool:
 
 
 def _runs(words: _Words) -> list[tuple[int, int]]:
-    """Return the positions in this command's words of the commands that it runs."""
+    """Return the start and end of each command that this command runs. They are indexes into this command's words."""
     name, values = _name(words), _values(words)
     if name in wrappers.HIDDEN and len(words) > 1:
         raise wrappers.Unclear
@@ -221,7 +221,7 @@ def _name(words: _Words) -> str:
 
 
 def _is_no_name(value: str | None) -> bool:
-    """Whether the word at the position of the command name isn't a program's name or is a name that only Bash knows."""
+    """Whether the first word isn't a program's name. It may be a reserved word of Bash, for example."""
     if not value or value in _RESERVED or value[0] in "(#":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None

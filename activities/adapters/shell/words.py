@@ -45,7 +45,7 @@ class PlacedNode:
     is_inside: bool
     """Whether the node is in a substitution or a heredoc."""
     strays: tuple[Node, ...]
-    """Words after this node's statement that the tree attaches to redirects."""
+    """Words that follow this node's statement but are attached to redirects in the tree."""
 
 
 @dataclass(frozen=True, slots=True)

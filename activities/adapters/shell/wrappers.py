@@ -1,4 +1,4 @@
-"""Find the commands that wrapper programs run in the words of a command line."""
+"""In the words of a command line, find the commands that wrapper programs run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class Wrapper:
     flags: str = ""
     """One-letter options without a value."""
     values: str = ""
-    """One-letter options with a value, attached or in the next word."""
+    """One-letter options with a value. The value is attached to the option or is the next word."""
     long: frozenset[str] = field(default_factory=frozenset)
     """Long options without a value. Options with `=value` are always skipped."""
     operands: int = 0
@@ -54,7 +54,7 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
     "busybox": Wrapper(),
     "unshare": Wrapper(flags="fmnpruiUC"),
 }
-"""Programs that run another command in such a way that approving the command alone isn't sufficient."""
+"""Programs that run another command. Approving only that command isn't sufficient."""
 
 HIDDEN: Final = frozenset({"eval", "trap", "hash", "alias", "enable", "complete", "bind", "watch", "parallel", "su"})
 """Programs that can't be analyzed, because they run code from text or change the meaning of names."""
@@ -66,11 +66,11 @@ _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
 
 
 class Unclear(Exception):
-    """Raised when it is impossible to know which command runs without running it."""
+    """Raised if the words don't show which command would run."""
 
 
 def after(wrapper: Wrapper, values: Values) -> int:
-    """Return the index of the word at which the wrapped command starts, or the number of words if there is none."""
+    """Return the index of the wrapped command's first word, or the number of words if no command is wrapped."""
     at = 1
     while at < len(values):
         word = values[at]
@@ -108,7 +108,7 @@ def _is_assignment(word: str | None) -> bool:
 
 
 def found_commands(values: Values) -> list[tuple[int, int]]:
-    """Return the start and end of each command in a `find`. Raises Unclear if `find` itself changes files."""
+    """Return the start and end of each command that `find` runs. Raises Unclear if `find` itself changes files."""
     if any(value in _FIND_CHANGES for value in values):
         raise Unclear
     begins = [at + 1 for at, value in enumerate(values) if value in _FIND_RUNS]
@@ -120,8 +120,8 @@ def _end(values: Values, begin: int) -> int:
 
 
 def inline_script(values: Values) -> tuple[int, bool] | None:
-    """Return the index of the script after `-c` and whether the shell's options change its meaning. Return None for a
-    script file.
+    """Return the index of the script after `-c`, and whether the shell's options leave the script's meaning unchanged.
+    Return None if the shell runs a script file.
 
     Raises Unclear if the shell reads commands from its standard input.
     """

@@ -1,4 +1,6 @@
-"""Find skills in the folders of the workspace, the user, the app and packages, in this order of precedence."""
+"""Find skills in the folders of the workspace, the user, the app and packages. Earlier folders in this list take
+precedence.
+"""
 
 import asyncio
 import os
@@ -57,7 +59,7 @@ class SkillFolders:
         )
 
     def trusts(self, workspace: Path) -> bool:
-        """Whether the workspace's skills may be loaded, because the workspace is a trusted folder or is inside one."""
+        """Whether the workspace is a trusted folder or is inside one. Only then may its skills be loaded."""
         return any(workspace.is_relative_to(folder.resolve()) for folder in self.trusted)
 
 
@@ -88,8 +90,8 @@ def skills_in(folder: SkillFolder) -> SkillsInFolder:
 
 
 def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
-    """Yield each folder that contains a SKILL.md, starting with this folder and proceeding level by level. If a folder
-    can't be read, yield the reason.
+    """Yield each folder that contains a SKILL.md. The search starts with this folder and goes down level by level. If a
+    folder can't be read, yield the reason.
     """
     waiting = deque([(os.path.realpath(folder.path), 0)])
     for _ in range(MOST_FOLDERS):
@@ -113,8 +115,8 @@ def _roots(folder: SkillFolder) -> Iterator[tuple[str, str]]:
 
 
 def _linked(entry: os.DirEntry[str]) -> tuple[str, str]:
-    """Return the target of a link to a skill, or the reason why the link isn't followed. Installers create links in
-    several folders to a single copy of a skill. No other links are followed.
+    """Return the target of a link to a skill, or the reason why the link isn't followed. Installers link several
+    folders to a single copy of a skill. No other links are followed.
     """
     real = os.path.realpath(entry)
     return (real, "") if any(os.path.lexists(f"{real}/{name}") for name in NAMES) else (entry.path, LINK)

@@ -12,8 +12,8 @@ LONGEST = 64 * 1024
 
 
 def read_skill(root: str, source: str) -> tuple[Described, Document]:
-    """Return the skill in this folder with its warnings, and its text. If the skill is invalid, raises a BrokenSkill
-    that explains how to fix it.
+    """Return the skill in this folder with its warnings, and its text. Raises BrokenSkill if the skill is invalid. The
+    error explains how to fix it.
     """
     _, document = document_of(root)
     if len(document.front) > LONGEST:

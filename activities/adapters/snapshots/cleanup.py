@@ -91,8 +91,8 @@ def _count(store: Store) -> int:
 
 
 def _last(store: Store) -> tuple[float, int]:
-    """Return the time and the number of snapshots of the last cleanup. If there was none, return the time when the
-    store was created.
+    """Return the time of the last cleanup, and the number of snapshots that had been taken by then. If there was no
+    cleanup, return the time when the store was created, and zero.
     """
     path = store.path / _DONE
     try:

@@ -1,8 +1,8 @@
 """Store the current state of a workspace: scan it, compare it with the recorded state, and send the difference to Git.
 
-One `git fast-import` creates blobs, trees, commit and refs. Commits have no parent, so that old commits can be deleted.
-Each commit is based on the tree of the recorded state. Git doesn't write any data before it reads the final `done`
-command, so a killed worker doesn't leave a partial snapshot.
+A single `git fast-import` process creates the blobs, the trees, the commit and the refs. Commits have no parent, so
+that old commits can be deleted. Each commit is based on the tree of the recorded state. Git doesn't write any data
+before it reads the final `done` command, so a killed worker doesn't leave a partial snapshot.
 """
 
 import os
@@ -23,8 +23,8 @@ from loom.activities.toolbox.workspace import confined_open as beneath
 ROOM: Final = 200 * 2**20
 """Number of bytes to keep free on the store's disk, because Loom's own servers may also write to it."""
 _IMPORT: Final = ("-c", "core.fsync=none", "fast-import", "--quiet", "--done", "--force", "--depth=0")
-"""Arguments for Git. Git doesn't flush data to the disk, because this can take half a second. After a power failure,
-the latest snapshots may be missing.
+"""Arguments for Git. With these arguments, Git doesn't flush data to the disk, because flushing can take half a second.
+After a power failure, the latest snapshots may be missing.
 """
 _INTO_A_PACK: Final = ("-c", "fastimport.unpackLimit=1")
 _OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -36,7 +36,7 @@ class Label:
 
     ref: str = LATEST
     said: str
-    """Shorten the text to one line."""
+    """The commit message. It must be a single line."""
     at: datetime
 
 
@@ -68,7 +68,7 @@ def record(store: Store, lock: int, workspace: Path, label: Label, *, hidden: Pa
 
 @dataclass(slots=True, kw_only=True)
 class _Import:
-    """An import, with its input and the file changes that are detected during it."""
+    """An import with its input. It also records file changes that it detects."""
 
     workspace: Path
     seen: Scan
@@ -100,9 +100,7 @@ class _Import:
         self.after = Base(tree=tree.split()[2] if tree.startswith("040000 ") else None, marks=self._marks())
 
     def _marks(self) -> dict[str, Mark]:
-        """Return the marks with which the next scan is compared. A file whose changes might not be detected has no
-        mark.
-        """
+        """Return the marks to compare with the next scan. A file whose changes might not be detected has no mark."""
         doubted = self.unsteady | self.seen.fresh
         return {path: () if path in doubted else m for path, m in self.seen.files.items() if path not in self.gone}
 
@@ -152,8 +150,8 @@ def _check_room(store: Store, wanted: int) -> None:
     free = shutil.disk_usage(store.path).free
     if free - wanted < ROOM:
         raise OSError(
-            f"a snapshot needs up to {wanted // 2**20} MB, and the disk of {store.path} has {free // 2**20} MB free:"
-            " make room there, or set LOOM_HOME to a folder on another disk"
+            f"a snapshot needs up to {wanted // 2**20} MB, but the disk of {store.path} has only {free // 2**20} MB"
+            " free: make room there, or set LOOM_HOME to a folder on another disk"
         )
 
 
@@ -164,7 +162,9 @@ def _git_mode(mode: int) -> bytes:
 
 
 def _quoted(path: str) -> bytes:
-    """Return a path in the tree's folder in `git fast-import` syntax. The path can contain any byte except NUL."""
+    """Return the path in `git fast-import` syntax. The path starts with the tree's folder. The path can contain any
+    byte except NUL.
+    """
     raw = os.fsencode(f"{FOLDER}/{path}")
     return b'"' + raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
 

@@ -39,7 +39,7 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestoreChanges:
-    """The changes of a restore, in the order in which they are made. Paths are relative to the workspace."""
+    """The changes that a restore makes, in this order. Paths are relative to the workspace."""
 
     remove: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -130,7 +130,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 class Restoration:
-    """Applies changes. Afterward, `left` maps the path of each change that failed to the reason."""
+    """Applies changes. Afterward, `left` contains the paths of the changes that failed, each with the reason."""
 
     def __init__(self, workspace: Path, marks: Mapping[str, Mark], blobs: Blobs) -> None:
         """`marks` contains the marks of all files in the snapshot that was taken just before the restore."""
@@ -178,9 +178,7 @@ class Restoration:
             raise
 
     def _check(self, parent: int, name: str, path: str) -> None:
-        """Raise OSError if the path contains anything that isn't in the snapshot that was taken just before the
-        restore.
-        """
+        """Raise OSError if the path has changed since the snapshot that was taken just before the restore."""
         try:
             status = os.stat(name, dir_fd=parent, follow_symlinks=False)
         except FileNotFoundError:
@@ -228,8 +226,8 @@ def _write_draft(parent: int, draft: str, name: str, data: bytes, mode: int | No
 
 
 def _owner(parent: int, name: str) -> os.stat_result:
-    """Return the status of a file, or of its folder if the file doesn't exist. The status contains the owner, because
-    root may restore another user's files.
+    """Return the status of a file, or of its folder if the file doesn't exist. Callers need the owner from the status,
+    because root may restore another user's files.
     """
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)

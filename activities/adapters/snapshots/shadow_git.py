@@ -56,7 +56,7 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Origin:
-    """The run, turn and call for which a snapshot is taken."""
+    """The run, turn and call that a snapshot belongs to."""
 
     run_id: str
     turn: int | None
@@ -79,7 +79,7 @@ class ShadowGit:
     """The snapshots of all workspaces on this machine."""
 
     def __init__(self, home: Path, *, settled: float = 2.0) -> None:
-        """`settled` is the number of seconds after which a file's timestamps reliably show the next change."""
+        """If a file hasn't changed for `settled` seconds, its timestamps reliably show the next change."""
         self._home = home
         self._root = home / "snapshots"
         self._settled = settled
@@ -152,14 +152,14 @@ class ShadowGit:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            raise RefusedError(f"{folder} is there already: name a new folder") from None
+            raise RefusedError(f"{folder} already exists: name a new folder") from None
         with Blobs(store) as blobs:
             work = Restoration(folder, {}, blobs)
             todo = shadow_restore.plan(StoredTree(files={}, facts=Facts()), kept)
             work.perform(todo)
         if left := {**todo.left, **work.left}:
             path, why = next(iter(left.items()))
-            raise RefusedError(f"{folder} is not complete: {len(left)} left out, the first {path!r}: {why}")
+            raise RefusedError(f"{folder} is incomplete: {len(left)} paths are missing; the first is {path!r}: {why}")
         return target
 
     def _take(self, workspace: Path, origin: "_Origin") -> tuple[str, Store | None]:
@@ -191,9 +191,9 @@ class ShadowGit:
             if snapshots := _listed(store, run_id):
                 return store, snapshots
         raise RunNotFoundError(
-            f"there is no snapshot of run {run_id!r} in {self._root}: they are on the machine of the worker that took"
-            " them, in its LOOM_HOME; a run that changed nothing has none, and what a sub-agent changed is under"
-            " its own id (`loom list --tree RUN`)"
+            f"there is no snapshot of run {run_id!r} in {self._root}: snapshots are in LOOM_HOME on the"
+            " machine of the worker that took them; a run that changed nothing has no snapshots, and a sub-agent's"
+            " snapshots are under its own id (`loom list --tree RUN`)"
         )
 
 
@@ -215,8 +215,8 @@ async def _tidy(store: Store) -> None:
 
 
 def _workspace(store: Store, *, make: bool) -> Path:
-    """Return the folder that the snapshots were taken of. Raises RefusedError if it has become a link or no longer
-    exists.
+    """Return the workspace of the snapshots. Raises RefusedError if the workspace has become a link, or if it no longer
+    exists and `make` is false.
     """
     workspace = store.workspace
     if Path(os.path.realpath(workspace)) != workspace:
@@ -257,7 +257,7 @@ def _following(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
 
 
 def _end_of(snapshots: Sequence[Snapshot], turn: int) -> Snapshot | None:
-    """Return the next snapshot after a turn, which contains the state at the end of the turn."""
+    """Return the next snapshot after a turn. It contains the state at the end of the turn."""
     until = [place for place, each in enumerate(snapshots) if each.turn is not None and each.turn <= turn]
     following = snapshots[max(until) + 1 if until else 0 :]
     return following[0] if following else None

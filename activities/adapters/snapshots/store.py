@@ -23,7 +23,7 @@ from loom.activities.adapters.snapshots.walk import Facts, Mark
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.messages import JsonObject
 
-NO_GIT: Final = "snapshots need the program `git`: install it, or disable them (LOOM_SNAPSHOTS=off)"
+NO_GIT: Final = "snapshots need the `git` program: install it, or disable them (LOOM_SNAPSHOTS=off)"
 FOLDER: Final = "workspace"
 """The folder in a snapshot's tree that contains the files. `FACTS` is next to this folder."""
 FACTS: Final = "facts"
@@ -99,7 +99,7 @@ class Store:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise StoreUnavailable(
-                        f"another process has used {self.path} for {PATIENCE:.0f} s: find out which one holds"
+                        f"another process has used {self.path} for {PATIENCE:.0f} s: find out which process holds"
                         f" {self.path}.lock"
                     ) from None
             time.sleep(0.005)
@@ -124,7 +124,7 @@ class Store:
         return out
 
     def running(self, *words: str, lock: int | None = None) -> "subprocess.Popen[bytes]":
-        """Start Git for this store without the user's or the system's configuration."""
+        """Start Git for this store. Git ignores the configuration of the user and the system."""
         return subprocess.Popen(
             [_program(), *_OPTIONS, *words],
             cwd=self.path,
@@ -167,7 +167,7 @@ class Store:
         keep(self.path / _SEEN, text.encode())
 
     def mend(self, lock: int) -> None:
-        """Remove the locks and broken objects that a crash or a power failure has left. Unreadable snapshots are
+        """Remove the locks and broken objects that a crash or a power failure has left behind. Unreadable snapshots are
         deleted.
         """
         (self.path / _SEEN).unlink(missing_ok=True)
@@ -196,7 +196,7 @@ class Store:
 
 
 class Blobs:
-    """Reads contents by object id, with a single `git cat-file` process."""
+    """Reads content by object id. All reads use a single `git cat-file` process."""
 
     def __init__(self, store: Store) -> None:
         self._process = store.running("cat-file", "--batch")
@@ -228,7 +228,7 @@ def refs_of(run_id: str) -> str:
 
 
 def write_facts(facts: Facts) -> bytes:
-    """Serialize facts. Equal facts result in the same bytes."""
+    """Serialize facts. Equal facts produce the same bytes."""
     return json.dumps({"empty": facts.empty, "modes": facts.modes, "not_kept": facts.not_kept}).encode()
 
 
@@ -281,7 +281,7 @@ def _pipes(process: "subprocess.Popen[bytes]") -> tuple[IO[bytes], IO[bytes]]:
 
 
 def keep(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable only by its owner."""
+    """Write a file atomically. Only its owner can read it."""
     draft = path.with_name(f"{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

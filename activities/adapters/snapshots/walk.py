@@ -1,7 +1,8 @@
 """Scan a workspace for files and links. The scan records marks that are later used to detect changes.
 
-The scan doesn't follow links and doesn't write files. If a file changes during the scan, no error occurs. It excludes
-`.git`, Loom's own state, and folders that a command can recreate (`REGENERABLE` and folders that are marked as caches).
+The scan doesn't follow links and doesn't write files. If a file changes during the scan, no error occurs. The scan
+excludes `.git`, Loom's own state, and folders that a command can recreate (`REGENERABLE` and folders that are marked as
+caches).
 """
 
 import errno
@@ -17,9 +18,9 @@ from loom.activities.ports import StoreUnavailable
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
 
 LARGEST: Final = 50 * 2**20
-"""Maximum size in bytes of a file to store."""
+"""Maximum size of a file in bytes. Larger files aren't stored."""
 MOST: Final = 200_000
-"""Maximum number of files and folders in a workspace to store."""
+"""Maximum number of files and folders in a workspace. A larger workspace can't be stored."""
 DEEPEST: Final = 200
 REGENERABLE: Final = frozenset({"node_modules", ".venv", "__pycache__", ".tox", ".nox"})
 
@@ -33,7 +34,7 @@ MOVED_ON: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno
 
 Mark: TypeAlias = tuple[int, ...]
 """Mode, size, mtime, ctime and inode of a file. If these values haven't changed, the file hasn't changed. An empty mark
-isn't reliable.
+means that the file may have changed.
 """
 
 
@@ -66,7 +67,7 @@ def mark(status: os.stat_result) -> Mark:
 
 
 def scan(workspace: Path, hidden: Path, settled: float) -> Scan:
-    """Scan the whole workspace except `hidden`. Marks that are newer than `settled` seconds are fresh."""
+    """Scan the whole workspace except `hidden`. Files that changed less than `settled` seconds ago are fresh."""
     walk = _Walk(hidden=_home(hidden), fresh_from=time.time_ns() - int(settled * 1e9))
     root = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -101,8 +102,8 @@ class _Walk:
         self.count += len(names)
         if self.count > MOST:
             raise StoreUnavailable(
-                f"the workspace has more than {MOST:,} files and folders, too many for snapshots: start the run in a"
-                " smaller folder, or set LOOM_SNAPSHOTS=off"
+                f"the workspace has more than {MOST:,} files and folders, which is too many for snapshots: start the"
+                " run in a smaller folder, or set LOOM_SNAPSHOTS=off"
             )
         kept = False
         for name in names:
@@ -184,10 +185,10 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
 
 
 def _regenerable(folder: int, names: list[str]) -> str | None:
-    """Return the reason why a folder doesn't need to be stored, based on its content, or None."""
+    """Return the reason why a folder doesn't need to be stored, or None. The folder's content determines the reason."""
     if _CACHE in names and _begins_with(folder, _CACHE, _CACHE_SIGNATURE):
         return f"a cache, marked by its {_CACHE}"
-    # Exclude only the environment itself, because some users create one in their source folder.
+    # Exclude only the environment itself, because some users create an environment in their source folder.
     return "a virtual environment" if _VENV in names and _OF_A_VENV.issuperset(names) else None
 
 

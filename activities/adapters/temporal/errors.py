@@ -1,4 +1,4 @@
-"""Translate Temporal errors into Loom errors for callers. This is the only module that does this."""
+"""Translate Temporal errors into Loom errors for callers. Only this module translates them."""
 
 import re
 from collections.abc import Iterator
@@ -34,12 +34,12 @@ def answered(run_id: str) -> Iterator[None]:
         if _NO_STORAGE not in str(error):
             raise
         raise UnreachableError(
-            f"a payload of run {run_id!r} is too large for history and stored in Postgres: set LOOM_DATABASE_URL"
+            f"a payload of run {run_id!r} is too large for history and is stored in Postgres: set LOOM_DATABASE_URL"
         ) from error
 
 
 def no_server(address: str, error: Exception) -> UnreachableError:
-    """Return the error for a failed connection to the server, with the reason unless it is obvious."""
+    """Return the error for a failed connection to the server. It contains the reason unless the reason is obvious."""
     why = unconnected(error)
     where = f"{address} ({why})" if why else address
     return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
@@ -57,7 +57,7 @@ def unconnected(error: Exception) -> str:
 
 
 def unanswered(error: RPCError, run_id: str) -> LoomError:
-    """Return the error for a request for this run that the server didn't complete."""
+    """Return the error to raise if the server didn't complete a request for this run."""
     if error.status is RPCStatusCode.NOT_FOUND and str(error).lower().startswith("namespace"):
         return UnreachableError(f"the Temporal server does not know the namespace: {error}; see TEMPORAL_NAMESPACE")
     if error.status is RPCStatusCode.NOT_FOUND:

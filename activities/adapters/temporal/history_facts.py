@@ -55,7 +55,7 @@ TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] 
     "compress_context": (CompressRequest, Compressed),
     "evaluate_answer": (EvaluateRequest, Evaluated),
 }
-"""The input and result types of activities that contribute facts, by activity name."""
+"""Maps each activity that contributes facts to its input and result types."""
 
 _LOCAL: Final = "core_local_activity"
 _PUBLISH: Final = "publish"
@@ -64,7 +64,9 @@ _UNDECODABLE: Final = "Failed decoding"
 
 
 class TemporalHistories:
-    """`Histories` on a Temporal client. The client's converter must be able to decode payloads from Loom's workers."""
+    """An implementation of `Histories` that uses a Temporal client. The client's converter must be able to decode
+    payloads from Loom's workers.
+    """
 
     def __init__(self, client: Client, task_queue: str) -> None:
         """Read only runs on this task queue. Runs on other task queues are stored in another memory."""
@@ -111,7 +113,7 @@ class TemporalHistories:
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
-    """Return the facts in one execution, in order. Raises UnreadableHistory if the history can't be decoded."""
+    """Return the facts from one execution, in order. Raises UnreadableHistory if the history can't be decoded."""
     reading = _Reading(converter, run_id)
     try:
         return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
@@ -120,7 +122,7 @@ async def facts_of(converter: DataConverter, run_id: str, events: Sequence[Histo
 
 
 class _Reading:
-    """Reads one execution from its first event."""
+    """Reads one execution, starting with its first event."""
 
     def __init__(self, converter: DataConverter, run_id: str) -> None:
         self._converter = converter

@@ -38,7 +38,9 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
 """The input and result types of each activity."""
 
 _FIRST_EVENTS: Final = 20
-"""Number of events that contain the preparation of a run, unless the run had to wait for a worker."""
+"""Number of events to read from the start of a run. They include its preparation, unless the run had to wait for a
+worker.
+"""
 
 _BROKEN: Final = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
@@ -48,7 +50,9 @@ _BROKEN: Final = {
 
 
 class TemporalPasts:
-    """`Pasts` on a Temporal client. The client's converter must be able to decode payloads from Loom's workers."""
+    """An implementation of `Pasts` that uses a Temporal client. The client's converter must be able to decode payloads
+    from Loom's workers.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -61,12 +65,12 @@ class TemporalPasts:
             try:
                 return [record for history in reversed(histories) for record in await _records(converter, history)]
             except (ValueError, TypeError) as error:
-                why = f"the history of run {run_id!r} is not that of a run: {error}"
+                why = f"the history of run {run_id!r} is not the history of an agent or a crew: {error}"
                 raise BadRequest(why, field="run_id") from error
 
     async def beginning(self, run_id: str) -> Beginning:
-        """Return how the run's last execution started, based only on its first events. Return None if they can't be
-        read.
+        """Return how the run's last execution started. Only its first events are read. If they can't be decoded, return
+        an empty `Beginning`.
         """
         events = self._client.get_workflow_handle(run_id).fetch_history_events(page_size=_FIRST_EVENTS)
         try:
@@ -109,7 +113,7 @@ async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHist
 
 
 async def _records(converter: DataConverter, history: WorkflowHistory) -> list[Record]:
-    """Return the activities in one history in the order in which they ended. Running activities come last."""
+    """Return the activities in one history, ordered by their end times. Activities that are still running come last."""
     open_ones: dict[int, tuple[str, Any]] = {}
     records: list[Record] = []
     for event in history.events:
@@ -167,8 +171,8 @@ async def _children(converter: DataConverter, history: WorkflowHistory) -> list[
 
 
 def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
-    """If this event ends a child run, return the id of the event that started it and its result. Return None for other
-    events and if there is no result.
+    """If this event ends a child run, return the id of the event that started the child run, and the child run's
+    result. Return None for other events and if there is no result.
 
     If a run failed, its failure contains the result.
     """

@@ -15,7 +15,7 @@ from loom.domain.core.tool_names import MESSAGE_AGENT
 
 
 class TemporalMailbox:
-    """`Mailbox` on a Temporal client."""
+    """A `Mailbox` that uses a Temporal client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -43,7 +43,7 @@ class TemporalMailbox:
         return int((await self._status(run_id)).get("queued_messages") or 0)
 
     async def _reader(self, sender: str, root: str, to: str, beside: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-        """Return the recipient's run id and its name."""
+        """Return the recipient's run id and name."""
         if to == ABOVE:
             parent = _parent_of(sender, root)
             if parent is None:
@@ -82,5 +82,5 @@ def _parent_of(run_id: str, root: str) -> str | None:
 
 
 def _name_of(child: Mapping[str, Any]) -> str:
-    """Return a child's name: the crew member's name, or else the words of its task."""
+    """Return a child's name: the crew member's name, or else the description of its task."""
     return str(child.get("description") or child.get("agent") or child.get("run_id")).partition(", attempt ")[0]

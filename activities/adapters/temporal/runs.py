@@ -23,14 +23,14 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
 ANSWER_LIMIT: Final = 2.0
-"""Timeout in seconds for a query to a running run."""
+"""Timeout in seconds for a query to a run that hasn't ended."""
 UPDATE_LIMIT: Final = 5.0
 """Timeout in seconds for a run to acknowledge an update."""
 
 
 class TemporalRuns:
     """Access to runs. Every method raises RunNotFoundError if the run doesn't exist, and UnreachableError if the server
-    can't be reached. Other errors are documented in the individual methods.
+    can't be reached. Each method documents its other errors.
     """
 
     def __init__(self, client: Client) -> None:
@@ -45,7 +45,7 @@ class TemporalRuns:
             raise unanswered(error, "") from error
 
     async def described(self, run_id: str) -> WorkflowExecutionDescription:
-        """Return the information about a run that is available without a worker."""
+        """Return the information that the server has about a run. This doesn't require a worker."""
         with answered(run_id):
             return await self._handle(run_id).describe()
 

@@ -1,8 +1,8 @@
 """Register Loom's missing search attributes before the worker starts polling.
 
 If a run upserts an unregistered attribute, its workflow task is retried indefinitely. The worker therefore checks which
-attributes exist, and runs use only existing attributes. Loom also works in a namespace that doesn't allow registration,
-but with fewer list filters.
+attributes exist, and its runs use only these attributes. Loom also works in a namespace that doesn't allow
+registration, but with fewer list filters.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ async def register_missing(client: Client) -> frozenset[str]:
             AddSearchAttributesRequest(namespace=client.namespace, search_attributes=missing)
         )
     except RPCError as error:
-        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # another worker has registered it first
+        if error.status is not RPCStatusCode.ALREADY_EXISTS:  # another worker has registered them first
             _log.warning("search attributes %s cannot be registered: %s", sorted(missing), error.message)
             return present
     return await _until_visible(client)

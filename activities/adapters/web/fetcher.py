@@ -26,7 +26,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 REDIRECTS: Final = 5
 _TRIED: Final = 4
-"""Maximum number of a host's addresses to try in sequence."""
+"""Maximum number of addresses to try, one after the other, for one host."""
 _CONNECT: Final = 5.0
 _SILENCE: Final = 20.0
 """Maximum number of seconds without data."""
@@ -151,7 +151,7 @@ def _literal(host: str) -> Address | None:
 
 
 def _request(url: WebUrl, address: Address) -> httpx2.Request:
-    """Return a request to this address with the host's name."""
+    """Return a request to this address. The host header and SNI contain the host's name."""
     place = httpx2.URL(scheme=url.scheme, host=str(address), port=url.port, raw_path=url.target.encode("ascii"))
     timeouts = {"connect": _CONNECT, "read": _SILENCE, "write": _SILENCE, "pool": _CONNECT}
     return httpx2.Request(

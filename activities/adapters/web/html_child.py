@@ -1,7 +1,7 @@
-"""Convert one page: JSON from standard input, JSON to standard output.
+"""Convert one page. Read JSON from standard input, and write JSON to standard output.
 
-`html_reader` starts this program by its path for each page. The program imports nothing from Loom, so it starts in less
-than a tenth of a second.
+`html_reader` runs this file as a separate program for each page. The program imports nothing from Loom, so it starts in
+less than a tenth of a second.
 """
 
 import json
@@ -53,7 +53,7 @@ def title_of(html: str) -> str:
 
 
 def _limit(what: int, most: int) -> None:
-    # Some systems lack some of these limits. A lower limit that is already set is kept.
+    # Some systems don't support all of these limits. If a lower limit is already set, it is kept.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 

@@ -17,13 +17,13 @@ SECONDS: Final = 12.0
 """Timeout in seconds for one page. The process's own processor time limit is lower."""
 
 _AT_ONCE: Final = 2
-"""Maximum number of pages that are converted concurrently. Each page may use a gigabyte of memory."""
+"""Maximum number of pages to convert concurrently. Each page may use a gigabyte of memory."""
 
 _CHILD: Final = Path(__file__).with_name("html_child.py")
 
 
 class SeparateHtmlReader:
-    """Converts each page in a new Python process with limits."""
+    """Converts each page in a new Python process with resource limits."""
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(_AT_ONCE)

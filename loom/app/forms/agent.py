@@ -26,58 +26,86 @@ from loom.domain.permissions.rules import parse_rules
 class BudgetForm(Form):
     """The spending limits of the agent's runs. A limit in the request takes precedence."""
 
-    tokens: Count | None = Field(None, description="Tokens in and out, all model calls together.")
-    cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="US dollars.")
-    tool_calls: Count | None = Field(None, description="Tool calls.")
+    tokens: Count | None = Field(None, description="Total input and output tokens of all model calls.")
+    cost_usd: Annotated[float, Field(gt=0)] | None = Field(None, description="Cost in US dollars.")
+    tool_calls: Count | None = Field(None, description="Number of tool calls.")
     seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN)] | None = Field(
-        None, description="Wall time, waits included."
+        None, description="Elapsed time in seconds, including waits."
     )
 
 
 class AgentForm(Form):
     """An agent. Omitted fields come from the agent that it extends, or from the worker's settings."""
 
-    kind: Literal["agent"] = Field("agent", description="What this file defines.")
-    name: Name | None = Field(None, description="How requests name it; default: the file's name without its ending.")
-    description: str = Field("", description="What it is good at, for whoever chooses among agents.")
-    extends: Name | None = Field(None, description="The agent that it takes everything from that it leaves out.")
-    model: Model | None = Field(None, description="openai:NAME, anthropic:NAME or demo.")
-    fallbacks: list[Model] = Field([], description="Models that take over when the one before does not answer.")
-    system_prompt: str = Field("", description="The first layer of its prompt; Loom adds skills and its own rules.")
-    tools: list[str] | None = Field(None, description="Its tools; mcp__SERVER is all of a server; left out: all.")
-    extra_tools: list[str] = Field([], description="Tools beside those, or beside the extended agent's.")
-    disabled_tools: list[str] = Field([], description="Tools that neither it nor any child of it has.")
-    enabled_skills: list[str] = Field([], description="Skills that it always has.")
-    disabled_skills: list[str] = Field([], description="Skills that neither it nor any child of it has.")
+    kind: Literal["agent"] = Field("agent", description="The kind of definition in this file.")
+    name: Name | None = Field(
+        None, description="The name for use in requests. Default: the file's name without its suffix."
+    )
+    description: str = Field(
+        "", description="The agent's strengths. People and models read this text to choose an agent."
+    )
+    extends: Name | None = Field(None, description="The agent that provides all omitted fields.")
+    model: Model | None = Field(None, description="The model: openai:NAME, anthropic:NAME or demo.")
+    fallbacks: list[Model] = Field(
+        [], description="Fallback models. Each one takes over if the previous model doesn't respond."
+    )
+    system_prompt: str = Field("", description="The first layer of the prompt. Loom adds skills and its own rules.")
+    tools: list[str] | None = Field(
+        None,
+        description="Names of the agent's tools. mcp__SERVER includes all tools of that server. Default: all tools.",
+    )
+    extra_tools: list[str] = Field([], description="Tools to add to `tools` or to the extended agent's tools.")
+    disabled_tools: list[str] = Field(
+        [], description="Tools to remove from the agent and from all agents that extend it."
+    )
+    enabled_skills: list[str] = Field([], description="Skills that the agent always has.")
+    disabled_skills: list[str] = Field(
+        [], description="Skills to remove from the agent and from all agents that extend it."
+    )
     activation: Literal["hybrid", "explicit", "auto"] | None = Field(
-        None, description="How it comes to its skills: the enabled ones and those that fit (hybrid), or one of both."
+        None,
+        description="The skills of a run. hybrid: the enabled skills, and others if there is space. auto: the same,"
+        " without a preference for the enabled skills. explicit: only the enabled skills.",
     )
-    knowledge: list[str] = Field([], description="Knowledge bases that are looked into whenever a person speaks.")
-    permissions: dict[str, Verdict] = Field({}, description="Rules, laid over those of the agent that it extends.")
-    mode: Literal["default", "read-only", "accept-edits", "bypass"] | None = Field(None, description="Permission mode.")
-    max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Turns of one run.")
-    budget: BudgetForm = Field(BudgetForm(), description="What one run may spend.")
-    max_output_tokens: Count | None = Field(None, description="Longest answer of one model call.")
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Left out: the provider's own.")
-    context_window: Annotated[int, Field(ge=1000)] | None = Field(None, description="Tokens that its model takes.")
+    knowledge: list[str] = Field([], description="Knowledge bases to search whenever a person sends a message.")
+    permissions: dict[str, Verdict] = Field(
+        {}, description="Permission rules to merge over those of the extended agent."
+    )
+    mode: Literal["default", "read-only", "accept-edits", "bypass"] | None = Field(
+        None, description="The permission mode."
+    )
+    max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Maximum number of turns per run."
+    )
+    budget: BudgetForm = Field(BudgetForm(), description="Spending limits for each run.")
+    max_output_tokens: Count | None = Field(None, description="Maximum number of output tokens per model call.")
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Sampling temperature.")
+    context_window: Annotated[int, Field(ge=1000)] | None = Field(
+        None, description="Size of the model's context window in tokens."
+    )
     approval_timeout: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="Seconds that an ask waits for a person before it is denied."
+        None, description="Seconds that a call waits for a person's approval before it is denied."
     )
-    require_done_tool: bool | None = Field(None, description="Only the `done` tool ends a run.")
-    output_schema: dict[str, Any] | None = Field(None, description="JSON Schema that its final answers have to fit.")
+    require_done_tool: bool | None = Field(None, description="If true, only the `done` tool ends a run.")
+    output_schema: dict[str, Any] | None = Field(None, description="JSON Schema that final answers must match.")
     pattern: Literal["react", "reflect", "tree"] | None = Field(
         None,
-        description="How it reasons: react; reflect, which criticises and revises its answers; tree, several branches"
-        " at once of which the best one answers.",
+        description="The reasoning pattern: react, reflect (criticize and revise each answer) or tree (run several"
+        " branches in parallel and use the best answer).",
     )
     rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(
-        None, description=f"Of the patterns reflect and tree; of tree at most {MOST_LEVELS}."
+        None,
+        description=f"Number of rounds in the reflect and tree patterns. Maximum for tree: {MOST_LEVELS}.",
     )
     branches: Annotated[int, Field(ge=FEWEST_BRANCHES, le=MOST_BRANCHES)] | None = Field(
-        None, description="Of the pattern tree: how many work on the task at once."
+        None, description="Number of parallel branches in the tree pattern."
     )
-    evaluate: bool | None = Field(None, description="Its model rates each of its answers, with one more call.")
-    hooks: list[str] = Field([], description="Hooks and interceptors that are not for every agent, by name.")
+    evaluate: bool | None = Field(
+        None, description="If true, the agent's model rates each answer in an additional call."
+    )
+    hooks: list[str] = Field(
+        [], description="Names of hooks and interceptors to add that don't already apply to all agents."
+    )
 
 
 _CONFIG: Final = ("enabled_skills", "disabled_skills", "extra_tools", "disabled_tools")
@@ -134,9 +162,9 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
     except BadRequest as error:
         yield f"{where}: permissions: {error.message}"
     if form.pattern == "tree" and form.rounds is not None and form.rounds > MOST_LEVELS:
-        yield f"{where}: rounds {form.rounds} must be at most {MOST_LEVELS} with the pattern tree"
+        yield f"{where}: rounds {form.rounds} must be at most {MOST_LEVELS} with the tree pattern"
     if form.branches is not None and form.pattern not in (None, "tree"):
-        yield f"{where}: branches belong to the pattern tree, and the pattern is {form.pattern}: leave one of them out"
+        yield f"{where}: branches need the tree pattern, but the pattern is {form.pattern}: remove one of them"
     try:
         if form.output_schema is not None:
             OutputSchema(form.output_schema)

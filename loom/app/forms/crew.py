@@ -20,83 +20,99 @@ _Count = Annotated[int, Field(ge=0, le=20)]
 class MemberForm(Form):
     """A member of a crew."""
 
-    name: Name = Field(description="How the crew calls it.")
-    agent: Name = Field(crews.ANYBODY, description="The agent that it is.")
-    description: str = Field("", description="What it is good at, for whoever chooses among members.")
-    capabilities: list[str] = Field([], description="The same in single words; routers look for them.")
-    task: str = Field("", description="Its part of every task.")
-    model: Model | None = Field(None, description="openai:NAME, anthropic:NAME or demo; default: its agent's.")
-    tools: list[str] = Field([], description="Which of its agent's tools it gets; default: all.")
-    after: list[str] = Field([], description="Of a planned crew: the members whose answers it waits for.")
-    retries: _Count = Field(1, description="How often it may try again when it failed.")
-    substitute: Name | None = Field(None, description="The member that takes over once it has failed for good.")
+    name: Name = Field(description="The member's name in the crew.")
+    agent: Name = Field(crews.ANYBODY, description="The agent that does the member's work.")
+    description: str = Field(
+        "", description="The member's strengths. People and models read this text to choose a member."
+    )
+    capabilities: list[str] = Field(
+        [], description="Single words that describe the member's strengths. Routers look for them in the task."
+    )
+    task: str = Field("", description="The member's share of every task.")
+    model: Model | None = Field(None, description="openai:NAME, anthropic:NAME or demo. Default: the agent's model.")
+    tools: list[str] = Field([], description="A subset of the agent's tools. Default: all of them.")
+    after: list[str] = Field([], description="In a planned crew, the members whose answers this member needs.")
+    retries: _Count = Field(1, description="Maximum number of retries after a failure.")
+    substitute: Name | None = Field(None, description="The member that takes over after all retries have failed.")
     on_failure: Literal["stop", "skip"] | None = Field(
-        None, description="And then: the crew stops, or does without. Default: stop if sequential or routed, else skip."
+        None,
+        description="If there is no substitute, or it fails too: stop the crew, or skip the member. Default: stop in"
+        " sequential and routed crews, otherwise skip.",
     )
 
 
 class RouteForm(Form):
     """A routing rule."""
 
-    match: str = Field(min_length=1, description="A regular expression that is looked for in the task.")
-    member: Name = Field(description="Who gets the tasks that it is found in.")
+    match: str = Field(min_length=1, description="A regular expression to search for in the task.")
+    member: Name = Field(description="The member that receives matching tasks.")
 
 
 class RouterForm(Form):
     """How a routed crew finds the member for a task."""
 
-    by: Literal["rules", "embedding", "model"] = Field("rules", description="How the member is found.")
-    rules: list[RouteForm] = Field([], description="By rules: the first that matches; none: members' capabilities.")
-    agent: Name = Field(crews.ANYBODY, description="By model: the agent that chooses.")
-    model: Model | None = Field(None, description="By model: its model.")
-    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="By embedding: the least likeness. Default: as the embedder's model needs it."
+    by: Literal["rules", "embedding", "model"] = Field("rules", description="How the router chooses the member.")
+    rules: list[RouteForm] = Field(
+        [], description="For rules: the first match chooses the member. Default: compare the capabilities."
     )
-    fallback: Name | None = Field(None, description="The member for tasks that nobody fits.")
+    agent: Name = Field(crews.ANYBODY, description="For model: the agent that chooses the member.")
+    model: Model | None = Field(None, description="For model: the model of that agent.")
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="For embedding: the minimum similarity. Default: depends on the embedding model."
+    )
+    fallback: Name | None = Field(None, description="The member for tasks that no other member fits.")
 
 
 class AggregateForm(Form):
     """How the answers of a parallel crew are combined."""
 
-    by: Literal["concat", "merge", "structured"] = Field("concat", description="Joined; by an agent; as JSON.")
-    agent: Name = Field(crews.ANYBODY, description="Who merges.")
-    model: Model | None = Field(None, description="Its model.")
-    task: str = Field("", description="What it is to make of them.")
+    by: Literal["concat", "merge", "structured"] = Field(
+        "concat", description="concat: join the answers. merge: an agent combines them. structured: one JSON object."
+    )
+    agent: Name = Field(crews.ANYBODY, description="The agent that merges the answers.")
+    model: Model | None = Field(None, description="The model of that agent.")
+    task: str = Field("", description="Instructions for merging.")
 
 
 class CoordinatorForm(Form):
     """The agent that leads a coordinated crew."""
 
-    agent: Name = Field(crews.ANYBODY, description="The agent.")
-    model: Model | None = Field(None, description="Its model.")
-    max_rounds: Annotated[int, Field(ge=1, le=20)] = Field(3, description="Times that it may give out work.")
+    agent: Name = Field(crews.ANYBODY, description="The agent that coordinates.")
+    model: Model | None = Field(None, description="The coordinator's model.")
+    max_rounds: Annotated[int, Field(ge=1, le=20)] = Field(
+        3, description="Maximum number of times that the coordinator may assign work."
+    )
 
 
 class JudgeForm(Form):
-    """The agent that scores the answers of branches, and the number of rounds."""
+    """The agent that scores the branches' answers, and the number of rounds."""
 
-    agent: Name = Field(crews.ANYBODY, description="The agent.")
-    model: Model | None = Field(None, description="Its model.")
+    agent: Name = Field(crews.ANYBODY, description="The agent that scores the answers.")
+    model: Model | None = Field(None, description="The judge's model.")
     rounds: Annotated[int, Field(ge=1, le=crews.MOST_LEVELS)] = Field(
-        1, description="Levels; after the first, the members improve on the best answer so far."
+        1, description="Number of rounds. In each round after the first, the members improve on the best answer so far."
     )
 
 
 class CrewForm(Form):
     """Several agents and how they share a task."""
 
-    kind: Literal["crew"] = Field("crew", description="What this file defines.")
-    name: Name | None = Field(None, description="How requests name it; default: the file's name without its ending.")
-    description: str = Field("", description="What it is for.")
-    mode: Literal["sequential", "parallel", "coordinated", "routed", "planned", "tree"] = Field(
-        description="How they share a task."
+    kind: Literal["crew"] = Field("crew", description="The kind of definition in this file.")
+    name: Name | None = Field(
+        None, description="The name for use in requests. Default: the file's name without its suffix."
     )
-    members: list[MemberForm] = Field(min_length=1, description="Who is in it.")
-    coordinator: CoordinatorForm = Field(CoordinatorForm(), description="Of a coordinated crew.")
-    router: RouterForm = Field(RouterForm(), description="Of a routed crew.")
-    aggregate: AggregateForm = Field(AggregateForm(), description="Of a parallel crew.")
-    judge: JudgeForm = Field(JudgeForm(), description="Of a tree.")
-    permissions: dict[str, Verdict] = Field({}, description="Rules above those of every member.")
+    description: str = Field("", description="The crew's purpose.")
+    mode: Literal["sequential", "parallel", "coordinated", "routed", "planned", "tree"] = Field(
+        description="How the members share a task."
+    )
+    members: list[MemberForm] = Field(min_length=1, description="The crew's members.")
+    coordinator: CoordinatorForm = Field(CoordinatorForm(), description="Settings of a coordinated crew.")
+    router: RouterForm = Field(RouterForm(), description="Settings of a routed crew.")
+    aggregate: AggregateForm = Field(AggregateForm(), description="Settings of a parallel crew.")
+    judge: JudgeForm = Field(JudgeForm(), description="Settings of a tree crew.")
+    permissions: dict[str, Verdict] = Field(
+        {}, description="Permission rules that apply in addition to every member's own rules."
+    )
 
 
 def read_crew(given: Mapping[str, Any], *, name: str = "", origin: str = "request") -> Crew:

@@ -31,17 +31,17 @@ def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[
         hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(known)}"
         return f"there is no field {field}: {hint}"
     if location[0] == "permissions" and len(location) > 1:
-        return f"permissions: rule {str(location[1])!r} must say allow, ask or deny, not {value!r}"
+        return f"permissions: rule {str(location[1])!r} must be allow, ask or deny, not {value!r}"
     if location[-1] == "name" and kind != "string_type":
-        return f"{field}: {value!r} cannot be a name: use 1 to 64 characters on one line, no space at its ends"
+        return f"{field}: {value!r} cannot be a name: use 1 to 64 characters on one line, without a space at either end"
     if kind == "string_pattern_mismatch":
-        return f"{field}: {value!r} names no model: write openai:NAME, anthropic:NAME or demo"
+        return f"{field}: {value!r} is not a model: use openai:NAME, anthropic:NAME or demo"
     if kind == "list_type" and isinstance(value, str):
-        return f"`{field}` is a list of names: [{value!r}]"
+        return f"`{field}` must be a list of names: [{value!r}]"
     limits = problem.get("ctx", {})
     if (limit := next((limit for limit in _WORDS if limit in limits), None)) is not None:
         return f"{field} {value!r} {_WORDS[limit]} {str(limits[limit]).replace(chr(39), '')}"
-    return f"{field} is missing" if kind == "missing" else f"{field}: {value!r} does not fit: it {_fault(problem)}"
+    return f"{field} is missing" if kind == "missing" else f"{field}: {value!r} is invalid: it {_fault(problem)}"
 
 
 def _fault(problem: Any) -> str:
@@ -62,7 +62,7 @@ _KINDS: Final = {
     "float_type": "must be a number",
     "bool_type": "must be true or false",
     "list_type": "must be a list",
-    "dict_type": "must hold `name: value` lines",
-    "model_type": "must hold `name: value` lines",
+    "dict_type": "must contain `name: value` lines",
+    "model_type": "must contain `name: value` lines",
     "finite_number": "must be a finite number",
 }

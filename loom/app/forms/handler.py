@@ -19,8 +19,8 @@ def handler_of(function: Callable[..., Any], pattern: str, name: str, origin: st
         raise BadRequest(f'write @app.on_task("{pattern}") above a function, not {function!r}', field="on_task")
     if not re.fullmatch(NAME, named):
         raise BadRequest(
-            f"{named!r} cannot be a handler's name, by which the bus knows it: `name=`, letters, digits, `.`, `_` and"
-            " `-`, 64 at most",
+            f"{named!r} cannot be a handler's name on the bus: pass `name=` with at most 64 letters, digits, `.`,"
+            " `_` or `-`",
             field="on_task",
         )
     check_arrives(pattern)

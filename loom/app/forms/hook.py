@@ -68,7 +68,7 @@ class HookDecorator:
 
 
 def interceptor_of(thing: object, options: InterceptorOptions) -> Interceptor:
-    """Validate an interceptor, which is an object, or a class without constructor arguments.
+    """Validate an interceptor: an object, or a class whose constructor needs no arguments.
 
     An interceptor has a `before` method, an `after` method or both.
     """
@@ -79,10 +79,10 @@ def interceptor_of(thing: object, options: InterceptorOptions) -> Interceptor:
         raise BadRequest(f"interceptor {name!r} cannot be made without arguments: {error}", field="hook") from None
     sides = {side: getattr(made, side, None) for side in ("before", "after")}
     if not any(callable(side) for side in sides.values()):
-        raise BadRequest(f"interceptor {name!r} has neither a method `before` nor `after`", field="hook")
+        raise BadRequest(f"interceptor {name!r} has neither a `before` method nor an `after` method", field="hook")
     around = tuple(options.get("around", (RUN, TOOL)))
     if isinstance(options.get("around"), str) or not around or not set(around) <= {RUN, TOOL}:
-        raise BadRequest(f'interceptor {name!r}: `around` is ["run"], ["tool"] or both', field="hook")
+        raise BadRequest(f'interceptor {name!r}: `around` must be ["run"], ["tool"] or both', field="hook")
     agents, timeout = _checked(name, options)
     return Interceptor(
         name=name, before=sides["before"], after=sides["after"], around=around, agents=agents, timeout=timeout
@@ -102,7 +102,7 @@ def _checked(name: str, options: HookOptions | InterceptorOptions) -> tuple[tupl
     if unknown := set(options) - set(InterceptorOptions.__annotations__) - set(HookOptions.__annotations__):
         raise BadRequest(f"hook {name!r}: there is no option {min(unknown)!r}", field="hook")
     if isinstance(agents, str):
-        raise BadRequest(f"hook {name!r}: `agents` is a list of names: [{agents!r}]", field="hook")
+        raise BadRequest(f"hook {name!r}: `agents` must be a list of names: [{agents!r}]", field="hook")
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
-        raise BadRequest(f"hook {name!r}: `timeout` must be seconds, at most {LONGEST:g}", field="hook")
+        raise BadRequest(f"hook {name!r}: `timeout` must be a number of seconds, at most {LONGEST:g}", field="hook")
     return None if agents is None else tuple(agents), float(timeout)

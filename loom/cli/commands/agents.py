@@ -21,14 +21,14 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
 
 COLUMN: Final = 20
-"""Width of the column of field names."""
+"""Width of the column that shows field names."""
 
 app = new_app("agents", "List and show a worker's agents.")
 
 
 @app.command("list")
 def list_agents(app: App = None, as_json: Json = False) -> None:
-    """List a worker's agents and where they are defined."""
+    """List a worker's agents and show where they are defined."""
     settings = with_app(load_settings(), app)
     registry = load_registry(settings)
     found = [
@@ -98,7 +98,7 @@ def _stats_lines(stats: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> AgentSpec:
-    """Return the spec that the agent has in a run, but without MCP tools, whose servers aren't connected yet."""
+    """Return the agent's spec as in a run, but without MCP tools, because no MCP servers are connected yet."""
     hidden = hidden_tools(settings)
     tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in hidden))
     return replace(spec_of(agent, default_agent(settings)), tools=tools)

@@ -22,7 +22,7 @@ from loom.workflows.validation import read_crew_request
 
 FILE_ENDINGS: Final = (".yaml", ".yml", ".toml", ".json")
 COLUMN: Final = 14
-"""Width of the column of field names."""
+"""Width of the column that shows field names."""
 
 FileOrName: TypeAlias = Annotated[
     str, typer.Argument(metavar="FILE|NAME", help="A crew file, or the name of one of the worker's crews.")
@@ -47,7 +47,7 @@ def run(
     mode: Annotated[
         str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Number of steps after which the crew stops.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Maximum number of steps of the crew.")] = None,
     budget: Budget = None,
     output_schema: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
@@ -94,7 +94,7 @@ def show(crew: FileOrName, app: App = None, as_json: Json = False) -> None:
     """
     found = _in_file(crew)
     if found is None:
-        otherwise = "`loom crew list` shows all crews; the name of a file ends in .yaml"
+        otherwise = "`loom crew list` shows all crews; to name a file, include its suffix, such as .yaml"
         found = named(crew, _crews(app), "crew", otherwise=otherwise, field="crew")
     if as_json:
         print_json(asdict(found))
@@ -118,7 +118,7 @@ def validate(
 
 @app.command("list")
 def list_crews(app: App = None, as_json: Json = False) -> None:
-    """List a worker's crews and where they are defined."""
+    """List a worker's crews and show where they are defined."""
     found = [
         {
             "name": crew.name,
@@ -144,7 +144,7 @@ def list_crews(app: App = None, as_json: Json = False) -> None:
 
 
 def _for_request(crew: str) -> str | JsonObject:
-    """Return the crew's name or the contents of its file, so that the worker doesn't need to read the file."""
+    """Return the crew's name, or the contents of its file so that the worker doesn't need the file."""
     found = _in_file(crew)
     if found is None:
         return crew

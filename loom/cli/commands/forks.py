@@ -42,19 +42,19 @@ def fork(
     run_id: RunId,
     *,
     turn: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Turn after which to continue; 0 starts before the first turn.")
+        int, typer.Option(min=0, metavar="N", help="Continue after this turn; 0 starts before the first turn.")
     ],
     message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message to the agent after that turn.")] = None,
     model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
     permissions: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override the run's rules as of that turn.")
+        str | None, typer.Option(metavar="FILE|JSON", help="Rules that override the run's rules at that turn.")
     ] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder for the new run.")] = None,
     restore: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="New folder for the files as they were after that turn."),
+        typer.Option(metavar="DIR", help="Restore the files as of the end of that turn to this new folder."),
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the new run stops.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns of the new run.")] = None,
     budget: Budget = None,
     fork_id: Annotated[str | None, typer.Option("--id", metavar="NEW", help="Id for the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
@@ -85,8 +85,8 @@ def fork(
             _restore(run_id, turn, absolute(restore))
         elif workspace is None and point.later_effects:
             print_notice(
-                f"files in {point.spec.workspace} are as they are now: {counted(point.later_effects, 'later call')} may"
-                f" have changed them. --restore DIR puts those of turn {turn} into a new folder;"
+                f"the fork uses current files in {point.spec.workspace}: {counted(point.later_effects, 'later call')}"
+                f" may have changed them. --restore DIR restores the files of turn {turn} to a new folder;"
                 f" `loom restore {run_id} --turn {turn + 1}` restores them in place"
             )
         return await loom.fork(run_id, turn=turn, message=message, fork_id=fork_id, **changes)
@@ -97,8 +97,8 @@ def fork(
 def _restore(run_id: str, turn: int, folder: str) -> None:
     with explained():
         found = shadow_git().extract(run_id, after=turn, folder=Path(folder))
-    state = "as now: no later change has a snapshot" if found is None else f"as of {found.at:%Y-%m-%d %H:%M:%S} UTC"
-    print_notice(f"files after turn {turn} are in {folder}, {state}")
+    state = "no later change has a snapshot" if found is None else f"as of {found.at:%Y-%m-%d %H:%M:%S} UTC"
+    print_notice(f"the files as of the end of turn {turn} are in {folder} ({state})")
 
 
 @app.command(name="diff-runs")

@@ -96,7 +96,7 @@ def show(
 ) -> None:
     """Show a memory and its source.
 
-    The output includes the whole Task while it is stored.
+    The output includes the whole Task while Loom still stores it.
     """
     memory = _with_memory(lambda opened: opened.memory.by_id(memory_id))
     if memory is None:
@@ -199,8 +199,8 @@ def retain(
 def reembed(as_json: Json = False) -> None:
     """Compute missing vectors with the configured embedder.
 
-    Until you run this command, a search finds memories without a vector, or with another embedder's vector, only by
-    their words.
+    Until you run this command, a search finds some memories only by their words: those without a vector, and those
+    with another embedder's vector.
     """
     done = _with_memory(_reembed)
     if as_json:
@@ -211,7 +211,7 @@ def reembed(as_json: Json = False) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """The memory that a worker with these settings uses."""
+    """The memory of a worker with these settings."""
 
     memory: PostgresMemory
     database: Database
@@ -259,7 +259,7 @@ async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[st
             live = await forget_runs(opened.settings.redis_url, gone.runs)
         except (StreamUnavailable, TimeoutError):
             runs = counted(len(gone.runs), "run")
-            left.append(f"not deleted: data of {runs} in Redis, which does not answer; it expires within seven days")
+            left.append(f"not deleted: data of {runs} in Redis, which is not responding; it expires within seven days")
     return gone, live, left
 
 

@@ -1,4 +1,4 @@
-"""The `permissions check` command, which applies hooks and rules to a tool call with the same functions as a run."""
+"""The `permissions check` command. It applies hooks and rules to a tool call, with the functions that runs use."""
 
 import asyncio
 import os
@@ -135,7 +135,7 @@ def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
 
     if tool is None or tool.spec.name in (each.name for each in spec.tools):
         return None
-    reason = f"the agent {spec.name} does not have the tool {tool.spec.name}"
+    reason = f"agent {spec.name} does not have the {tool.spec.name} tool"
     return Judgement(verdict=Verdict.DENY, rule="tools", reason=reason)
 
 
@@ -178,7 +178,7 @@ def _completed(tool: Tool, given: JsonObject) -> JsonObject:
 
 
 def _empty_arguments(spec: ToolSpec) -> JsonObject:
-    """Return an empty value for each required argument except the main argument, which rules check."""
+    """Return an empty value for each required argument. Omit the main argument, because rules check it."""
 
     known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
     return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}

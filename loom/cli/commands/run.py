@@ -71,7 +71,7 @@ def run(
     mode: Annotated[
         str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="Number of turns after which the run stops.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns of the run.")] = None,
     budget: Budget = None,
     require_done: Annotated[
         bool, typer.Option("--require-done", help="End the run only when the agent calls the `done` tool.")
@@ -165,8 +165,8 @@ def unattended(request: dict[str, Any]) -> dict[str, Any]:
     if "mode" in request:
         raise BadRequest("--yes with --detach sets the mode: drop --mode or --detach", field="mode")
     print_notice(
-        "--yes with --detach: the run may do everything that no rule denies (mode bypass). Calls that hooks, guards or"
-        " the agent's own rules with a pattern ask about still wait for a person"
+        "--yes with --detach: the run may do everything that no rule denies (bypass mode). A call still waits for a"
+        " person if a hook, a guard or one of the agent's own rules with a pattern asks"
     )
     rules = {rule: "allow" if verdict == "ask" else verdict for rule, verdict in request.get("permissions", {}).items()}
     return {**request, "mode": "bypass", **({"permissions": rules} if rules else {})}
@@ -275,7 +275,9 @@ def _detachable(
         if not run_ids:
             raise
         last = run_ids[-1]
-        print_notice(f"detached; the run continues. `loom watch {last}` attaches again, `loom abort {last}` stops it")
+        print_notice(
+            f"detached; the run continues. `loom watch {last}` attaches again, and `loom abort {last}` stops it"
+        )
         raise typer.Exit(COMPLETED) from None
 
 

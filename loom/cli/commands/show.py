@@ -1,4 +1,4 @@
-"""The `show` command, which shows a run's turns or one turn's context, using only the history in Temporal."""
+"""The `show` command, which reads a run's history in Temporal and shows its turns or the context of one turn."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -15,7 +15,7 @@ from loom.domain.crews.log import choice_in
 from loom.domain.history.past_turns import PastCall, PastTurn
 
 MAX_CHARACTERS: Final = 400
-"""Maximum number of characters shown of a text without `--json`."""
+"""Maximum length of a displayed text in characters, unless `--json` is used."""
 
 
 app = new_app()

@@ -55,7 +55,7 @@ app = new_app("skills", "List, check and add skills.")
 
 @app.command("list")
 def list_skills(workspace: Workspace = None, app: App = None, as_json: Json = False) -> None:
-    """List available skills, and skipped ones with the reasons."""
+    """List available skills, and the reasons why other skills were skipped."""
     found = _listed(with_app(read_settings(), app), workspace)
     if as_json:
         print_json(found)
@@ -85,7 +85,7 @@ def validate(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A skill's folder or its SKILL.md.")],
     as_json: Json = False,
 ) -> None:
-    """Check a skill against the format without running anything.
+    """Check a skill's format without running anything.
 
     Exit code 2 means that the skill can't be used.
     """
@@ -133,7 +133,7 @@ def add(
     facts = _facts(found, "not added yet")
     target = (Path.cwd() if project else _home()) / FOLDER / found.skill.name
     if target.exists():
-        raise BadRequest(f"{target} exists already: remove it first", field="PATH")
+        raise BadRequest(f"{target} already exists: remove it first", field="PATH")
     if not as_json:
         _print_facts(facts)
     if not yes:
@@ -144,7 +144,7 @@ def add(
         return
     typer.echo(plain(f"added {found.skill.name}: {target}"))
     if project:
-        print_notice("runs use it only where this folder is trusted: add it to LOOM_TRUSTED_FOLDERS")
+        print_notice("runs use it only if this folder is trusted: add the folder to LOOM_TRUSTED_FOLDERS")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,11 +250,11 @@ def _print_skills(found: dict[str, Any]) -> None:
             table.add_row(skill["name"], plain(skill["source"]), plain(" ".join(skill["description"].split())))
         console(wide=True).print(table)
     else:
-        print_notice("no skills; add one with `loom skills add FOLDER`, or see below what was left out")
+        print_notice("no skills; add one with `loom skills add FOLDER`, or see the skipped skills below")
     for skill in found["hidden"]:
         print_notice(f"hidden: {skill['root']}: a closer skill has the same name")
     for each in found["skipped"]:
-        print_notice(f"left out: {each['path']} ({each['source']}): {each['why']}")
+        print_notice(f"skipped: {each['path']} ({each['source']}): {each['why']}")
     for each in found["warnings"]:
         print_notice(f"warning: {each['path']}: {each['why']}")
     for package in found["packages"]:
@@ -308,13 +308,13 @@ def _abilities(facts: dict[str, Any]) -> list[str]:
     if facts["scripts"]:
         scripts, run = counted(len(facts["scripts"]), "script"), "run" if len(facts["scripts"]) > 1 else "runs"
         lines.append(
-            f"It has {scripts}, which {run} in the sandbox, on the workspace, without network. Each call asks for"
+            f"It has {scripts}, which {run} in the sandbox, on the workspace and without network. Each call asks for"
             " approval unless a rule allows it."
         )
     if facts["tools"]:
         lines.append(f"Scripts that are tools: {', '.join(facts['tools'])}.")
     if facts["allowed_tools"]:
-        lines.append(f"It asks for the tools {', '.join(facts['allowed_tools'])}; this alone allows nothing.")
+        lines.append(f"It asks for the tools {', '.join(facts['allowed_tools'])}. This request alone allows nothing.")
     return lines
 
 

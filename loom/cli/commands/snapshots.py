@@ -37,8 +37,8 @@ def diff(
 ) -> None:
     """Show a run's changes to its workspace.
 
-    Without --turn, the diff covers the run's first change until now. With --turn, it covers that turn until the next
-    snapshot, which a later turn or a restore takes, or until now.
+    Without --turn, the diff covers the time from the run's first change until now. With --turn, it starts at that turn
+    and ends at the next snapshot, or now if there is none. Later turns and restores take snapshots.
     """
     with explained():
         found = shadow_git().diff(run_id, turn)
@@ -107,7 +107,7 @@ def _refuse_while_open(run_id: str) -> None:
     try:
         status = str(with_client(lambda loom: loom.status(run_id))["status"])
     except UnreachableError:
-        print_notice("no server answers, so Loom cannot tell whether the run is still running")
+        print_notice("no server is responding, so Loom cannot tell whether the run is still running")
         return
     except RunNotFoundError:
         return
@@ -121,7 +121,7 @@ def _refuse_while_open(run_id: str) -> None:
 def _confirm(target: Snapshot, todo: RestoreChanges, *, as_json: bool) -> None:
     if as_json or not sys.stdin.isatty():
         raise BadRequest(
-            "cannot ask for confirmation here: use --yes, or --dry-run to see what would be done", field="yes"
+            "cannot ask for confirmation here: use --yes, or --dry-run to see the planned changes", field="yes"
         )
     _print_plan(todo)
     typer.confirm(f"Restore the state {_state(target)}?", abort=True)
@@ -135,11 +135,11 @@ def _report(
         return
     _print_plan(todo, left)
     if undo is None:
-        print_notice(f"dry run: this is what restoring the state {_state(target)} would do")
+        print_notice(f"dry run: restoring the state {_state(target)} would make these changes")
         return
     typer.echo(f"restored the state {_state(target)}; to undo: loom restore {run_id} --snapshot {undo[:12]}")
     if left:
-        print_notice(f"{counted(len(left), 'path')} left as found, see above")
+        print_notice(f"left {counted(len(left), 'path')} unchanged; see above")
 
 
 def _print_plan(todo: RestoreChanges, left: Mapping[str, str] | None = None) -> None:
@@ -148,7 +148,7 @@ def _print_plan(todo: RestoreChanges, left: Mapping[str, str] | None = None) -> 
     for kind, paths in kinds.items():
         _print_paths(kind, [path for path in paths if path not in skipped])
     for path, reason in skipped.items():
-        typer.echo(f"left as found: {visible(path)}: {one_line(reason)}")
+        typer.echo(f"left unchanged: {visible(path)}: {one_line(reason)}")
     if todo.is_empty and not skipped:
         typer.echo("nothing differs")
 

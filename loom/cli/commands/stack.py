@@ -113,7 +113,7 @@ def _examine(settings: Settings, state: StackState) -> dict[str, Any]:
 
 
 def _as_text(report: dict[str, Any]) -> str:
-    """Format the report with one line per part. Passwords are omitted, and appear only with `--json`."""
+    """Format the report with one line per part. Passwords appear only with `--json`."""
     lines = []
     for name, part in report["parts"].items():
         facts = [part.get(key) for key in ("address", "ui", "version", "program", "pids", "model", "note")]

@@ -52,7 +52,7 @@ def list_runs(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List runs without sub-agents, newest first."""
+    """List runs, newest first. Sub-agents are omitted unless you use --tree."""
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
     found = with_client(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
@@ -101,7 +101,9 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     run_id = one_line(str(status.get("run_id", "")))
     facts = [f"agent {status['agent']}"] if status.get("agent") else []
     facts += [f"model {status['model']}"] if status.get("model") else []
-    facts += ["the run does not answer; this is what the server knows"] if status.get("stale") else spending.facts(0)
+    facts += (
+        ["the run is not responding; this status comes from the server"] if status.get("stale") else spending.facts(0)
+    )
     lines: list[RenderableType] = [
         Text.assemble((run_id, "bold"), " · ", (name.replace("_", " "), _STYLES.get(name, ""))),
         Text(" · ".join(map(one_line, facts)), style="dim"),

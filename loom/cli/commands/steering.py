@@ -89,7 +89,7 @@ def send(
     The agent reads a message at the start of its next turn.
     """
     if not text.strip():
-        raise BadRequest("the message is empty: write what the agent should read", field="text")
+        raise BadRequest("the message is empty: pass a text for the agent", field="text")
     receipt = with_client(lambda loom: loom.send(run_id, text, by=user_name()))
     _acknowledge(receipt, "sent", as_json=as_json, always_queued=True)
 
@@ -107,4 +107,6 @@ def _acknowledge(receipt: JsonObject, done: str, *, as_json: bool, always_queued
         return
     typer.echo(done)
     if receipt.get("queued") and not always_queued:
-        print_notice("no worker is answering; the run takes this up once one is back (`loom worker` or `loom up`)")
+        print_notice(
+            "no worker is responding; the run will act on this once a worker is back (`loom worker` or `loom up`)"
+        )

@@ -49,7 +49,7 @@ def list_tools(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """List a worker's tools and where they come from."""
+    """List a worker's tools and show where they come from."""
     settings = _settings(app)
     found = asyncio.run(_list(settings, everything=everything))
     if as_json:

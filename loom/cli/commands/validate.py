@@ -37,8 +37,8 @@ def validate(
 ) -> None:
     """Check files that define agents, crews or permissions.
 
-    This command also draws which agent extends which. A missing knowledge base causes only a warning, since you may
-    add it later. Exit code 2 means that a file is invalid.
+    This command also draws a tree that shows which agent each agent extends. A missing knowledge base causes only a
+    warning, since you may add it later. Exit code 2 means that a file is invalid.
     """
     if schema is not None:
         print_json(schema_of(schema))

@@ -1,4 +1,4 @@
-"""Prompts at the keyboard, where a person can approve, edit or deny a call, or answer a question."""
+"""Prompt a person at the keyboard to approve, edit or deny a call, or to answer a question."""
 
 import asyncio
 import json

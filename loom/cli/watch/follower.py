@@ -1,4 +1,4 @@
-"""Follows a run to its end: its events, its pending approvals and questions, and its result.
+"""Follow a run to its end: its events, its pending approvals and questions, and its result.
 
 A `Display` presents the run as a live screen, plain lines, JSON lines or only its result. Following a run doesn't
 affect the run itself.
@@ -28,9 +28,9 @@ from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Action, Task
 
 QUIET: Final = 0.2
-"""Seconds without an event after which all past events are considered shown."""
+"""All past events count as shown after this many seconds without an event."""
 CATCH_UP: Final = 3.0
-"""Seconds after which pending approvals are shown even if events keep arriving."""
+"""Pending approvals are shown after this many seconds, even if events keep arriving."""
 PATIENCE: Final = 60.0
 """Seconds to wait for a server that has stopped responding."""
 
@@ -77,7 +77,11 @@ class Follower:
         *,
         replier: Replier | None = None,
     ) -> None:
-        """Without an `approver` or `replier`, only show pending approvals or questions. `by` signs the answers."""
+        """Create a follower.
+
+        Without an `approver`, it shows pending approvals but doesn't answer them. Without a `replier`, the same applies
+        to questions. `by` signs the answers.
+        """
         self._loom = loom
         self._run_id = run_id
         self._display = display
@@ -127,7 +131,7 @@ class Follower:
                 return await self._loom.result(self._run_id)
             except UnreachableError as error:
                 if away_since is None:
-                    self._display.say(f"{error.message}; waiting for it, the run is not affected")
+                    self._display.say(f"{error.message}; waiting for it. The run is not affected")
                     away_since = monotonic()
                 if monotonic() - away_since > PATIENCE:
                     raise
@@ -216,7 +220,7 @@ class Follower:
             return  # it is still pending, so the person is asked again
         else:
             if receipt.get("queued") and isinstance(waiting, PendingApproval):  # messages are always queued
-                self._display.say("no worker is answering; the run takes the decision up once one is back")
+                self._display.say("no worker is responding; the run will act on the decision once a worker is back")
         self._pending.close(*waiting.key)
 
 

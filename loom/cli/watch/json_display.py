@@ -1,4 +1,4 @@
-"""Displays for programs. They print events as JSON lines or only the result. Hints for people go to standard error."""
+"""Displays for programs. They print all events as JSON lines, or only the result. Hints go to standard error."""
 
 from loom.activities.adapters.redis.stream import task_view
 from loom.cli.output import one_line, print_json, print_notice
@@ -18,16 +18,16 @@ class ResultOnly:
         self._is_away = False
 
     def event(self, offset: int, task: Task) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
     def stream_lost(self, status: JsonObject, why: str) -> None:
         """Report once that the live stream is unavailable. The result is still printed when the run ends."""
         if not self._is_away:
             self._is_away = True
-            print_notice(f"live stream is unavailable ({one_line(why)}); the run is {status['status']}")
+            print_notice(f"the live stream is unavailable ({one_line(why)}); the run is {status['status']}")
 
     def status(self, status: JsonObject) -> None:
-        """Shows nothing."""
+        """Show nothing."""
 
     def approval_opened(self, ask: PendingApproval) -> None:
         """Report which call is waiting for approval."""

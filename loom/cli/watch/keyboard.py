@@ -1,4 +1,4 @@
-"""Reads keys while the screen is live, without threads or echo, and restores the terminal on exit.
+"""Read keys while the screen is live, without threads or echo, and restore the terminal on exit.
 
 Tests showed that prompt_toolkit can't replace this module. With prompt_toolkit, a key that was typed before a question
 appears answers that question. This module drops such keys, so that nobody approves a call before seeing it. The
@@ -23,7 +23,7 @@ ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
 
 _SAME_STROKE: Final = 0.15
-"""Seconds after a key within which Enter is ignored, for people who type `y` and then press Enter."""
+"""Enter is ignored for this many seconds after a key, for people who type `y` and then press Enter."""
 _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTALL)
 
 

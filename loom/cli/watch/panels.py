@@ -1,4 +1,4 @@
-"""Renders parts of the screen, such as pending approvals, results and previews of tool output."""
+"""Render parts of the screen, such as pending approvals, results and previews of tool output."""
 
 import json
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult, RunStatus
 
 LONGEST_ARGUMENT: Final = 8000
-"""Maximum number of characters shown of one argument. A red line reports the number of omitted characters."""
+"""Maximum length of a displayed argument in characters. A red line reports the number of omitted characters."""
 
 WIDEST: Final = 100
-"""Maximum number of characters shown of one line of output."""
+"""Maximum length of a displayed line of output, in characters."""
 
 _STYLES: Final = {
     RunStatus.COMPLETED: ("✓", "green"),
@@ -114,7 +114,7 @@ def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[R
 
 
 def barred(text: str) -> Text:
-    """Render tool output with a bar before each line, which distinguishes the output from the agent's text."""
+    """Render tool output with a bar before each line, to distinguish the output from the agent's text."""
     return Text("\n".join(f"  │ {line}" for line in text.split("\n")), style="dim")
 
 
@@ -124,7 +124,7 @@ def remark(text: str) -> Text:
 
 
 def tail(text: str, console: Console, keep: int) -> Text:
-    """Return the last `keep` rows, but at least three rows, of a growing text."""
+    """Return the last rows of a growing text: `keep` rows, but at least three."""
     rows = Text(text).wrap(console, console.width)
     return Text("\n").join(rows[-max(keep, 3) :])
 

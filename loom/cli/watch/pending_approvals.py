@@ -1,4 +1,4 @@
-"""Tracks a watched run's calls and questions that are waiting for a person.
+"""Track the calls and questions that are waiting for a person in a watched run.
 
 The run's `status` is the source of truth. An event on the stream only triggers a poll of the status, because the event
 may be lost, and because it is published shortly before the status shows the pending approval.
@@ -178,7 +178,7 @@ class PendingTracker:
         self._notify()
 
     async def first(self, *, questions: bool) -> Pending:
-        """Wait for a pending approval, or with `questions` also for a question, and return it."""
+        """Wait for a pending approval and return it. With `questions`, also accept a pending question."""
         while True:
             for each in self._open.values():
                 if questions or isinstance(each, PendingApproval):
@@ -191,7 +191,7 @@ class PendingTracker:
             await self._changed.wait()
 
     async def keep_current(self) -> None:
-        """Poll until this task is cancelled, immediately after each hint and otherwise at intervals."""
+        """Until this task is cancelled, poll immediately after each hint and otherwise at intervals."""
         pause = 0.03
         while True:
             try:

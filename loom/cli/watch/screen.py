@@ -1,4 +1,4 @@
-"""Displays a watched run for people. Past events scroll up, and a live area at the bottom shows current activity."""
+"""Display a watched run for people. Past events scroll up, and a live area at the bottom shows current activity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,7 +24,7 @@ FRAMES: Final = 10
 """Frames per second of the live area."""
 TOOLS_SHOWN: Final = 8
 LIVE_TEXT: Final = 8000
-"""Maximum number of characters of unfinished text in the live area. The text is printed in full once complete."""
+"""Maximum length of unfinished text in the live area, in characters. Complete text is printed in full."""
 
 
 class Screen:
@@ -42,8 +42,8 @@ class Screen:
     ) -> None:
         """Create a screen for a run.
 
-        `live` draws a live area. `answerable` means that approvals are answered on this screen, and `replies` means
-        that questions are answered on it.
+        `live` draws a live area. `answerable` means that people answer approvals on this screen, and `replies` means
+        that they answer questions on it.
         """
         self._console = console
         self._run_id = run_id

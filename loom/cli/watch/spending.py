@@ -1,4 +1,4 @@
-"""Tracks a run's spending from its events and its status. If the two counts differ, the larger one is shown."""
+"""Track a run's spending from its events and its status. If the two counts differ, the larger one is shown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Turns a run's events into lines of text, and keeps the state that the live screen shows.
+"""Turn a run's events into lines of text, and keep the state that the live screen shows.
 
 At a terminal (`live`), a turn's text is held back until the model call ends, because the text of a failed attempt is
 discarded. In other output, each line is printed when it is complete.
@@ -25,10 +25,10 @@ Parameters: TypeAlias = Mapping[str, Any]
 Lines: TypeAlias = Iterator[RenderableType]
 
 TASK_LINES: Final = 3
-"""Maximum number of lines shown of a sub-agent's task."""
+"""Maximum number of lines to show from a sub-agent's task."""
 
 PREVIEW: Final = {"success": 3, "warning": 6, "error": 10}
-"""Maximum number of lines shown of a tool's result, by the result's status."""
+"""Maximum number of lines to show from a tool's result, by the result's status."""
 
 
 @dataclass(slots=True)
@@ -147,8 +147,8 @@ class Transcript:
     def _reset(self, _: Task, parameters: Parameters) -> Lines:
         broke, self._broke = self._broke, False
         self.text = ""
-        what = "trying the model call again" if broke else "the model call was interrupted, starting again"
-        withdrawn = "" if self._live else "; its text of this turn does not count"
+        what = "trying the model call again" if broke else "the model call was interrupted and starts again"
+        withdrawn = "" if self._live else "; ignore its earlier text in this turn"
         yield panels.remark(f"{what} (attempt {parameters.get('attempt')}){withdrawn}")
 
     def _model_call(self, task: Task, parameters: Parameters) -> Lines:

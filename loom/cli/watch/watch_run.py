@@ -1,4 +1,4 @@
-"""Follows a run and displays it as a live screen at a terminal, as plain lines in a pipe, or as JSON for programs."""
+"""Follow a run and display it as a live screen at a terminal, as plain lines in a pipe, or as JSON for programs."""
 
 import sys
 from contextlib import nullcontext

@@ -18,10 +18,10 @@ def audit(scene: Scene) -> Decision:
     if not scene.of("glob") and not scene.of("list_dir"):
         folder = _folder(scene)
         pattern = "**/*.py" if folder == "." else f"{folder}/**/*.py"
-        return asking(scene, "I look at what is there.", ("list_dir", {"path": folder}), ("glob", {"pattern": pattern}))
+        return asking(scene, "I'll look at the files.", ("list_dir", {"path": folder}), ("glob", {"pattern": pattern}))
     sources = _sources(scene)
     if not sources:
-        return answering(scene, f"there is no source file that I could read. {scene.failures}")
+        return answering(scene, f"I found no source files that I can read. {scene.failures}")
     if not scene.of("read_file"):
         reads = tuple(("read_file", {"path": path}) for path in sources)
         wishes = (*reads, ("grep", {"pattern": "TODO|FIXME", "path": _folder(scene)}))
@@ -47,18 +47,18 @@ def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Decision:
             claimed=scene.brought.splitlines(),
         )
         if "write_file" not in scene.offered:
-            return answering(scene, f"there is no tool to write a file with, so here is the report.\n\n{text}")
+            return answering(scene, f"I have no tool to write a file, so here is the report.\n\n{text}")
         path = _target(scene)
-        return asking(scene, f"{summary(files)}. I write {path}.", ("write_file", {"path": path, "content": text}))
+        return asking(scene, f"{summary(files)}. I'll write {path}.", ("write_file", {"path": path, "content": text}))
     written = writes[-1]
     if written.failed:
         return answering(scene, f"{summary(files)}. The report was not written: {written.output}")
     path = written.path
     checks = [tried for tried in scene.of("read_file") if tried.path == path]
     if not checks and "read_file" in scene.offered:
-        return asking(scene, f"I check what stands in {path}.", ("read_file", {"path": path}))
+        return asking(scene, f"I'll check the contents of {path}.", ("read_file", {"path": path}))
     held = bool(checks) and not checks[-1].failed and "# Audit of" in checks[-1].output
-    check = "read back and complete" if held else "I could not confirm what stands in it"
+    check = "read back and complete" if held else "I could not confirm its contents"
     return answering(scene, f"{summary(files)}. The report is in {path} ({check}).")
 
 

@@ -9,10 +9,10 @@ from loom.domain.core.tool_names import DELEGATE
 def delegate(scene: Scene) -> Decision:
     """Delegate a review of each folder to a sub-agent, and combine the answers."""
     if not scene.of("list_dir"):
-        return asking(scene, "I look at what is there.", ("list_dir", {"path": "."}))
+        return asking(scene, "I'll look at the files.", ("list_dir", {"path": "."}))
     folders = [entry.rstrip("/") for entry in scene.entries if entry.endswith("/") and not entry.startswith((".", "_"))]
     if not folders:
-        return answering(scene, f"there is no folder to hand on. {scene.failures}")
+        return answering(scene, f"there is no folder to delegate. {scene.failures}")
     if not scene.of(DELEGATE):
         tools = ["list_dir", "glob", "read_file", "grep"]
         wishes = tuple(
@@ -22,7 +22,7 @@ def delegate(scene: Scene) -> Decision:
             )
             for name in folders[:MOST_FILES]
         )
-        return asking(scene, f"I hand on {len(wishes)} reviews: {', '.join(folders[:MOST_FILES])}.", *wishes)
+        return asking(scene, f"I'll delegate {len(wishes)} reviews: {', '.join(folders[:MOST_FILES])}.", *wishes)
     return answering(scene, "\n\n".join(_brought(tried) for tried in scene.of(DELEGATE)))
 
 

@@ -20,11 +20,11 @@ def look_up(scene: Scene) -> Decision:
     """Return the lines that contain the most words from the request, with their locations."""
     words = _words(scene.request)
     if not words:
-        return answering(scene, "there is no word in this that I could look for.")
+        return answering(scene, "the request contains no words that I can look for.")
     stems, told = [_ENDING.sub("", word) for word in words], ", ".join(words)
     if not scene.of("grep"):
         wish = {"pattern": rf"\b(?:{'|'.join(stems)})", "path": ".", "ignore_case": True}
-        return asking(scene, f"I look for {told}.", ("grep", wish))
+        return asking(scene, f"I'll look for {told}.", ("grep", wish))
     places = _best(scene, stems)
     if not places:
         return answering(scene, f"no file here says anything about {told}. {scene.failures}".strip())

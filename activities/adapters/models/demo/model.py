@@ -54,7 +54,7 @@ def decide(scene: Scene) -> Decision:
         return answering(scene, scene.said, must_be_done=True)
     if _DELEGATE.search(scene.task) and DELEGATE in scene.offered:
         return delegate(scene)
-    # Check for a lookup before an audit, because a lookup may be about a report.
+    # Check for a lookup first, because the request for a lookup may also mention a report.
     if _LOOK_UP.search(scene.task):
         return look_up(scene)
     return audit(scene) if _AUDIT.search(scene.task) else _look_around(scene)
@@ -66,7 +66,7 @@ def _look_around(scene: Scene) -> Decision:
     entries = scene.entries
     readme = next((entry for entry in entries if entry.lower().startswith("readme")), "")
     if readme and "read_file" in scene.offered and not scene.of("read_file"):
-        return asking(scene, f"I read {readme}.", ("read_file", {"path": readme}))
+        return asking(scene, f"I'll read {readme}.", ("read_file", {"path": readme}))
     saw = f"I saw {len(entries)} entries: {', '.join(entries[:10])}." if entries else "I saw no files."
     opening = next((line.strip() for page in scene.pages for line in page.text.splitlines() if line.strip()), "")
     about = f" {readme} begins: {opening}." if opening else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LONG_FUNCTION: Final = 40
-"""Minimum number of lines of a function that is reported as too long."""
+"""A function with at least this number of lines is reported as too long."""
 
 _TODO = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
 _SECRET = re.compile(
@@ -20,7 +20,7 @@ _SECRET = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceFile:
-    """The part of a file that was read, with its findings."""
+    """The part of a file that was read, with the findings in it."""
 
     path: str
     lines: int
@@ -108,7 +108,7 @@ def summary(files: Sequence[SourceFile]) -> str:
     found = findings(files)
     grave = sum(finding.severity == "high" for finding in found)
     lines = sum(file.lines for file in files)
-    return f"{len(files)} files with {lines} lines read, {len(found)} findings, {grave} of them grave"
+    return f"{len(files)} files with {lines} lines read, {len(found)} findings, {grave} of them serious"
 
 
 def report(
@@ -123,7 +123,7 @@ def report(
     """Return the report in Markdown. `unread` maps paths to reasons. `elsewhere` lists unfinished places in files that
     weren't read.
 
-    `claimed` contains another report's findings, which are compared with these findings.
+    `claimed` contains the findings of another report. The report compares them with its own findings.
     """
     rows = [_row(file) for file in files]
     found = [f"- **{f.severity}** {f.where}: {f.what}" for f in findings(files)]
@@ -131,15 +131,15 @@ def report(
         "Summary": [
             f"{summary(files)}.",
             "",
-            "Written by the demo model: rules that count and match, no language model.",
+            "Written by the demo model: it follows rules that count and match text, and it is not a language model.",
         ],
         "Task": [f"> {line}" for line in task.splitlines()],
         "Files": ["| file | lines | functions | longest function (lines) |", "|---|---|---|---|", *rows],
         "Findings": found or ["Nothing stands out."],
-        "Findings of others": _compared(claimed, found),
-        "Unfinished places elsewhere": [f"- {line}" for line in elsewhere],
+        "Findings from others": _compared(claimed, found),
+        "Unfinished places in other files": [f"- {line}" for line in elsewhere],
         "Not read": [f"- {path}: {why}" for path, why in unread.items()],
-        "Said while this was written": [f"- {note}" for note in notes],
+        "Messages received during the audit": [f"- {note}" for note in notes],
     }
     body = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items() if lines)
     return f"# Audit of {len(files)} files\n\n{body}\n"
@@ -152,10 +152,10 @@ def _row(file: SourceFile) -> str:
 
 
 def _compared(claimed: Sequence[str], found: Sequence[str]) -> list[str]:
-    """Return lines that state which of another report's findings are confirmed."""
+    """Return lines that state which findings of another report are confirmed."""
     named = [line for line in claimed if line.startswith("- **")]
     if not named:
         return []
     wrong = [line for line in named if line not in found]
-    verdict = f"{len(named) - len(wrong)} of the {len(named)} that were handed on are found here, too."
+    verdict = f"{len(named) - len(wrong)} of the {len(named)} reported findings were also found here."
     return [verdict, *(["", "Not found here:", "", *wrong] if wrong else [])]

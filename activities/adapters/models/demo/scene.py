@@ -37,7 +37,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastCall:
-    """A call of the current task with its result."""
+    """A call for the current task, with its result."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -137,7 +137,7 @@ def asking(scene: Scene, text: str, *wishes: Wish) -> Decision:
     if can:
         return Decision(text=text, wishes=can)
     wanted = ", ".join(dict.fromkeys(tool for tool, _ in wishes))
-    return answering(scene, f"I would need one of these tools, and none is offered: {wanted}. {HOW_TO_GO_ON}")
+    return answering(scene, f"I need one of these tools, but none is available: {wanted}. {HOW_TO_GO_ON}")
 
 
 def answering(scene: Scene, text: str, *, must_be_done: bool = False, answer_in_text: bool = False) -> Decision:

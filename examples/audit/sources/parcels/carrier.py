@@ -1,4 +1,4 @@
-"""The carrier's web service: booking a parcel, asking where it is."""
+"""The carrier's web service, which books and tracks parcels."""
 
 import json
 import urllib.request
@@ -16,7 +16,7 @@ def _ask(path, body=None):
 
 
 def book(parcel, address):
-    """Book a pick-up; the tracking number."""
+    """Book a pick-up, and return the tracking number."""
     return _ask("bookings", {"grams": parcel.grams, "to": address})["tracking"]
 
 

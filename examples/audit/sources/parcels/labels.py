@@ -1,4 +1,4 @@
-"""Labels as plain text, for printers that know nothing else."""
+"""Labels as plain text, for printers that support nothing else."""
 
 from . import rates
 

@@ -1,4 +1,4 @@
-"""What a parcel costs."""
+"""The price of a parcel."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ ZONES = {"home": 1.0, "near": 1.6, "far": 2.9}
 
 @dataclass
 class Parcel:
-    """A parcel as it lies on the scales."""
+    """The weight, size and zone of a parcel."""
 
     grams: int
     length: int
@@ -21,7 +21,7 @@ def volume_weight(parcel):
 
 
 def price(parcel, discount=0.0):
-    """The price in cents."""
+    """Return the price in cents."""
     # TODO: the carrier rounds up to the next 100 g, we do not
     weight = max(parcel.grams, volume_weight(parcel))
     base = 390 if weight < 2000 else 690

@@ -1,4 +1,4 @@
-"""What was sent, in a file of JSON lines."""
+"""The parcels that were sent, in a file of JSON lines."""
 
 import json
 import os
@@ -28,7 +28,7 @@ class Store:
                 return entry
 
     def forget_before(self, moment):
-        """Drop what is older; a crash in between loses everything."""
+        """Remove older entries. A crash in between loses all entries."""
         # TODO: write beside the old file and rename
         kept = [entry for entry in self.all() if entry["at"] >= moment]
         with open(self.path, "w") as file:
