@@ -96,7 +96,9 @@ def parts_for(
         connections.push_async_callback(embedder.aclose)
     knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
     mask = secret_mask(settings)
-    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
+    sandbox, why_not = find_sandbox(
+        settings.sandbox, [settings.home], settings.sandbox_limits, settings.sandbox_readable
+    )
     made = MadeTools(sandbox=sandbox, missing=why_not)
     memory = memory_from(settings, database, embedder, providers)
     registry = registry_from(
@@ -110,6 +112,8 @@ def parts_for(
         servers=servers,
         default=default_agent(settings),
         workspace=Path(settings.workspace or Path.cwd()),
+        bounds=settings.bounds,
+        owner_bounds=settings.owner_bounds,
         providers=providers,
         prices=GenaiPrices(
             openai_base_url=settings.openai_base_url,

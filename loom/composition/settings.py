@@ -7,6 +7,7 @@ counts as not set. Unless a field specifies another name, its environment variab
 name.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ from pydantic_settings import (
 )
 
 from loom.domain.memory.layers import MemorySettings
+from loom.domain.permissions.bounds import Bounds
+from loom.domain.permissions.judge import Mode
 from loom.domain.tools.mcp_servers import read_servers
 from loom.domain.tools.sandbox_limits import Limits
 from loom.domain.web.addresses import read_opening
@@ -43,6 +46,14 @@ def _off(value: object) -> object:
 
 def _listed(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def _as_in_path(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not (folders := tuple(filter(None, value.split(os.pathsep)))):
+        raise ValueError("must name at least one folder")
+    return folders
 
 
 def _there(folders: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -150,6 +161,12 @@ class Settings(BaseSettings):
     )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
+    workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(_as_in_path)] = Field(
+        None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
+    )
+    max_mode: Mode = Field(
+        Mode.ACCEPT_EDITS, description="The permission mode that permits most, of all a run may have."
+    )
     max_turns: Count = Field(50, description="Default maximum number of turns per run.")
     context_window: Annotated[int, Field(ge=1000)] = Field(
         200_000, description="Size of the model's context window in tokens."
@@ -203,6 +220,9 @@ class Settings(BaseSettings):
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
+    sandbox_readable: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = (
+        Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
+    )
     sandbox_memory: Count = Field(
         4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
     )
@@ -286,6 +306,21 @@ class Settings(BaseSettings):
     def remembers(self) -> bool:
         """Whether runs store memories, which requires a database."""
         return self.memory == "on" and self.database_url is not None
+
+    @property
+    def bounds(self) -> Bounds:
+        """The workspaces and modes that a worker serves, whoever starts the run."""
+        roots = (self.workspace,) if self.workspaces is None else self.workspaces
+        return Bounds(roots=tuple(root.resolve() for root in roots), max_mode=self.max_mode)
+
+    @property
+    def owner_bounds(self) -> Bounds:
+        """The workspaces and modes that a worker serves if the owner of its key starts the run: those that were set."""
+        workspaces, has_mode = self.workspaces, "max_mode" in self.model_fields_set
+        return Bounds(
+            roots=None if workspaces is None else tuple(root.resolve() for root in workspaces),
+            max_mode=self.max_mode if has_mode else Mode.BYPASS,
+        )
 
     @property
     def key_path(self) -> Path:

@@ -44,6 +44,7 @@ from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.permissions.bounds import Bounds
 from loom.domain.tree.lineage import TreeLimits
 
 
@@ -58,6 +59,10 @@ class WorkerParts:
     default: AgentSpec
     """The default spec. An agent inherits these values unless its definition overrides them."""
     workspace: Path
+    bounds: Bounds
+    """The workspaces and modes that the worker serves."""
+    owner_bounds: Bounds
+    """The same for runs that the owner of the worker's key has signed."""
     providers: Providers
     prices: Prices
     tools: ToolSet
@@ -126,6 +131,8 @@ class WorkerParts:
             default=self.default,
             servers=[server.name for server in self.registry.mcp_servers],
             default_workspace=self.workspace,
+            bounds=self.bounds,
+            owner_bounds=self.owner_bounds,
             providers=self.providers,
             prices=self.prices,
             tools=self.tools,

@@ -138,7 +138,9 @@ async def _packages(settings: Settings) -> list[dict[str, Any]]:
 
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
-    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
+    sandbox, why_not = find_sandbox(
+        settings.sandbox, [settings.home], settings.sandbox_limits, settings.sandbox_readable
+    )
     found = []
     for name, package in packages.items():
         facts: dict[str, Any] = {
