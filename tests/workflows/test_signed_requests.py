@@ -242,6 +242,24 @@ async def test_an_answer_at_the_root_reaches_the_sub_agent_that_a_stranger_canno
     assert sum("carries no signature" in why for why in await refusals(loom, run_id)) == 1 + 2 * len(RELATIVES)
 
 
+@pytest.mark.parametrize("beyond", [{"mode": "bypass"}, {"workspace": "/var/tmp"}], ids=["bypass", "another folder"])
+async def test_the_defaults_of_the_bounds_hold_for_strangers_and_set_bounds_for_all(
+    working: Working, workspace: Path, beyond: dict[str, Any]
+) -> None:
+    loom, _ = await working(script([text("done")] * 2))
+    strict, _ = await working(script([text("done")]), max_mode="accept-edits", workspaces=(workspace,))
+
+    strangers = await loom.client.result(await start_as(await stranger(loom), loom, **beyond))
+    owners = await loom.run(**beyond)
+    bound = await strict.run(**beyond)
+
+    assert strangers.error is not None
+    assert strangers.error.type == "BadRequest"
+    assert owners.status is RunStatus.COMPLETED
+    assert bound.error is not None
+    assert bound.error.type == "BadRequest"
+
+
 async def test_by_default_a_plain_client_starts_and_steers_runs(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))
     client = await stranger(loom)
