@@ -113,6 +113,13 @@ async def worker(settings: Settings, state: StackState) -> Entry:
     return {"ok": False, "pids": sorted(pids), "hint": f"no worker polls the task queue {settings.task_queue!r}"}
 
 
+def bounds(settings: Settings, state: StackState) -> Entry:
+    """Return the workspaces and modes that a worker with these settings serves. `loom up` may have added workspaces."""
+    roots = state.workspaces or tuple(map(str, settings.roots))
+    told = f"serves workspaces in {', '.join(roots)}, modes up to {settings.max_mode.value}"
+    return {"workspaces": list(roots), "max_mode": settings.max_mode.value, "note": told}
+
+
 async def sandbox(settings: Settings) -> Entry:
     """Check whether all sandbox features work on this machine, and report which mechanism enforces each limit."""
     if settings.sandbox == "off":

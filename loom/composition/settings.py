@@ -308,10 +308,14 @@ class Settings(BaseSettings):
         return self.memory == "on" and self.database_url is not None
 
     @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders in which runs' workspaces must be."""
+        return (self.workspace,) if self.workspaces is None else self.workspaces
+
+    @property
     def bounds(self) -> Bounds:
         """The workspaces and modes that a worker serves, whoever starts the run."""
-        roots = (self.workspace,) if self.workspaces is None else self.workspaces
-        return Bounds(roots=tuple(root.resolve() for root in roots), max_mode=self.max_mode)
+        return Bounds(roots=tuple(root.resolve() for root in self.roots), max_mode=self.max_mode)
 
     @property
     def owner_bounds(self) -> Bounds:

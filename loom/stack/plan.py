@@ -19,6 +19,7 @@ class Plan:
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
     app: str | None = None  # the app to load; None means the app that the running worker has loaded
+    workspaces: tuple[str, ...] = ()  # LOOM_WORKSPACES of the worker; empty means those of the running worker
     private: bool = False  # whether only this user's processes reach Temporal
     redis_server: Path | None = None  # None means the packaged server, or else the one on PATH
 
@@ -29,22 +30,13 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as JSON for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
-        named = (
-            str(self.home),
-            self.worker,
-            self.task_queue,
-            self.namespace,
-            self.metrics_port,
-            self.app,
-            redis,
-            self.private,
-        )
-        return json.dumps(named)
+        named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
+        return json.dumps((*named, self.workspaces, self.private))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the plan that the JSON text contains."""
-        home, worker, queue, namespace, metrics, app, redis, private = json.loads(text)
+        home, worker, queue, namespace, metrics, app, redis, workspaces, private = json.loads(text)
         return cls(
             home=Path(home),
             worker=tuple(worker) if worker else None,
@@ -53,5 +45,6 @@ class Plan:
             metrics_port=metrics,
             app=app,
             redis_server=Path(redis) if redis else None,
+            workspaces=tuple(workspaces),
             private=private,
         )

@@ -59,6 +59,7 @@ class StackState:
     ready: bool = False  # whether all requested services have responded
     ui: str | None = None  # Temporal's Web UI
     app: str | None = None  # the app that the worker has loaded
+    workspaces: tuple[str, ...] = ()  # LOOM_WORKSPACES of the worker, if `--workspace-root` was given
     private: bool = False  # whether only this user's processes reach Temporal
 
     def supervised(self) -> bool:
@@ -135,6 +136,7 @@ def _decode(raw: dict[str, Any]) -> StackState:
         worker_wanted=bool(raw["worker_wanted"]),
         ready=bool(raw["ready"]),
         ui=raw["ui"],
-        app=raw.get("app"),  # earlier releases don't write this field, nor the next
+        app=raw.get("app"),  # earlier releases don't write this field or the next two
+        workspaces=tuple(raw.get("workspaces", ())),
         private=raw.get("private", False),
     )

@@ -79,13 +79,14 @@ def down(home: Path) -> tuple[str, ...]:
 def _already_up(plan: Plan, deadline: float) -> StackState | None:
     """Return the state of the running stack if it matches the plan.
 
-    If its worker or its app differs, take over the stack and return None.
+    If its worker, its app or its workspaces differ, take over the stack and return None.
     """
     while (now := state.read(plan.home)).supervised():
         if now.private is not plan.private:
             runs = "with" if now.private else "without"
             raise StackError(f"the stack in {plan.home} runs {runs} --private: stop it first with `loom down`")
-        if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
+        same = plan.app in (None, now.app) and plan.workspaces in ((), now.workspaces)
+        if now.ready and (plan.worker is None or (now.worker_wanted and same)):
             return now
         if now.ready and now.supervisor is not None:
             _take_over(now.supervisor)
