@@ -1,12 +1,10 @@
-"""Limit the length of a reply so that a model call stays within the remaining budget, and decide whether to make the
-call.
+"""Decide whether to make a model call, and limit its reply so that the call stays within the remaining budget.
 
-    a turn of the model        `covered`: as long a reply as the budget allows
-    an evaluation, a summary   `worst_case`: all of it, or the run does without
+    a turn of the model          `covered`: allow the longest reply that the budget covers
+    an evaluation or a summary   `worst_case`: make the call only if the budget covers its maximum usage
 
-The limit on the reply's output tokens is the reservation. It ensures that the input and output of the call together
-don't exceed the remaining budget. Before a call with tools, the budget must also leave enough for a final answer after
-that call.
+The reservation is a limit on the reply's output tokens. It keeps the call's input and output together within the
+remaining budget. A call with tools is made only if the budget also covers a final answer after that call.
 """
 
 from dataclasses import dataclass
@@ -17,11 +15,12 @@ from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
 LEAST_ANSWER: Final = 256
-"""Minimum number of reply tokens for a useful model call. A budget that doesn't cover them is exhausted."""
+"""Minimum number of reply tokens for a useful model call. A budget that doesn't cover this many is exhausted."""
 LEAST_LAST_ANSWER: Final = 64
 """Minimum number of reply tokens for a useful final answer."""
 GROWTH: Final = 1.25
-"""Factor by which the conversation may grow before the final answer, due to tool results and token estimation errors.
+"""Allowed growth of the conversation before the final answer, as a factor. It covers tool results and errors in the
+token estimate.
 """
 
 
@@ -52,8 +51,9 @@ async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) ->
 async def covered(
     prices: Prices, model: str, *, prompt: int, most: int, allowance: Share, last: bool
 ) -> Covered | Uncovered:
-    """Return how much of this allowance a call may use if its prompt has `prompt` tokens and its reply has at most
-    `most` tokens.
+    """Return the longest reply of at most `most` tokens that the allowance covers after a prompt of `prompt` tokens.
+
+    Return `Uncovered` if the allowance doesn't cover even the shortest useful reply.
     """
 
     async def call(output: int) -> Spend:

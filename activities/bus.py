@@ -72,7 +72,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delivery:
-    """A task that was delivered to a subscriber, which must acknowledge it."""
+    """A task that was delivered to a subscriber. The subscriber must acknowledge it."""
 
     entry: str
     task: Task | None
@@ -103,11 +103,10 @@ class Bus:
         self._transport = transport
 
     async def publish(self, task: Task, wait_result: bool = True) -> Task:
-        """Return the task that its handler returned. If no handler responds or none is awaited, return the task
-        unchanged.
+        """Publish the task, and return the task that its handler returns.
 
-        If several handlers return a task, the first of these tasks is returned. A failure is returned only if no
-        handler returned a task.
+        If no handler responds or none is awaited, return the published task unchanged. If several handlers return a
+        task, return the first of these tasks. Return a failure only if no handler returned a task.
         """
         if not wait_result:
             await self._transport.send(task)

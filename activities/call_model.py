@@ -1,4 +1,4 @@
-"""Activity `call_model`: make one attempt at a streamed model call, and prepare each tool call in the reply."""
+"""The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ LEAST_OUTPUT = 256
 """Minimum number of tokens available for a reply, even if the context window is full."""
 
 RESEND = ModelReply()
-"""The result if the worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
+"""Requests the full transcript and spec, because the worker doesn't recognize one of their digests."""
 
 
 class LanguageModel:
@@ -72,7 +72,7 @@ class LanguageModel:
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
-        """Call the model. If the call fails, raises the LLM error as an application failure of the same name."""
+        """Call the model. If the call fails, raise the LLM error as an application failure of the same name."""
         run_id, ids = request.origin.run_id, request.origin.log_ids
         segment = model_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
@@ -133,7 +133,7 @@ class LanguageModel:
     async def _bounded(
         self, request: ModelRequest, spec: AgentSpec, assembled: Assembled, most: int
     ) -> Covered | Uncovered:
-        """Limit the reply's length by the context window and the remaining budget."""
+        """Return the longest reply that fits into the context window and the remaining budget."""
         if request.allowance is None:
             return Covered(output=most, reserved=Spend())
         prompt = round(assembled.tokens * request.measures.ratio)
@@ -201,7 +201,7 @@ def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int
 
 def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
     """Return the tools that the model may use. For a final answer, include only the tool names, because some providers
-    require the names of earlier calls.
+    require the names of the tools in earlier calls.
     """
     tools = offered(spec.tools, spec.permissions) if spec.permissions else spec.tools
     if not request.wrap_up:
@@ -210,7 +210,7 @@ def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
 
 
 def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
-    """Return the messages for the model: all of them, or for a final answer as many as the token budget allows."""
+    """Return the messages for the model. For a final answer, return only as many as the token budget allows."""
     if not request.wrap_up or request.allowance is None or request.allowance.tokens is None:
         return context.assembled()
     fits = int((request.allowance.tokens - LEAST_LAST_ANSWER) / request.measures.ratio)
@@ -224,9 +224,7 @@ def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
 
 
 def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
-    """Return the reply with call ids that are unique within the run, because an approval must identify exactly one
-    call.
-    """
+    """Return the reply with call ids that are unique within the run. An approval must identify exactly one call."""
     # Compression may have dropped earlier calls. A provider that restarts its count would reuse the ids of those calls.
     mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:

@@ -1,4 +1,4 @@
-"""Activity `compress_context`: make one attempt to shorten a conversation, with one model call."""
+"""The `compress_context` activity: make one attempt to shorten a conversation with a model's summary."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ from loom.domain.tree.budget import Share
 _log = structlog.get_logger("loom.compression")
 
 RESEND = Compressed()
-"""The result if the worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
+"""Requests the full transcript and spec, because the worker doesn't recognize one of their digests."""
 QUESTION_SHARE = 0.6
 """Maximum share of the context window that the messages to summarize may occupy."""
 
@@ -54,7 +54,7 @@ class Compressor:
 
     @activity.defn(name="compress_context")
     async def compress_context(self, request: CompressRequest) -> Compressed:
-        """Compress the conversation. If the model call fails, raises the LLM error as an application failure."""
+        """Compress the conversation. If the model call fails, raise the LLM error as an application failure."""
         segment = compression_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
@@ -94,11 +94,11 @@ class Compressor:
         return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
 
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
-        """Ask the model to write the sections. Return an empty string, or the reason if no sections were written."""
+        """Ask the model to write the sections. If it writes none, return the reason, and otherwise an empty string."""
         if request.plain:
             return "the model could not be used"
         if not promising(summing.work):
-            return "nearly all of the conversation has to stay"
+            return "nearly all of the conversation must be kept"
         try:
             await summing.write()
         except _Uncovered as error:
@@ -109,7 +109,7 @@ class Compressor:
             kind, model = type(error).__name__, summing.spec.model
             writer.emit(model_failed(model, request, error=kind, message=message, purpose="compression"))
             raise to_application_error(error, self._redact) from None
-        return "" if summing.sections else "the model's answer has none of the sections"
+        return "" if summing.sections else "the model's answer contains none of the sections"
 
 
 class _Uncovered(Exception):
@@ -130,12 +130,12 @@ class _Purse:
         prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
         need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
         if self.left.shortfall(need):
-            raise _Uncovered("what is left of the budget may not cover it")
+            raise _Uncovered("the remaining budget may not cover the call")
         self.left = self.left.minus(need)
 
 
 class _Summing:
-    """Asks a model to write the sections of a summary. If sections are too long, asks once for shorter sections."""
+    """Asks a model to write the sections of a summary. If some are too long, asks once more for shorter ones."""
 
     def __init__(
         self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None

@@ -1,4 +1,4 @@
-"""Activity `conduct_crew`: decide a crew's next step, in place of a model's reply.
+"""The `conduct_crew` activity: decide a crew's next step instead of asking a model for a reply.
 
 The activity records each decision with its reason. A later version of Loom therefore never changes the past decisions
 of a running crew.
@@ -34,8 +34,8 @@ from loom.domain.tree.budget import Spend, more_than
 _log = structlog.get_logger("loom.crew")
 
 NO_EMBEDDER = (
-    "the crew's router goes by embedding, and this worker has no embedder: set LOOM_EMBEDDER, or let the router go by"
-    " rules or by model"
+    "the crew's router selects by embedding, but this worker has no embedder: set LOOM_EMBEDDER, or let the router"
+    " select by rules or by model"
 )
 
 
@@ -108,10 +108,10 @@ class CrewConductor:
                     raise _Spent(more_than(request.allowance))
                 raise (NoMemberFitsError if no_match else CrewFailedError)(error)
             case CompareDescriptions():
-                raise CrewFailedError("the router compared and came to no choice")
+                raise CrewFailedError("the router compared the descriptions but made no choice")
 
     async def _keep(self, root_run_id: str, log: Log) -> None:
-        """Store a long answer in full, so that every member can read it."""
+        """Store long answers in full, so that every member can read them."""
         if self._artifacts is None:
             return
         for tried in log.tried:
@@ -142,5 +142,5 @@ class _Spent(Exception):
 
 def _crew_of(spec: AgentSpec) -> Crew:
     if spec.crew is None:
-        raise CrewFailedError(f"{spec.name!r} is no crew")
+        raise CrewFailedError(f"{spec.name!r} is not a crew")
     return spec.crew

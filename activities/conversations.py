@@ -1,4 +1,4 @@
-"""Load the agent spec and the conversation that a request names by digest."""
+"""Load the agent spec and the conversation whose digests a request contains."""
 
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ ConversationRequest: TypeAlias = ModelRequest | CompressRequest | EvaluateReques
 async def load_conversation(
     transcripts: TranscriptStore, request: ConversationRequest
 ) -> tuple[AgentSpec, Transcript] | None:
-    """Return the spec and the transcript, or None if this worker doesn't have one of them.
+    """Return the spec and the transcript, or None if either is missing on this worker.
 
     If the result is None, the activity asks the workflow to send both in full. A spec that was sent in full is stored
     for later calls.

@@ -27,7 +27,8 @@ class Crews:
             return self._read(asked)
         if asked not in self._known:
             raise BadRequest(
-                f"there is no crew {asked!r}: {_nearest(asked, self._known)}; a file ends in .yaml", field="crew"
+                f"there is no crew {asked!r}: {_nearest(asked, self._known)}; the name of a file ends in .yaml",
+                field="crew",
             )
         return self._known[asked]
 
@@ -36,7 +37,7 @@ class Crews:
         unknown = sorted(agent for agent in crew.agents if agent not in agents)
         if unknown:
             told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
-            raise BadRequest(f"the crew {crew.name!r} has members whose agents are not there: {told}", field="crew")
+            raise BadRequest(f"the crew {crew.name!r} has members with unknown agents: {told}", field="crew")
 
 
 def refuse_form(crew: Crew) -> None:
@@ -44,8 +45,8 @@ def refuse_form(crew: Crew) -> None:
     if not crew.is_answered_by_one:
         parts = f", aggregate.by {crew.aggregate.by}" if crew.mode is CrewMode.PARALLEL else ""
         raise BadRequest(
-            f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no one whose answer is the crew's, so it takes no"
-            " schema: let an agent merge the answers (parallel, aggregate.by merge), or be sequential or routed",
+            f"the crew {crew.name!r} ({crew.mode.value}{parts}) has no single run that produces its answer, so it takes"
+            " no schema: let an agent merge the answers (parallel, aggregate.by merge), or choose sequential or routed",
             field="output_schema",
         )
 
@@ -59,7 +60,7 @@ def refuse_ignored(request: RunRequest) -> None:
     }
     if field := next((field for field, given in asked.items() if given), None):
         raise BadRequest(
-            f"a crew has no `{field}`, its members have: leave it out, and give the members agents that have it",
+            f"`{field}` applies to agents, not to crews: leave it out, and give the members agents that have it",
             field=field,
         )
 

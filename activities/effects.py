@@ -62,7 +62,7 @@ class Effects:
         if not request.accounted:
             return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute()
         if self._ledger is None:
-            raise _away("this worker keeps none: set LOOM_DATABASE_URL")
+            raise _away("this worker has none: set LOOM_DATABASE_URL")
         return await self._accounted(self._ledger, request, execute)
 
     async def _kept_as_it_was(
@@ -75,7 +75,7 @@ class Effects:
         except (OSError, StoreUnavailable) as error:
             _log.warning("no_snapshot", workspace=request.workspace, error=str(error))
             if self._when_no_snapshot == "refuse":
-                return failed(f"Not run: the workspace could not be kept as it was ({error}).", "unavailable")
+                return failed(f"Not run: no snapshot of the workspace could be taken ({error}).", "unavailable")
             warn(f"no snapshot of the workspace was taken: {error}")
         return None
 
@@ -103,7 +103,7 @@ async def _reserved(ledger: EffectLedger, request: ToolRequest) -> ToolResult | 
 
 
 def _away(why: str) -> ApplicationError:
-    return ApplicationError(f"the account of effects is away: {why}", type=STORE_AWAY, non_retryable=True)
+    return ApplicationError(f"the effect ledger is unavailable: {why}", type=STORE_AWAY, non_retryable=True)
 
 
 async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResult) -> None:

@@ -1,4 +1,4 @@
-"""Activity `evaluate_answer`: rate a run's final answer with one call to the agent's model."""
+"""The `evaluate_answer` activity: rate a run's final answer with one call to the agent's model."""
 
 from collections.abc import Callable
 from math import ceil
@@ -24,7 +24,7 @@ from loom.domain.run.stream_events import answer_evaluated, evaluation_segment, 
 _log = structlog.get_logger("loom.evaluation")
 
 RESEND = Evaluated(resend=True)
-"""The result if the worker doesn't recognize the digest of the transcript or the spec, and needs the full content."""
+"""Requests the full transcript and spec, because the worker doesn't recognize one of their digests."""
 
 
 class Evaluator:
@@ -47,7 +47,7 @@ class Evaluator:
 
     @activity.defn(name="evaluate_answer")
     async def evaluate_answer(self, request: EvaluateRequest) -> Evaluated:
-        """Rate the answer. If the model call fails, raises the LLM error as an application failure."""
+        """Rate the answer. If the model call fails, raise the LLM error as an application failure."""
         segment = evaluation_segment(request.turn, request.attempt)
         with structlog.contextvars.bound_contextvars(**request.origin.log_ids, turn=request.turn):
             async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:

@@ -29,8 +29,7 @@ _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "Activ
 """Failure types that indicate a worker shutdown, as opposed to a request to stop the run."""
 
 _NOT_KEPT: Final = "StorageUnavailable"
-"""Type of the failure if the activity ran but its result couldn't be stored. In this case, the failure itself has the
-type, and not its cause.
+"""Failure type if the activity ran but its result couldn't be stored. The failure itself has this type, not its cause.
 """
 
 _NOT_HERE: Final = "NotFoundError"
@@ -41,8 +40,8 @@ _UNDECODABLE: Final = "Failed decoding"
 
 
 def to_application_error(error: LoomError, redact: Callable[[str], str]) -> ApplicationError:
-    """Convert the error to an application failure without secrets, which the activity can raise. The workflow decides
-    whether to retry.
+    """Convert the error to an application failure that the activity can raise. Redact secrets in its message. The
+    workflow decides whether to retry.
     """
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()
@@ -50,7 +49,7 @@ def to_application_error(error: LoomError, redact: Callable[[str], str]) -> Appl
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the run's failure for a failed activity, based on the exception that the workflow caught."""
+    """Convert the exception that a workflow caught from a failed activity to the failure of the run."""
     cause = error.cause if isinstance(error, ActivityError) and error.cause is not None else error
     match cause:
         case TimeoutError():

@@ -1,6 +1,4 @@
-"""Read a forked run's starting point from another run's history, and store it where the new run's activities can find
-it.
-"""
+"""Read a fork's starting point from the history of the original run, and store it for the activities of the new run."""
 
 from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
@@ -11,7 +9,7 @@ from loom.domain.run.activity_payloads import Earlier
 
 
 class Forks:
-    """Finds the turn at which a run forks, and prepares the new run."""
+    """Finds the turn where a run is forked, and prepares the new run."""
 
     def __init__(self, *, pasts: Pasts, transcripts: TranscriptStore, artifacts: ArtifactStore | None) -> None:
         self._pasts = pasts
@@ -19,21 +17,21 @@ class Forks:
         self._artifacts = artifacts
 
     async def point(self, forked: ForkedFrom, request: RunRequest) -> ForkPoint:
-        """Return the state of the other run after that turn. Raises RunNotFoundError if the run doesn't exist, and
+        """Return the original run's state after the forked turn. Raises RunNotFoundError if the run doesn't exist, and
         BadRequest if it can't be forked as requested.
         """
         found = fork_point(await self._pasts.records(forked.run_id), forked.turn)
         if request.agent != found.spec.name:
             raise BadRequest(
-                f"run {forked.run_id!r} is one of the agent {found.spec.name!r}, and its fork goes on with that one:"
-                f" say so instead of {request.agent!r}",
+                f"run {forked.run_id!r} uses the agent {found.spec.name!r}, and its fork must use the same agent:"
+                f" name that one instead of {request.agent!r}",
                 field="agent",
             )
         refuse_changes(found, request)
         return begun_at(found, forked)
 
     async def begin(self, run_id: str, forked: ForkedFrom, earlier: Earlier) -> None:
-        """Store the conversation under the new run's name, with its own copies of the artifacts."""
+        """Store the conversation and copies of the artifacts under the new run's id."""
         await self._transcripts.save(run_id, Tail(), transcript_of(earlier.messages))
         if self._artifacts is None:
             return

@@ -33,7 +33,7 @@ def require_sound(schema: JsonObject) -> None:
         validator_for(schema, default=Draft202012Validator).check_schema(dict(schema))
         _follow_references(schema)
     except SchemaError as error:
-        raise BrokenSchema(f"its schema is no JSON Schema: {error.message[:200]}") from None
+        raise BrokenSchema(f"its schema is not a valid JSON Schema: {error.message[:200]}") from None
     except RecursionError:
         raise BrokenSchema("its schema is nested too deeply") from None
 
@@ -57,7 +57,7 @@ def deepest(error: ValidationError) -> ValidationError:
 
 
 def shortened(message: str) -> str:
-    """Return the message on one line, shortened because it may quote a whole value."""
+    """Return the message, or its start and end if it is long. A message may quote a whole value."""
     return message if len(message) <= 200 else f"{message[:100]} … {message[-90:]}"
 
 
@@ -71,4 +71,4 @@ def _follow_references(schema: JsonObject) -> None:
             try:
                 resolver.lookup(reference)
             except (Unresolvable, NoSuchResource):
-                raise BrokenSchema(f"its schema has a $ref to nothing that is in it: {reference[:200]}") from None
+                raise BrokenSchema(f"its schema has a $ref whose target is not in it: {reference[:200]}") from None

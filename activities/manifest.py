@@ -57,7 +57,7 @@ class Change:
 
 
 def manifest_of(spec: AgentSpec) -> Mapping[str, str]:
-    """Return a digest of each field of an agent as the worker defines it, before a request is merged into it."""
+    """Return a digest of each part of a worker's agent definition, before a request is merged into it."""
     return {
         part: short_digest(canonical({name: repr(getattr(spec, name)) for name in names}))
         for part, names in _PARTS.items()
@@ -65,7 +65,7 @@ def manifest_of(spec: AgentSpec) -> Mapping[str, str]:
 
 
 def agent_digest(definition: AgentDefinition, parts: Mapping[str, str]) -> str:
-    """Return a digest of an agent as a worker would start it as a sub-agent, including the worker's additions."""
+    """Return a digest of an agent that a worker would start as a sub-agent, including the worker's additions."""
     return short_digest(canonical(parts) + repr(replace(definition, origin="")))
 
 
@@ -95,9 +95,10 @@ def met_by(
 def changes(
     pinned: Mapping[str, str], agent: Mapping[str, str] | None, own: Mapping[str, str], tools: Collection[str] = ()
 ) -> tuple[Change, ...]:
-    """Return the differences on a worker with this `agent` (None if it has no such agent), `own` and `tools`.
+    """Return the differences between the `pinned` definitions and a worker's `agent` and `own` definitions.
 
-    If a run was started before manifests existed, only its tools can differ.
+    `agent` is None if the worker has no such agent. `tools` names the tools that differ. If a run was started before
+    manifests existed, only its tools can differ.
     """
     parts = [name for name in pinned if not name.startswith((_TOOL, _HOOK, _AGENT))]
     others = [name for name in pinned if name.startswith((_TOOL, _HOOK, _AGENT))]
@@ -117,7 +118,7 @@ def changes(
 _log = structlog.get_logger("loom.manifest")
 
 MOST_SAID = 1000
-"""Maximum number of reported differences that a worker stores."""
+"""Maximum number of reported differences that a worker remembers."""
 
 
 class Manifests:
@@ -148,8 +149,8 @@ class Manifests:
         return {**self._agents[name], **met_by(self._own, tools=tools, hooks=hooks, agents=others)}
 
     def of_crew(self, agents: Collection[str], hooks: Collection[str]) -> Mapping[str, str]:
-        """Return the manifest to pin to a crew's run. The run contains the definition of the crew, and the worker
-        contains the definitions of the members' agents.
+        """Return the manifest to pin to a crew's run. The run contains the crew's definition, and the worker has
+        the definitions of the members' agents.
         """
         return met_by(self._own, tools=(), hooks=hooks, agents=agents)
 
@@ -165,8 +166,8 @@ class Manifests:
             self._told_or_refused(about, spec, run_id, writer)
 
     def check(self, spec: AgentSpec, run_id: str, writer: StreamWriter) -> None:
-        """Report the worker's differences. Raises ManifestChangedError if the worker is configured to reject
-        such runs.
+        """Report the differences between this worker and the run. Raises ManifestChangedError if the worker is
+        configured to reject such runs.
         """
         self._told_or_refused(self._changes(spec), spec, run_id, writer)
 
@@ -183,8 +184,8 @@ class Manifests:
     def _told_or_refused(self, changed: Sequence[Change], spec: AgentSpec, run_id: str, writer: StreamWriter) -> None:
         if changed and self._refuse:
             raise ManifestChangedError(
-                "this worker has other things than the run was started with:"
-                f" {', '.join(change.told(spec.name) for change in changed)}. Serve it with the"
+                "this worker differs from the worker that the run was started with:"
+                f" {', '.join(change.told(spec.name) for change in changed)}. Serve the run with the"
                 " version that started it, or set LOOM_ON_CHANGED_MANIFEST=keep",
                 tools=_names(changed, "tool"),
                 parts=[*_names(changed, "part"), *_names(changed, "own")],

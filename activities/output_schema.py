@@ -59,15 +59,15 @@ class OutputSchema:
             for value in _PROBES:
                 self._validator.is_valid(value)
         except RecursionError:
-            raise BadRequest(f"{FIELD}: its schema refers to itself without end", field=FIELD) from None
+            raise BadRequest(f"{FIELD}: its schema refers to itself endlessly", field=FIELD) from None
         except Unresolvable as error:
-            raise BadRequest(f"{FIELD}: its schema has a $ref to nothing: {error.ref}", field=FIELD) from None
+            raise BadRequest(f"{FIELD}: its schema has a $ref without a target: {error.ref}", field=FIELD) from None
 
     def _problems(self, value: Any) -> tuple[str, ...]:
         try:
             errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
         except (RecursionError, Unresolvable):
-            return ("`$`: the schema cannot be followed for this value; write a simpler one",)
+            return ("`$`: this value cannot be checked against the schema; write a simpler value",)
         told = [_line(error) for error in errors[:_COMPLAINTS]]
         more = len(errors) - len(told)
         return (*told, *([f"and {more} more"] if more else []))
@@ -82,8 +82,8 @@ def checked(
     stop: StopReason,
     pieces: int,
 ) -> CheckedAnswer | None:
-    """Validate an answer against the agent's schema. `pieces` contains earlier parts of the answer. Return None if the
-    text isn't an answer.
+    """Validate an answer against the agent's schema. `pieces` is the number of earlier messages that are parts of the
+    answer. Return None if the text isn't an answer.
     """
     if spec.output_schema is None or (spec.require_done_tool and not message.tool_calls):
         return None

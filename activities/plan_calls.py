@@ -22,7 +22,7 @@ from loom.domain.permissions.judge import Judgement
 from loom.domain.run.activity_payloads import PrepareCallsRequest, PreparedCalls
 from loom.domain.run.stream_events import approval_requested, asked_arguments, waits_for_person
 
-_HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew gives out its own work")
+_HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew assigns its own work")
 
 
 class CallPreparer:
@@ -57,8 +57,8 @@ class CallPreparer:
     async def plans_again(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
     ) -> tuple[PreparedCall, ...]:
-        """Prepare calls that interceptors have already processed. Pending calls are prepared again in this way if the
-        rules or a person's grants have changed.
+        """Prepare calls that interceptors have already processed. If the rules or a person's grants have changed,
+        pending calls are prepared this way again.
         """
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools

@@ -74,9 +74,7 @@ class Prices(Protocol):
     """Prices of model calls."""
 
     async def cost_micros(self, model: str, usage: Usage) -> int | None:
-        """Return the cost of this usage of `prefix:name` in millionths of a US dollar, or None if the price
-        is unknown.
-        """
+        """Return the cost in millionths of a US dollar, or None if the price of the model `prefix:name` is unknown."""
         ...
 
 
@@ -110,7 +108,7 @@ class TranscriptStore(Protocol):
         ...
 
     async def save(self, run_id: str, before: Tail, transcript: Transcript) -> None:
-        """Cache a transcript under its name. `before` is the previously loaded version, so that only new messages are
+        """Cache a transcript under its name. `before` describes the version that was loaded, so only new messages are
         written.
         """
         ...
@@ -183,18 +181,16 @@ class Tool(Protocol):
         ...
 
     def is_available(self) -> str | None:
-        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
-        to fix it.
-        """
+        """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
         ...
 
     def parse(self, arguments: JsonObject) -> object:
-        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and explains how to fix it."""
         ...
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Return the subjects that permission patterns are matched against, such as a shell line's commands or a file
-        tool's paths.
+        """Return the subjects to match against permission patterns, such as a shell line's commands or a file tool's
+        paths.
         """
         ...
 

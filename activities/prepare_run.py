@@ -1,4 +1,4 @@
-"""Activity `prepare_run`: resolve and pin the agent, and check for every problem that could stop the run later."""
+"""The `prepare_run` activity: resolve and pin the agent, and check for every problem that could stop the run later."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +41,7 @@ _log = structlog.get_logger("loom.run")
 NO_MODEL = (
     "no model is configured. Name one in the request, or set LOOM_MODEL where the worker starts (`loom down`, then"
     " `loom up`): `openai:NAME` with OPENAI_API_KEY or OPENAI_BASE_URL, `anthropic:NAME` with ANTHROPIC_API_KEY, or"
-    " `demo`, a rule-based stand-in without a key"
+    " `demo`, a rule-based stand-in that needs no key"
 )
 
 MOST_TOLD = 20
@@ -143,7 +143,7 @@ class Preparation:
         )
 
     def _resolve_fork(self, request: RunRequest, pinned: AgentSpec, bounds: Bounds) -> Equipped:
-        """Return the other run's agent at that turn, with this request's changes applied."""
+        """Return the original run's agent as of the forked turn, with the changes from this request."""
         model = request.model or pinned.model
         fallbacks = tuple(name for name in pinned.fallbacks if name != model)
         for name in (model, *fallbacks):
@@ -303,8 +303,8 @@ class Preparation:
         for name in (spec.model, *spec.fallbacks):
             if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
                 raise BadRequest(
-                    f"the price of {name} is unknown, so a budget in dollars cannot be kept: set one in tokens, or"
-                    " LOOM_UNKNOWN_PRICE=assume (as dear as a dear model) or =free (it costs nothing)",
+                    f"the price of {name} is unknown, so a budget in dollars cannot be enforced: set a budget in tokens"
+                    " or LOOM_UNKNOWN_PRICE: `assume` (the price of an expensive model) or `free` (no cost)",
                     field="budget.cost_usd",
                 )
 

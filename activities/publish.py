@@ -1,4 +1,4 @@
-"""Report the progress of activities: events to the live stream, and heartbeats to Temporal.
+"""Report the progress of activities: write events to the live stream, and send heartbeats to Temporal.
 
 `stream_writer` writes in the background and never blocks the activity. The `publish` activity writes events that
 occurred while no other activity was running. If the stream is unavailable, readers miss events, but the run loses no
@@ -31,7 +31,7 @@ from loom.domain.run.stream_events import StreamEvent, scope_of, turn_scope
 _log = structlog.get_logger("loom.stream")
 
 CLOSE_LIMIT: Final = 2.0
-"""Maximum number of seconds that an activity waits for its last events to be written before it ends."""
+"""Maximum number of seconds that an ending activity waits until its last events are written."""
 
 
 class AbsentStream:
@@ -43,9 +43,7 @@ class AbsentStream:
 
 
 class StreamWriter:
-    """Collects events and writes them in order. Events that arrive during a round trip are written with the
-    next one.
-    """
+    """Collects events and writes them in order. Events that arrive during a write are part of the next write."""
 
     def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
         self._stream = stream
@@ -126,8 +124,8 @@ async def stream_writer(
 
 
 LONGEST: Final = 4.0
-"""Maximum total number of seconds. The activity's own timeout is longer, because the activity must return unwritten
-tasks as its result, which the history records.
+"""Maximum total number of seconds for writing notices. The activity's own timeout is longer, so that the activity can
+still return the notices as its result. The history records this result.
 """
 PATIENCE: Final = (0.0, 1.1, 1.5)
 """Seconds before each attempt to write a run's last event. An unavailable store often recovers quickly."""

@@ -38,8 +38,8 @@ class ContextSource(Protocol):
 async def recalled(
     sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
 ) -> tuple[Message, ...]:
-    """Return the results of the sources for the messages since the model's last reply. If there are no new messages,
-    the result is empty.
+    """Return each source's context for the messages since the model's last reply. If there are no new messages, return
+    an empty tuple.
     """
     question = asked(messages) if sources else ""
     if not question:
@@ -93,7 +93,7 @@ class Knowledge:
     """Passages from the agent's knowledge bases."""
 
     def __init__(self, store: KnowledgeStore | None) -> None:
-        """Without a store, there are no knowledge bases, and agents that refer to any receive a notice."""
+        """Without a store, there are no knowledge bases. An agent that refers to one then receives a notice."""
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:

@@ -1,4 +1,4 @@
-"""Activity `run_hook`: call one of the user's hooks, or one side of an interceptor, before or after a run."""
+"""The `run_hook` activity: call one of the user's hooks, or one side of an interceptor, before or after a run."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -63,7 +63,7 @@ class HookRunner:
         found = next((r for r in self._registered if r.name == step.name and step.moment in r.moments), None)
         if found is None:
             raise HookFailedError(
-                f"this worker does not have it: the run was prepared by one with a hook {step.name!r} ({step.moment})"
+                f"this worker has no hook {step.name!r} ({step.moment}), unlike the worker that prepared the run"
             )
         if isinstance(found, Interceptor):
             return await _intercepted(found, request)
@@ -91,7 +91,7 @@ async def _hooked(hook: Hook, request: HookRequest) -> HookResult:
         case Ask(reason=reason):
             return HookResult(verdict="ask", reason=reason)
         case _:
-            raise HookFailedError(f"it answered {answer!r:.200}, which is not None, Deny or Ask")
+            raise HookFailedError(f"it returned {answer!r:.200} instead of None, Deny or Ask")
 
 
 async def _intercepted(interceptor: Interceptor, request: HookRequest) -> HookResult:
@@ -114,7 +114,7 @@ async def _intercepted(interceptor: Interceptor, request: HookRequest) -> HookRe
         case Task(parameters={"task": str(text)}) if text.strip():
             return HookResult(text=text if text != request.task else None)
         case _:
-            raise HookFailedError(f"it answered {answer!r:.200}, which is not None, a Task, Instead or Deny")
+            raise HookFailedError(f"it returned {answer!r:.200} instead of None, a Task, Instead or Deny")
 
 
 def _side(side: Callable[..., Any] | None) -> Callable[..., Any]:

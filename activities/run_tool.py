@@ -1,4 +1,4 @@
-"""Activity `run_tool`: make one attempt at a tool call, through the six stages, and record its effect."""
+"""The `run_tool` activity: make one attempt at a tool call in six stages, and record its effect."""
 
 from collections.abc import Callable, MutableMapping, Sequence
 from functools import partial
@@ -35,7 +35,7 @@ from loom.domain.run.stream_events import (
 _log = structlog.get_logger("loom.tool")
 
 RESEND = ToolResult(content="", resend=True)
-"""The result if the worker doesn't have the call's arguments."""
+"""Requests the call's arguments, because the worker doesn't have them."""
 
 
 class ToolRunner:
@@ -67,7 +67,7 @@ class ToolRunner:
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
-        """Run the call. If the tool fails, the failure is returned as a result for the model and isn't raised as an
+        """Run the call. If the tool fails, return the failure as a result for the model instead of raising an
         exception.
         """
         run_id = request.origin.run_id

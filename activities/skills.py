@@ -180,8 +180,8 @@ def _config(spec: AgentSpec, tools: Collection[str]) -> AgentConfig:
 def _skipped(found: FoundSkills, choice: Chosen) -> Iterator[SkillProblem]:
     yield from (problem for problem in found.problems if not problem.is_warning)
     for name in choice.missing:
-        yield SkillProblem(path=name, source="agent", why="the agent enables it, and it is not there")
+        yield SkillProblem(path=name, source="agent", why="the agent enables it, but it does not exist")
     if choice.left_out:
         names = ", ".join(choice.left_out)[:500]
-        why = f"it has no room for {len(choice.left_out)} skills that fit the task less: {names}"
+        why = f"it has no room for {len(choice.left_out)} skills that are less relevant to the task: {names}"
         yield SkillProblem(path="catalog", source="run", why=why)

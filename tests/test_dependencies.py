@@ -421,7 +421,7 @@ async def test_a_factory_that_fails_is_named_and_what_was_opened_is_closed() -> 
     app = provided()
     app.provide(fails)
     with pytest.raises(
-        errors.BadRequest, match=r"Failing cannot be provided, .*fails.* failed: ConnectionError: no route"
+        errors.BadRequest, match=r"Failing cannot be provided because .*fails.* failed: ConnectionError: no route"
     ):
         async with registry(app).dependencies.opened():
             pytest.fail("opened")

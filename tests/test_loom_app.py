@@ -245,12 +245,12 @@ async def asks() -> bool:
     [
         (starred, {}, "starred .*`\\*words`: name each parameter"),
         (keyed, {}, "`\\*\\*words`"),
-        (unspeakable, {}, "parameter `when` has a type that JSON cannot carry"),
+        (unspeakable, {}, "parameter `when` has a type that JSON cannot represent"),
         (lost, {}, "its types cannot be read.*Nowhere"),
-        (nested, {}, "the paths in `order` cannot be held inside the workspace"),
+        (nested, {}, "the paths in `order` cannot be confined to the workspace"),
         (existing, {}, "the paths in `file`"),
         (Point.__repr__, {}, "`self` is the method's object"),
-        (lambda: 1, {}, "'<lambda>' cannot be a tool's name: give one with `name=`"),
+        (lambda: 1, {}, "'<lambda>' cannot be a tool's name: set one with `name=`"),
         (numpy_style, {"name": "a b"}, "'a b' cannot be a tool's name"),
         (numpy_style, {"name": "x" * 65}, "cannot be a tool's name"),
         (numpy_style, {"name": "default"}, "reserved"),
@@ -260,11 +260,11 @@ async def asks() -> bool:
         (numpy_style, {"effect": "reed"}, "option `effect`: Input should be 'read', 'idempotent' or 'once'"),
         (numpy_style, {"efect": "read"}, "option `efect`.*the options are name, description, effect"),
         (numpy_style, {"timeout": 0}, "option `timeout`"),
-        (numpy_style, {"parallel": True}, 'say effect="read"'),
+        (numpy_style, {"parallel": True}, 'set effect="read"'),
         (numpy_style, {"available": asks}, "`available` must be a plain function"),
         (7, {}, "neither a function nor a tool in class form"),
         (Point, {}, "neither a function nor a tool in class form"),
-        (done_tool(), {"effect": "read"}, "spec of its own"),
+        (done_tool(), {"effect": "read"}, "already has a spec"),
     ],
 )
 def test_what_cannot_be_a_tool_is_refused_by_name_with_what_to_do(
@@ -353,8 +353,8 @@ def changed(**attributes: Any) -> type:
         (changed(args_schema=dict), "has no `args_schema`"),
         (changed(run=None), "has nothing to run"),
         (changed(run=lambda self, town, other: ""), "`run` and `args_schema` differ in other, schema"),
-        (changed(__init__=lambda self, key: None), "cannot be made without arguments"),
-        (changed(is_read_only=lambda self, more: True), "`is_read_only` must need no arguments"),
+        (changed(__init__=lambda self, key: None), "cannot be created without arguments"),
+        (changed(is_read_only=lambda self, more: True), "`is_read_only` must not require arguments"),
         (changed(name=""), "'' cannot be a tool's name"),
         (changed(effect="maybe"), "option `effect`"),
     ],
@@ -381,7 +381,7 @@ def test_an_agent_takes_what_it_leaves_open_from_the_default_one() -> None:
         ("a", {"pattern": "tree", "rounds": 6}, "rounds 6 must be at most 5 with the tree pattern"),
         ("a", {"pattern": "reflect", "branches": 3}, "branches need the tree pattern"),
         ("a", {"rounds": 11}, "rounds 11 must be at most 10"),
-        ("a", {"output": {"type": "objekt"}}, "output_schema: its schema is no JSON Schema"),
+        ("a", {"output": {"type": "objekt"}}, "output_schema: its schema is not a valid JSON Schema"),
         ("a", {"permissions": {"rate": "maybe"}}, "'maybe'"),
     ):
         with pytest.raises(BadRequest, match=says):
@@ -749,7 +749,7 @@ def test_a_file_says_the_same_of_how_an_agent_comes_to_its_answers(tmp_path: Pat
     ]
     assert (tree.pattern, tree.branches, tree.rounds) == ("tree", 4, None)
     file.write_text("output_schema: {type: objekt}\n")
-    with pytest.raises(BadRequest, match=f"{file}: output_schema: its schema is no JSON Schema"):
+    with pytest.raises(BadRequest, match=f"{file}: output_schema: its schema is not a valid JSON Schema"):
         read_agent_file(file)
 
 

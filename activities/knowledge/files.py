@@ -1,6 +1,6 @@
-"""Select the files in a folder that are documents, and read their content as text.
+"""Find the documents in a folder, and read their content as text.
 
-Hidden files, files that Git ignores, links, binary files, files that are too large, and unknown file types are skipped.
+Skip hidden files, files that Git ignores, links, binary files, files that are too large, and files of unknown types.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
 from loom.domain.memory.chunks import Kind
 
 LARGEST: Final = 2_000_000
-"""Maximum size in bytes of a text file, an HTML page or a source file."""
+"""Maximum size of a text file, an HTML page or a source file, in bytes."""
 LARGEST_PDF: Final = 50_000_000
 MOST_FILES: Final = 20_000
 CUT: Final = "1"
@@ -59,18 +59,20 @@ class FileOnDisk:
 
 
 def document_paths(folder: Path) -> tuple[str, ...]:
-    """Return the paths of the files whose names identify them as documents, sorted and relative to the folder. Raises
-    BadRequest if there are too many documents.
+    """Return the documents' paths relative to the folder, in sorted order. File names determine which files are
+    documents. Raises BadRequest if there are too many.
     """
     found = [path for path in walk(folder, folder, lambda: False) if not _is_hidden(path) and suffix_of(path)]
     if len(found) > MOST_FILES:
-        raise BadRequest(f"{folder} has {len(found)} documents, {MOST_FILES} are taken: add its folders", field="dir")
+        raise BadRequest(
+            f"{folder} has {len(found)} documents, but at most {MOST_FILES} are allowed: add its folders", field="dir"
+        )
     return tuple(found)
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix that determines how to read the file, based on its name. Return an empty string for an
-    unsupported file.
+    """Return the suffix that determines how to read the file. For names such as README, this is `txt`. Return an empty
+    string for an unsupported file.
     """
     name = path.rpartition("/")[2].casefold()
     stem, dot, suffix = name.rpartition(".")
@@ -80,7 +82,7 @@ def suffix_of(path: str) -> str:
 
 
 def kind_of(suffix: str) -> Kind:
-    """Return the format of the text of a file with this suffix."""
+    """Return the text format of files with this suffix."""
     return _KINDS.get(_FAMILY[suffix], Kind.TEXT)
 
 
@@ -110,8 +112,8 @@ def read_file(folder: Path, path: str) -> FileOnDisk:
 def text_of(data: bytes) -> str:
     """Decode a text file. Raises LeftOut if the content isn't text.
 
-    The encoding is determined by the byte order mark. Without one, it is UTF-8 if the content is valid UTF-8, then the
-    old Chinese encoding if the content looks like it, and otherwise Windows-1252.
+    The byte order mark determines the encoding. Without one, the encoding is UTF-8 if the content is valid UTF-8.
+    Otherwise, it is GB 18030 if the content looks like Chinese text, or else Windows-1252.
     """
     for mark, name in ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if data.startswith(mark):

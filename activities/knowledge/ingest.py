@@ -95,21 +95,21 @@ class Ingestion:
         """Reject folders and settings that would lose documents or mix vectors from different models."""
         if there.folder != self._shown(str(folder)):
             raise RefusedError(
-                f"{there.name} is what {there.folder} says, and would lose all of it: take another --name,"
-                f" or `loom knowledge remove {there.name}` first"
+                f"{there.name} contains the documents of {there.folder} and would lose all of them: choose another"
+                f" --name, or run `loom knowledge remove {there.name}` first"
             )
         others = [] if self._embedder is None else sorted(there.vectors.keys() - {self._embedder.model})
         if others and self._embedder is not None and not reembed:
             raise RefusedError(
-                f"{there.name} has vectors of {', '.join(others)}, and the embedder here is {self._embedder.model}:"
-                " vectors of two models cannot be compared. Add it with --reembed, or set LOOM_EMBEDDER as it was."
+                f"{there.name} has vectors from {', '.join(others)}, but the embedder here is {self._embedder.model}:"
+                " vectors from two models cannot be compared. Add it with --reembed, or restore LOOM_EMBEDDER."
             )
 
     async def _take(self, this: _Round, path: str) -> None:
         """Update one document, or record the reason why it is skipped."""
         shown = self._shown(path)
         if shown in this.seen:
-            this.skipped[f"{shown} (again)"] = "another file has the same name without its secrets or odd bytes"
+            this.skipped[f"{shown} (again)"] = "another file has the same name once secrets and odd bytes are removed"
             return
         try:
             file = await asyncio.to_thread(read_file, this.folder, path)

@@ -35,7 +35,7 @@ class Document:
     """A document that has been split into chunks, with secrets removed."""
 
     path: str
-    """Path relative to the document's folder."""
+    """Path relative to the knowledge base's folder."""
     digest: str
     """Digest of the document. If the digest changes, the document must be read again."""
     chunks: tuple[Chunk, ...]

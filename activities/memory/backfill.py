@@ -1,4 +1,4 @@
-"""Activity `catch_up`: use Temporal's history to rebuild tasks that the bus lost, and store them in memory."""
+"""The `catch_up` activity: use Temporal's history to rebuild tasks that the bus lost, and store them in memory."""
 
 import asyncio
 from collections import OrderedDict
@@ -72,14 +72,14 @@ class CatchUp:
         scoped: ScopedMemory | None = None,
         settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
-        """The runs' tasks are shared in `scoped`, as the memory writer does."""
+        """Like the memory writer, this class also shares the runs' tasks in `scoped`."""
         self._scoped = scoped
         self._histories = histories
         self._store = store
         self._mask = mask
         self._settled_after = settled_after
         self._seen: OrderedDict[str, int] = OrderedDict()
-        """Each run's number of events at the time when memory had all of its tasks."""
+        """The number of events that each run had when memory last had all of its tasks."""
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:

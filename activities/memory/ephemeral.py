@@ -21,7 +21,7 @@ class EphemeralFull(ValueError):
 
 
 class EphemeralState(MutableMapping[str, Any]):
-    """The state of one call, which is a dict with a size limit."""
+    """The state of one call: a dict with a size limit."""
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
@@ -36,8 +36,8 @@ class EphemeralState(MutableMapping[str, Any]):
         sizes = {**self._sizes, key: len(key) + len(repr(value))}
         if len(sizes) > MOST_ENTRIES or sum(sizes.values()) > MOST_CHARACTERS:
             raise EphemeralFull(
-                f"a tool call keeps at most {MOST_ENTRIES} entries of {MOST_CHARACTERS} characters together:"
-                f" drop some before {key!r}, or write to a file"
+                f"a tool call can store at most {MOST_ENTRIES} entries with {MOST_CHARACTERS} characters in total:"
+                f" delete some before you store {key!r}, or write to a file"
             )
         self._values[key], self._sizes = value, sizes
 

@@ -88,7 +88,7 @@ class MemoryStore(Protocol):
         ...
 
     async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
-        """Return one memory, even if it is superseded, with its task if the task is stored. Return None if the session
+        """Return one memory, even a superseded one. Include its task if the task is stored. Return None if the session
         may not see the memory.
         """
         ...
@@ -121,7 +121,7 @@ class MemoryUpkeepStore(Protocol):
     """Keeps the memory layers within their limits. Every method is idempotent and safe to call concurrently."""
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
-        """Return important tasks without a summary that are leaving L2 or whose run has ended."""
+        """Return important tasks that need a summary now, because they are leaving L2 or their run has ended."""
         ...
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
@@ -139,7 +139,9 @@ class MemoryUpkeepStore(Protocol):
         ...
 
     async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
-        """Return memories that should have a vector but have none, or that have a vector from another model."""
+        """Return memories that should have a vector but have none. With `other_models`, return memories that have a
+        vector from another model instead.
+        """
         ...
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
@@ -148,18 +150,18 @@ class MemoryUpkeepStore(Protocol):
 
 
 class ScopedMemory(Protocol):
-    """Memory that runs in the same tree write for themselves and for each other. All methods raise StoreUnavailable if
-    the store isn't responding.
+    """Memory for the runs in one tree. Each run writes entries for itself and for the other runs. All methods raise
+    StoreUnavailable if the store isn't responding.
     """
 
     async def write(self, write: ScopedWrite) -> ScopedEntry:
-        """Store a version. `conflicts_with` is a version that the writer didn't know about. Raises ReadOnlyScopeError
-        if the writer may only read the scope.
+        """Store a version and return it. Its `conflicts_with` names a version that the writer hadn't read. Raises
+        ReadOnlyScopeError if the writer may only read the scope.
         """
         ...
 
     async def read(self, entry_id: str, reader: NodePath) -> ScopedEntry | None:
-        """Return the newest version of the nearest entry with that id, and the scope in which the reader sees it."""
+        """Return the newest version of the nearest entry with that id, with its scope as seen by the reader."""
         ...
 
     async def entries(self, reader: NodePath) -> tuple[ScopedEntry, ...]:

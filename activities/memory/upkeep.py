@@ -1,4 +1,4 @@
-"""Activities `promote_memories`, `expire_memories` and `embed_memories`: maintain the memory layers, outside any run.
+"""The activities `promote_memories`, `expire_memories` and `embed_memories` maintain the memory layers outside of runs.
 
 Each activity is idempotent, may run concurrently, and may fail at any point. The next pass continues any unfinished
 work.
@@ -50,8 +50,8 @@ class MemoryKeeper:
 
     @activity.defn(name="promote_memories")
     async def promote_memories(self) -> int:
-        """Summarize memories that are leaving L2 or whose run has ended, and move the excess in L3 to L4. Return the
-        number of processed memories.
+        """Summarize memories that are leaving L2 or whose run has ended. Move summaries that exceed the limits of L3
+        to L4. Return the number of processed memories.
         """
         if self._store is None:
             return 0
@@ -92,8 +92,8 @@ async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, setting
 async def embed(
     store: MemoryUpkeepStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
 ) -> int:
-    """Compute missing vectors. With `other_models`, also replace vectors from other models. Raises EmbedderUnavailable
-    if the embedder isn't responding.
+    """Compute missing vectors. With `other_models`, replace vectors from other models instead. Raises
+    EmbedderUnavailable if the embedder isn't responding.
     """
     kept = 0
     while most is None or kept < most:

@@ -112,8 +112,8 @@ async def patiently(step: Callable[[], Awaitable[T]]) -> T:
 
 
 async def share_tasks(store: ScopedMemory, tasks: Sequence[Task]) -> None:
-    """Share the task of each run that has started with the other runs in its tree. Each task is shared only once.
-    Raises StoreUnavailable if the store isn't responding.
+    """Whenever a run has started, share its task with the other runs in its tree. Share each task only once. Raises
+    StoreUnavailable if the store isn't responding.
     """
     for begun in tasks:
         words = begun.parameters.get("task")

@@ -1,7 +1,7 @@
 """Validate arguments against a JSON Schema from an untrusted source.
 
-`$ref` targets are never fetched, and the schema's regular expressions are never run, because an expression with
-unlimited backtracking would block the worker. The server that provided the schema checks its own expressions.
+`$ref` targets are never fetched. The schema's regular expressions are never run, because unlimited backtracking would
+block the worker. The server that provided the schema checks its own expressions.
 """
 
 import json
@@ -32,13 +32,13 @@ class ArgumentSchema:
         try:
             self._validator.is_valid({})
         except RecursionError:
-            raise BrokenSchema("its schema refers to itself without end") from None
+            raise BrokenSchema("its schema refers to itself endlessly") from None
         except Unresolvable as error:
-            raise BrokenSchema(f"its schema has a $ref to nothing: {error.ref}") from None
+            raise BrokenSchema(f"its schema has a $ref without a target: {error.ref}") from None
 
     def check(self, tool: str, arguments: JsonObject) -> JsonObject:
-        """Return the arguments if they match the schema, either with or without those that are null. Raises
-        ToolValidationError if they don't match.
+        """Return the arguments if they match the schema. If they match only without their null values, return them
+        without these values. Raises ToolValidationError if they don't match.
         """
         _require_text(tool, arguments)
         if not (errors := self._errors(tool, arguments)):
@@ -48,7 +48,8 @@ class ArgumentSchema:
             return given
         lines = [self._line(error) for error in errors[:_COMPLAINTS]]
         raise ToolValidationError(
-            "\n".join([f"{tool} was not run, its arguments are wrong:", *(f"- {line}" for line in lines)]), tool=tool
+            "\n".join([f"{tool} was not run because its arguments are wrong:", *(f"- {line}" for line in lines)]),
+            tool=tool,
         )
 
     def _errors(self, tool: str, arguments: JsonObject) -> Sequence[ValidationError]:
@@ -56,7 +57,7 @@ class ArgumentSchema:
             return sorted(self._validator.iter_errors(arguments), key=lambda error: [str(step) for step in error.path])
         except (RecursionError, Unresolvable):
             raise ToolValidationError(
-                f"{tool} was not run: its server's schema cannot be followed for these arguments; try simpler ones",
+                f"{tool} was not run: its arguments cannot be checked against its server's schema; try simpler ones",
                 tool=tool,
             ) from None
 
@@ -102,5 +103,5 @@ def _require_text(tool: str, arguments: JsonObject) -> None:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ToolValidationError(
-            f"{tool} was not run: its arguments have half a surrogate pair in them: send whole characters", tool=tool
+            f"{tool} was not run: its arguments contain half a surrogate pair: send whole characters", tool=tool
         ) from None

@@ -43,16 +43,14 @@ class FunctionTool(Generic[A]):
     tool.
     """
     missing: str | None = None
-    """The requirement that is missing on this worker, and how to fix it."""
+    """Explains what is missing on this worker and how to fix it."""
     max_output: int = RESULT_LIMIT
 
     uses_state: ClassVar[bool] = False
     """Loom's own tools don't use `ToolContext.state`."""
 
     def is_available(self) -> str | None:
-        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
-        to fix it.
-        """
+        """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
         return self.missing
 
     def parse(self, arguments: JsonObject) -> A:
@@ -61,7 +59,7 @@ class FunctionTool(Generic[A]):
         return validated(self.spec, self.arguments, given)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Return the subjects that permission patterns are matched against."""
+        """Return the subjects to match against permission patterns."""
         return self.touches(cast("A", arguments), workspace) if self.touches else ()
 
     def grants(self, arguments: object) -> Sequence[str]:
@@ -115,11 +113,11 @@ def schema_of(arguments: type[BaseModel]) -> JsonObject:
 
 
 def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
-    """Return the arguments as an instance of the model. Raises a ToolValidationError that names the field and how to
-    fix it.
+    """Return the arguments as an instance of the model. Raises a ToolValidationError that names the field and explains
+    how to fix it.
     """
     if broken := [name for name, value in given.items() if not _is_text(value)]:
-        raise ToolValidationError(f"`{broken[0]}` has half a surrogate pair in it: send whole characters")
+        raise ToolValidationError(f"`{broken[0]}` contains half a surrogate pair: send whole characters")
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -151,7 +149,7 @@ def _is_text(value: object) -> bool:
 
 def _explain(spec: ToolSpec, error: ValidationError) -> str:
     lines = [_line(spec, detail) for detail in error.errors(include_url=False)]
-    return "\n".join([f"{spec.name} was not run, its arguments are wrong:", *(f"- {line}" for line in lines)])
+    return "\n".join([f"{spec.name} was not run because its arguments are wrong:", *(f"- {line}" for line in lines)])
 
 
 def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
@@ -163,7 +161,7 @@ def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
             return f"`{where}` is missing: add it ({wanted})"
         case "extra_forbidden":
             near = get_close_matches(where, known, n=1)
-            hint = f"did you mean `{near[0]}`? It" if near else f"{spec.name}"
+            hint = f"did you mean `{near[0]}`? {spec.name}" if near else f"{spec.name}"
             return f"`{where}` is not an argument: leave it out; {hint} takes {', '.join(known) or 'none'}"
         case _:
             return f"`{where}`: {detail['msg']}, got {_shown(detail['input'])}: send {wanted}"
@@ -171,7 +169,7 @@ def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
 
 def _wanted(schema: JsonObject) -> str:
     kind = schema.get("type") or "/".join(str(option.get("type")) for option in schema.get("anyOf", ()))
-    return ": ".join(part for part in (kind, schema.get("description")) if part) or "a fitting value"
+    return ": ".join(part for part in (kind, schema.get("description")) if part) or "a valid value"
 
 
 def _shown(value: object) -> str:

@@ -18,7 +18,7 @@ from loom.domain.core.tool_names import ASK_USER, DONE
 _log = structlog.get_logger("loom.hook")
 
 FREE = (DONE, ASK_USER)
-"""Calls to which hooks and interceptors don't apply, because a run may always end itself or ask a question."""
+"""Calls that bypass hooks and interceptors, because a run may always end itself or ask a question."""
 
 
 def gates_of(registered: Sequence[Registered]) -> list[Hook]:
@@ -66,7 +66,7 @@ async def _ask(hook: Hook, call: ToolCall, run_id: str) -> Objection | None:
         case Deny() | Ask():
             return Objection(hook=hook.name, answer=answer)
         case _:
-            return _broken(hook.name, f"it answered {answer!r}, which is not None, Deny or Ask")
+            return _broken(hook.name, f"it returned {answer!r} instead of None, Deny or Ask")
 
 
 async def _answer(function: Callable[..., Any], given: Sequence[Any]) -> Any:

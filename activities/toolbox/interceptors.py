@@ -41,9 +41,7 @@ class Intercepted:
 
 
 async def before_call(call: ToolCall, run_id: str, agent: str, registered: Sequence[Registered]) -> Intercepted:
-    """Apply all interceptors to the call, in order, and return the outcome. The only exception that is raised is
-    cancellation.
-    """
+    """Apply all interceptors to the call, in order, and return the outcome. Raises no exception except cancellation."""
     met = Intercepted(call=call)
     passed: list[Interceptor] = []
     for each in _around_tools(call, registered):
@@ -71,7 +69,7 @@ async def after_call(
         content = await _backwards(chain, call, result.content, run_id, agent)
     except HookFailedError as error:
         return failed(
-            f"The call was carried out, and its result is withheld: {error.message}. Check what is there before you"
+            f"The call was carried out, but its result is withheld: {error.message}. Check what is there before you"
             " go on.",
             "unknown",
         )
@@ -99,7 +97,7 @@ async def _before(each: Interceptor, met: Intercepted, run_id: str, agent: str) 
             changed = replace(met.call, arguments=arguments, malformed=None)
             return replace(met, by=each.name, call=changed) if arguments != met.call.arguments else met
         case _:
-            raise HookFailedError(f"it answered {answer!r:.200}, which is not None, a Task, Instead or Deny")
+            raise HookFailedError(f"it returned {answer!r:.200} instead of None, a Task, Instead or Deny")
 
 
 async def _backwards(chain: Sequence[Interceptor], call: ToolCall, content: str, run_id: str, agent: str) -> str:
@@ -121,7 +119,7 @@ def checked_text(answer: Any, before: str) -> str:
     if answer is None:
         return before
     if not isinstance(answer, str):
-        raise HookFailedError(f"it answered {answer!r:.200}, which is neither None nor a text")
+        raise HookFailedError(f"it returned {answer!r:.200} instead of None or a text")
     return answer
 
 

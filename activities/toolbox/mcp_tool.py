@@ -39,7 +39,7 @@ class McpLink(Protocol):
     """The connection to an MCP server."""
 
     def trouble(self) -> str | None:
-        """Return None if the server can be called. Otherwise, return the reason and what Loom does about it."""
+        """Return None if the server can be called. Otherwise, explain the problem and what Loom does about it."""
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
@@ -64,11 +64,11 @@ class McpTool:
     """
 
     def is_available(self) -> str | None:
-        """Return None if the server is responding. Otherwise, return the problem and what Loom does about it."""
+        """Return None if the server is responding. Otherwise, explain the problem and what Loom does about it."""
         return self.link.trouble()
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and explains how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
@@ -117,7 +117,7 @@ def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Off
             continue
         name = tool_name(server.name, each.name)
         if name in tools:
-            refused.append(f"{each.name!r}: the server lists it twice, the first one stands")
+            refused.append(f"{each.name!r}: the server lists it twice, and the first one is used")
         elif len(tools) == TOOLS_LIMIT:
             refused.append(f"{each.name!r}: the server lists more than {TOOLS_LIMIT} tools")
         else:

@@ -15,7 +15,7 @@ from loom.domain.core.tool_calls import EMPTY_OUTPUT
 _log = structlog.get_logger("loom.tool")
 
 LONGEST: Final = 4_000_000
-"""Maximum number of characters of one output that are stored as an artifact. The start and the end are kept."""
+"""Maximum number of characters to store from one output as an artifact. The start and the end are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,14 +37,14 @@ class OutputSanitizer:
         self._artifacts = artifacts
 
     async def sanitize(self, output: str, context: ToolContext, *, limit: int, note: str = "") -> SanitizedOutput:
-        """Return the output after `note`, within `limit` characters and without secrets. This method never raises an
-        exception.
+        """Return `note`, followed by the output without secrets and within `limit` characters. This method never raises
+        an exception.
         """
         text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
             return SanitizedOutput(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
         artifact = await self._kept(clip(text, LONGEST), context)
-        more = f"; read_artifact shows them: artifact {artifact}" if artifact else ", and could not be kept"
+        more = f"; read them with read_artifact, artifact {artifact}" if artifact else " and could not be stored"
         return SanitizedOutput(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
 
     def clean(self, text: str) -> str:

@@ -109,7 +109,7 @@ async def execute(
     note: str = "",
     after: Callable[[ToolResult], Awaitable[ToolResult]] | None = None,
 ) -> ToolResult:
-    """Run one call through all stages. The only exception that is raised is cancellation.
+    """Run one call through all stages. Raises no exception except cancellation.
 
     `after` applies the user's interceptors to the result.
     """
@@ -260,7 +260,7 @@ class Authorized:
 def authorize(
     call: ToolCall, tool: Tool | None, arguments: object, spec: AgentSpec, grants: Sequence[str] = ()
 ) -> Authorized:
-    """Judge a call with valid arguments. Patterns have no meaning for an unknown tool."""
+    """Judge a call with valid arguments. For an unknown tool, patterns can't match."""
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
@@ -281,7 +281,7 @@ def authorize(
 
 
 def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:
-    """Return the levels by which a call is judged. A run's grants also apply to its ancestors' levels."""
+    """Return the permission levels that judge a call. A run's grants also apply to its ancestors' levels."""
     above = (replace(level, grants=(*level.grants, *grants)) for level in spec.above)
     return (*above, Level(whose=spec.name, rules=spec.permissions, mode=spec.mode, grants=tuple(grants)))
 

@@ -74,8 +74,8 @@ _FINE_DUNDERS: Final = frozenset(
 
 
 def complaints(code: str) -> tuple[str, ...]:
-    """Return the reasons why this code must not run, one sentence each with its line number. Return an empty tuple if
-    the code may run.
+    """Return the reasons why this code must not run. Each reason is one sentence with a line number. Return an empty
+    tuple if the code may run.
     """
     try:
         tree = ast.parse(code)
@@ -103,20 +103,20 @@ def _of(node: ast.AST) -> Iterator[tuple[int, str]]:
 def _expression(node: ast.expr) -> Iterator[str]:
     match node:
         case ast.Name(id="getattr"):
-            yield "`getattr` is allowed with a name that is written there: getattr(value, 'name')"
+            yield "`getattr` is allowed only with a literal name: getattr(value, 'name')"
         case ast.Name(id=name) if name in NAMES or _leads_in(name):
-            yield f"`{name}` is not allowed: compute with what the arguments give"
+            yield f"`{name}` is not allowed: compute with the arguments only"
         case ast.Attribute(attr=name) if _leads_in(name) or name.lstrip("_") in _REACHED:
             yield f"`.{name}` is not allowed: it leads into the interpreter or the system"
         case ast.Call(func=ast.Attribute(value=value, attr="format" | "format_map")) if not _is_written(value):
-            yield "`.format` is allowed on a text that is written there: use an f-string"
+            yield "`.format` is allowed only on a literal text: use an f-string"
         case ast.Constant(value=str(text)) if _names_a_way_in(text):
-            yield f"the text {text[:40]!r} is not allowed: it names what leads into the interpreter"
+            yield f"the text {text[:40]!r} is not allowed: it names an attribute that leads into the interpreter"
 
 
 def _module(name: str) -> Iterator[str]:
     if (root := name.partition(".")[0]) in MODULES:
-        yield f"importing `{root}` is not allowed: use what needs no files, programs or network"
+        yield f"importing `{root}` is not allowed: use modules that need no files, programs or network"
 
 
 def _from(module: str, names: list[str], level: int) -> Iterator[str]:

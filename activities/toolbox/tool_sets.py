@@ -1,4 +1,4 @@
-"""Combine several tool sets, which may change at any time, with the tools that belong to a single run."""
+"""Combine several tool sets with the tools that belong to a single run. The sets may change at any time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +39,6 @@ class RunTools:
     skills: SkillTools
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """Return the tool set with the tools that these specs describe added."""
+        """Return the tool set plus the tools that these specs describe."""
         every = tuple(specs)
         return self.skills.added_to(self.made.added_to(box, every), every)

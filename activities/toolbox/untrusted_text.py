@@ -37,8 +37,8 @@ def marked(text: str, source: str) -> str:
 
 
 def decoded(body: bytes, charset: str) -> str:
-    """Decode the body by its byte order mark, the header or its meta element, and otherwise as UTF-8 or
-    Windows-1252.
+    """Decode the body. The byte order mark, the header or a `meta` element determines the encoding. Without them, the
+    encoding is UTF-8 or Windows-1252.
     """
     text = _decoded(body, charset).replace("\r\n", "\n").replace("\r", "\n")
     return _UNSEEN.sub("", text)

@@ -29,17 +29,17 @@ SCHEMA: dict[str, Any] = {
     [
         ({}, "does not describe an object"),
         ({"type": "string"}, "does not describe an object"),
-        ({"type": "object", "properties": []}, "is no JSON Schema"),
-        ({"type": "object", "properties": {"a": {"type": "strin"}}}, "is no JSON Schema"),
+        ({"type": "object", "properties": []}, "is not a valid JSON Schema"),
+        ({"type": "object", "properties": {"a": {"type": "strin"}}}, "is not a valid JSON Schema"),
         (
             {"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}},
-            "a \\$ref to nothing that is in it: #/\\$defs/b",
+            "a \\$ref whose target is not in it: #/\\$defs/b",
         ),
         (
             {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/b"}}},
-            "a \\$ref to nothing that is in it",
+            "a \\$ref whose target is not in it",
         ),
-        ({"type": "object", "$ref": "#"}, "refers to itself without end"),
+        ({"type": "object", "$ref": "#"}, "refers to itself endlessly"),
         ({"type": "object", "description": "x" * 70_000}, "is longer than 65536 characters"),
     ],
 )
@@ -76,7 +76,7 @@ def test_arguments_that_do_not_fit_are_told_where_and_what(arguments: dict[str, 
     with pytest.raises(ToolValidationError) as told:
         ArgumentSchema(SCHEMA).check("t", arguments)
     first, second = told.value.message.split("\n")
-    assert first == "t was not run, its arguments are wrong:"
+    assert first == "t was not run because its arguments are wrong:"
     assert second.startswith(line)
 
 

@@ -104,7 +104,7 @@ async def test_long_output_keeps_its_beginning_and_end_and_floods_nobody(place: 
 
 async def test_time_runs_out_for_the_whole_tree(place: Path, anywhere: Sandbox, nap: str) -> None:
     command = f"echo begun; sleep {nap} & setsid sleep {nap} & (setsid nohup sleep {nap} &); sleep {nap}"
-    with pytest.raises(ToolExecutionTimeout, match=r"stopped after 0\.5 s; give a longer(.|\n)*begun"):
+    with pytest.raises(ToolExecutionTimeout, match=r"stopped after 0\.5 s; set a longer(.|\n)*begun"):
         await bash(place, command, anywhere, timeout=0.5)
     assert await gone(nap)
 

@@ -107,7 +107,7 @@ async def test_without_an_account_a_call_that_may_have_begun_is_unknown() -> Non
 
 async def test_a_worker_that_keeps_no_account_leaves_the_call_to_one_that_does() -> None:
     work = Counter()
-    with pytest.raises(ApplicationError, match="this worker keeps none"):
+    with pytest.raises(ApplicationError, match="this worker has none"):
         await carried_out(Effects(), request(run="r"), work)
     assert work.times == 0
 

@@ -37,7 +37,7 @@ async def test_a_file_is_read_with_line_numbers(place: Path) -> None:
 async def test_a_part_of_a_file_says_how_to_go_on(place: Path) -> None:
     (place / "a.txt").write_text("".join(f"line {number}\n" for number in range(1, 101)))
     text = await call("read_file", place, path="a.txt", offset=10, limit=2)
-    assert text == "    10\tline 10\n    11\tline 11\n(the file goes on: read it with offset=12)"
+    assert text == "    10\tline 10\n    11\tline 11\n(the file continues: read on with offset=12)"
     assert await call("read_file", place, path="a.txt", offset=100) == "   100\tline 100"
 
 
@@ -213,7 +213,7 @@ async def test_a_text_that_is_there_once_is_replaced(place: Path) -> None:
 
 async def test_a_text_that_is_there_often_is_replaced_only_on_request(place: Path) -> None:
     (place / "a.txt").write_text("x\ny\nx\n")
-    with pytest.raises(ToolValidationError, match=r"2 times \(lines 1, 3\): add lines around it"):
+    with pytest.raises(ToolValidationError, match=r"2 times in \S+ \(lines 1, 3\): include more lines around it"):
         await call("edit_file", place, path="a.txt", old_string="x", new_string="z")
     await call("edit_file", place, path="a.txt", old_string="x", new_string="z", replace_all=True)
     assert (place / "a.txt").read_text() == "z\ny\nz\n"
@@ -272,12 +272,12 @@ async def test_wrong_arguments_are_explained_one_per_line() -> None:
     with pytest.raises(ToolValidationError) as raised:
         TOOLS["read_file"].parse({"pth": "a", "limit": "many", "offset": 0})
     assert raised.value.message.split("\n") == [
-        "read_file was not run, its arguments are wrong:",
-        "- `path` is missing: add it (string: File inside the workspace, relative to it)",
+        "read_file was not run because its arguments are wrong:",
+        "- `path` is missing: add it (string: Path of a file, relative to the workspace)",
         "- `offset`: Input should be greater than or equal to 1, got 0: send integer: First line to show",
         "- `limit`: Input should be a valid integer, unable to parse string as an integer, got 'many': "
         "send integer: Number of lines to show",
-        "- `pth` is not an argument: leave it out; did you mean `path`? It takes path, offset, limit",
+        "- `pth` is not an argument: leave it out; did you mean `path`? read_file takes path, offset, limit",
     ]
 
 
@@ -291,7 +291,7 @@ def test_schemas_are_small_and_closed() -> None:
     assert parameters == {
         "additionalProperties": False,
         "properties": {
-            "path": {"default": ".", "description": "Folder inside the workspace, relative to it", "type": "string"}
+            "path": {"default": ".", "description": "Path of a folder, relative to the workspace", "type": "string"}
         },
         "type": "object",
     }

@@ -98,7 +98,7 @@ async def test_arguments_arrive_as_the_types_that_were_declared() -> None:
         ({}, "`shelf` is missing: add it (integer)"),
         ({"shelf": 10}, "`shelf`: Input should be less than or equal to 9, got 10: send integer"),
         ({"shelf": 1, "shelff": 2}, "`shelff` is not an argument: leave it out; did you mean `shelf`?"),
-        ({"shelf": {"a": "\ud800"}}, "`shelf` has half a surrogate pair in it"),
+        ({"shelf": {"a": "\ud800"}}, "`shelf` contains half a surrogate pair"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(arguments: dict[str, Any], says: str) -> None:
@@ -149,7 +149,7 @@ async def test_a_function_that_cannot_be_stopped_is_given_up_and_said_to_be_stil
         context.progress("too late")
         return "late"
 
-    with pytest.raises(ToolExecutionTimeout, match=r"stuck has not come back after 0.2 s and cannot be stopped"):
+    with pytest.raises(ToolExecutionTimeout, match=r"stuck has not returned after 0.2 s and cannot be stopped"):
         await run(tool_of(stuck), context(seconds=0.2, progress=said.append))
     release.set()
     await eventually(_no_thread_is_left)
@@ -411,7 +411,7 @@ async def test_the_class_form_is_run_with_its_model_or_with_fields() -> None:
         (lambda: None, None),
         (lambda: "", None),
         (lambda: "set ACME_KEY", "set ACME_KEY"),
-        (lambda: False, "it says that it cannot work here now: use another tool"),
+        (lambda: False, "it reports that it is currently unavailable: use another tool"),
         (lambda: 1 / 0, "its check failed with ZeroDivisionError: division by zero"),
     ],
 )
@@ -546,7 +546,7 @@ def gates(*functions: Callable[..., Any], **options: Any) -> list[Hook]:
         ([ask, deny], "hook deny", "not in run"),
         ([nothing, ask], "hook ask", "who is that?"),
         ([breaks], "hook breaks", "the hook breaks blocks this call: it failed with ValueError: oops"),
-        ([ask, babbles], "hook babbles", "it answered True, which is not None, Deny or Ask"),
+        ([ask, babbles], "hook babbles", "it returned True instead of None, Deny or Ask"),
         ([sleeps], "hook sleeps", "it gave no answer within 0.1 s"),
     ],
 )

@@ -158,7 +158,7 @@ async def test_an_image_comes_as_an_image_whatever_the_server_calls_it() -> None
 
 
 async def test_an_image_that_is_too_big_is_an_error() -> None:
-    with pytest.raises(ToolExecutionError, match="image/png, 1,000,070 bytes: images may have 1,000,000 bytes at most"):
+    with pytest.raises(ToolExecutionError, match="image/png, 1,000,070 bytes: images may have at most 1,000,000 bytes"):
         await served(page(PNG + bytes(1_000_000), "image/png"))
 
 
@@ -208,7 +208,7 @@ async def test_a_status_that_is_no_success_is_an_error_that_says_what_to_try(sta
 async def test_an_error_says_when_to_come_back_and_what_the_server_wrote() -> None:
     with pytest.raises(ToolExecutionError) as caught:
         await served(page('{"error": "slow down"}', "application/json", 429, Retry_After="30"))
-    assert "429 Too Many Requests: too many requests: fetch something else first, or wait (it says when: 30)\n" in (
+    assert "429 Too Many Requests: too many requests: fetch something else first, or wait (Retry-After: 30)\n" in (
         caught.value.message
     )
     assert caught.value.message.endswith('/">\n{"error": "slow down"}\n</web_content>')
@@ -230,8 +230,8 @@ async def test_more_redirects_are_an_error(pages: WebSite, path: str) -> None:
 async def test_a_redirect_to_another_host_is_told_and_not_followed(pages: WebSite) -> None:
     output = await fetch(pages.url("/away"))
     assert output == ToolOutput(
-        text=f"Nothing was fetched: {pages.url('/away')} has moved to http://other.test/x. That is another place than "
-        "the one allowed for this call: call http_fetch with the new URL if you want it.",
+        text=f"Nothing was fetched: {pages.url('/away')} has moved to http://other.test/x. This call is not allowed to "
+        "fetch from there: call http_fetch with the new URL if you want it.",
         is_warning=True,
     )
 

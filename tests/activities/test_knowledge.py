@@ -226,7 +226,7 @@ async def test_a_base_is_what_one_folder_says(
     await ingestion(store).take_in(folder, base)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(RefusedError, match=f"would lose all of it: .*`loom knowledge remove {base}` first"):
+    with pytest.raises(RefusedError, match=f"would lose all of them: .*`loom knowledge remove {base}` first"):
         await ingestion(store).take_in(other, base)
     assert await found(store, base, "abort run", limit=1) == ["guide.md:1-5 (Guide > Stopping)"]
 
@@ -236,7 +236,7 @@ async def test_too_many_documents_are_refused_before_anything_is_removed(
 ) -> None:
     (folder / "more.txt").write_text("more")
     monkeypatch.setattr(files, "MOST_FILES", 1)
-    with pytest.raises(BadRequest, match="has 2 documents, 1 are taken"):
+    with pytest.raises(BadRequest, match="has 2 documents, but at most 1 are allowed"):
         await ingestion(store).take_in(folder, base)
 
 
@@ -270,7 +270,7 @@ async def test_vectors_of_two_models_are_never_mixed(
     theirs = PostgresKnowledge(database, embedder=other)
     (only_words,) = await theirs.search(KnowledgeQuery(text="abort command", bases=(base,)))
     assert only_words.similarity is None
-    with pytest.raises(RefusedError, match="has vectors of words, and the embedder here is other: .*--reembed"):
+    with pytest.raises(RefusedError, match="has vectors from words, but the embedder here is other: .*--reembed"):
         await ingestion(theirs, other).take_in(folder, base)
     done = await ingestion(theirs, other).take_in(folder, base, reembed=True)
     assert done == Ingested(name=base, unchanged=1, embedded=2)
@@ -360,7 +360,7 @@ async def test_the_tool_says_what_to_do_when_there_is_nothing(
     with pytest.raises(ToolUnavailableError, match="loom knowledge add"):
         await said(None, query="abort")
     away = PostgresKnowledge(Database("postgresql://127.0.0.1:1/none"))
-    with pytest.raises(ToolUnavailableError, match="the knowledge bases are away"):
+    with pytest.raises(ToolUnavailableError, match="the knowledge bases are unavailable"):
         await said(away, query="abort")
 
 

@@ -333,8 +333,8 @@ async def test_broken_tools_are_left_out_and_reported_and_the_others_work(raw: R
             "'text': its schema does not describe an object",
             "a tool without a name",
             "a tool without a name",
-            "'say': the server lists it twice, the first one stands",
-            "'lost': its schema has a $ref to nothing that is in it: #/$defs/a",
+            "'say': the server lists it twice, and the first one is used",
+            "'lost': its schema has a $ref whose target is not in it: #/$defs/a",
         ],
     }
     assert [log["count"] for log in logs if log["event"] == "mcp_tools_refused"] == [6]

@@ -137,7 +137,7 @@ def test_they_read_only_need_no_leave_and_show_five_hits(memory: PostgresMemory)
 
 async def test_of_a_store_that_is_away_the_model_is_told(session: str) -> None:
     database = Database("postgresql://127.0.0.1:1/nowhere")
-    with pytest.raises(ToolUnavailableError, match="memory is away .* go on without it"):
+    with pytest.raises(ToolUnavailableError, match="memory is unavailable .* go on without it"):
         await ask(tools(PostgresMemory(database))["search_memory"], session, query="x")
     await database.aclose()
 
@@ -195,7 +195,7 @@ def test_a_tool_call_that_keeps_too_much_is_told_and_keeps_what_it_had() -> None
             state[str(number)] = number
         with pytest.raises(EphemeralFull, match="at most 100 entries"):
             state["more"] = 1
-        with pytest.raises(EphemeralFull, match="before '0', or write to a file"):
+        with pytest.raises(EphemeralFull, match="before you store '0', or write to a file"):
             state["0"] = "x" * MOST_CHARACTERS
         del state["0"]
         state["more"] = 1

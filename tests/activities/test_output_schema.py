@@ -26,10 +26,10 @@ SPEC = AgentSpec(name="a", model="demo", output_schema=SCHEMA)
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        ({"type": "objekt"}, "is no JSON Schema"),
-        ({"$ref": "https://example.com/schema.json"}, "nothing that is in it: https://example.com/schema.json"),
-        ({"$ref": "#/$defs/nowhere"}, "nothing that is in it"),
-        ({"$ref": "#"}, "refers to itself without end"),
+        ({"type": "objekt"}, "is not a valid JSON Schema"),
+        ({"$ref": "https://example.com/schema.json"}, "target is not in it: https://example.com/schema.json"),
+        ({"$ref": "#/$defs/nowhere"}, "target is not in it"),
+        ({"$ref": "#"}, "refers to itself endlessly"),
         ({"description": "x" * 70_000}, "longer than 65536 characters"),
         ({"pattern": "(?=a)"}, "look-around and back-references"),
         ({"patternProperties": {"^a": {}}}, "patternProperties"),

@@ -109,7 +109,7 @@ def test_broken_skills_are_told_and_the_others_stay(home: Path, workspace: Path)
         "no-description": "there is no description: say what the skill does and when to use it",
         "no-end": "the front matter of SKILL.md has no end: put a `---` line after it",
         "no-front-matter": "SKILL.md has no front matter: begin it with a line `---`, then `name:` and `description:`",
-        "not-text": "SKILL.md is not UTF-8 (byte 32): save it as such",
+        "not-text": "SKILL.md is not UTF-8 (byte 32): save it as UTF-8",
         "not-yaml": "the front matter is not YAML: line 3: expected ',' or ']', but got ':'",
     }
 
@@ -210,7 +210,7 @@ async def test_instructions_that_are_too_long_end_in_whole_lines_and_say_how_to_
     folder = write_skill(tmp_path, "long", body="\n".join(f"{n} {'word ' * 20}" for n in range(1000)))
     text = await call(LOAD_SKILL, workspace, use_of(folder), name="long")
     assert len(text) < 25_000
-    assert "more lines: read_skill_resource shows them, skill long, path SKILL.md]\n</skill_content>" in text
+    assert "more lines: use read_skill_resource, skill long, path SKILL.md]\n</skill_content>" in text
 
 
 async def test_instructions_cannot_close_their_tag(tmp_path: Path, workspace: Path) -> None:
@@ -232,7 +232,7 @@ async def test_a_skill_that_has_gone_is_told_so(tmp_path: Path, workspace: Path)
     use = SkillUse(name="gone", root=str(tmp_path / "gone"), digest="d")
     with pytest.raises(ToolUnavailableError, match="cannot be loaded any more"):
         await call(LOAD_SKILL, workspace, use, name="gone")
-    with pytest.raises(ToolUnavailableError, match="no skill of that name"):
+    with pytest.raises(ToolUnavailableError, match="no skill with that name"):
         await call(LOAD_SKILL, workspace, None, name="gone")
 
 
@@ -265,11 +265,11 @@ async def test_a_script_of_a_hidden_home_runs_and_sees_nothing_else_there(worksp
 
 async def test_a_program_runs_by_itself_and_what_is_none_is_refused(workspace: Path, tmp_path: Path) -> None:
     root = write_skill(tmp_path, "x", scripts__run='#!/bin/sh\necho ran "$@"\n', data__x_dot_txt="text")
-    with pytest.raises(ToolValidationError, match="is no script"):
+    with pytest.raises(ToolValidationError, match="is not a script"):
         await run(workspace, root, "scripts/run")
     (root / "scripts/run").chmod(0o755)
     assert await run(workspace, root, "scripts/run", arguments=["a b", "$HOME"]) == "ran a b $HOME"
-    with pytest.raises(ToolValidationError, match=r"is no file of the skill x .*did you mean scripts/run"):
+    with pytest.raises(ToolValidationError, match=r"is not a file of the skill x .*did you mean scripts/run"):
         await run(workspace, root, "scripts/runs")
 
 

@@ -43,20 +43,20 @@ def test_plain_computing_is_fine() -> None:
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ("import os", ("line 1: importing `os` is not allowed: use what needs no files, programs or network",)),
+        ("import os", ("line 1: importing `os` is not allowed: use modules that need no files, programs or network",)),
         (
             "import os.path as p",
-            ("line 1: importing `os` is not allowed: use what needs no files, programs or network",),
+            ("line 1: importing `os` is not allowed: use modules that need no files, programs or network",),
         ),
         (
             "x = 1\nfrom os import path",
-            ("line 2: importing `os` is not allowed: use what needs no files, programs or network",),
+            ("line 2: importing `os` is not allowed: use modules that need no files, programs or network",),
         ),
         ("from logging import os", ("line 1: importing `os` from `logging` is not allowed",)),
         ("from random import _os as o", ("line 1: importing `_os` from `random` is not allowed",)),
         ("from . import x", ("line 1: a relative import is not allowed: there is no package around this code",)),
-        ("open('x')", ("line 1: `open` is not allowed: compute with what the arguments give",)),
-        ("f = eval", ("line 1: `eval` is not allowed: compute with what the arguments give",)),
+        ("open('x')", ("line 1: `open` is not allowed: compute with the arguments only",)),
+        ("f = eval", ("line 1: `eval` is not allowed: compute with the arguments only",)),
         ("x = (", ("line 1: this is not Python: '(' was never closed",)),
         ("x = '\0'", ("line 1: this is not Python: source code string cannot contain null bytes",)),
     ],

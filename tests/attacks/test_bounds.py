@@ -57,7 +57,8 @@ def outside(workspace: Path, elsewhere: Path) -> list[str]:
 
 async def asked_by_another_user(loom: Harness, place: Path, requests: list[tuple[str, dict[str, Any]]]) -> list[Any]:
     """Start these runs by a plain client: as another user where this one is root, else as this user."""
-    program, options = sys.executable, {}
+    program = sys.executable
+    options: dict[str, Any] = {}
     if os.geteuid() == 0:
         if (found := interpreter(place)) is None:
             pytest.skip("no interpreter here that an ordinary user may start")
@@ -74,9 +75,10 @@ async def test_another_user_gets_no_run_outside_the_roots_and_none_that_bypasses
     working: Working, workspace: Path, elsewhere: Path, place: Path
 ) -> None:
     loom, model = await working(script([text("done")]))
-    agent, crew = {"task": "x"}, {"task": "x", "crew": CREW}
+    agent: dict[str, Any] = {"task": "x"}
+    crew: dict[str, Any] = {"task": "x", "crew": CREW}
     out = outside(workspace, elsewhere)
-    requests = [
+    requests: list[tuple[str, dict[str, Any]]] = [
         *(("AgentRun", {**agent, "workspace": path}) for path in out),
         *(("CrewRun", {**crew, "workspace": path}) for path in out),
         ("AgentRun", {**agent, "mode": "bypass"}),
@@ -138,11 +140,11 @@ async def test_a_fork_of_a_run_that_was_wider_stays_within_the_bounds(
 ) -> None:
     changed = {**change, **({"workspace": str(workspace)} if "workspace" in change else {})}
     queue = f"bounds-{uuid4().hex[:8]}"
-    wide = {"task_queue": queue, "max_mode": "bypass", "workspaces": (workspace, elsewhere)}
+    wide: dict[str, Any] = {"task_queue": queue, "max_mode": "bypass", "workspaces": (workspace, elsewhere)}
     async with harness(addresses, workspace, script([text("done")]), **wide) as (loom, _):
         origin = await loom.start(mode="bypass", workspace=str(elsewhere))
         assert (await loom.client.result(origin)).status is RunStatus.COMPLETED
-    narrow = {"task_queue": queue, "max_mode": "accept-edits", "workspaces": (workspace,)}
+    narrow: dict[str, Any] = {"task_queue": queue, "max_mode": "accept-edits", "workspaces": (workspace,)}
     async with harness(addresses, workspace, script([text("done")]), **narrow) as (loom, _):
         fork = await loom.client.fork(origin, turn=0, **changed)  # type: ignore[arg-type]
         result = await loom.client.result(fork)

@@ -127,7 +127,7 @@ async def test_a_summary_that_is_not_covered_is_made_without_the_model(working: 
     assert (result.status, result.output) == (RunStatus.COMPLETED, "finished")
     assert not [request for request in server.requests if is_about_compressing(request)]
     told_of = compressions(await told(loom.client, loom.started[0]))
-    assert {said["error"] for said in told_of} == {"what is left of the budget may not cover it"}
+    assert {said["error"] for said in told_of} == {"the remaining budget may not cover the call"}
 
 
 async def test_what_summaries_use_counts(working: Working) -> None:

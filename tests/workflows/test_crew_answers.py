@@ -71,7 +71,7 @@ async def test_an_answer_that_is_put_together_takes_no_form(working: Working, mo
     loom, model = await working(by_task({}))
     result = await run(loom, team(mode, *TWO), output_schema=SCHEMA)
     assert (result.status, result.error and result.error.type) == (RunStatus.FAILED, "BadRequest")
-    assert f"the crew 'team' {says} has no one whose answer is the crew's" in str(result.error)
+    assert f"the crew 'team' {says} has no single run that produces its answer" in str(result.error)
     assert model.requests == []
 
 

@@ -256,7 +256,7 @@ async def test_a_long_answer_is_shared_as_an_artifact_of_the_crew(working: Worki
     ("crew", "says"),
     [
         ("nobody", "there is no crew 'nobody'"),
-        (team("parallel", {"name": "a", "agent": "nobody"}), "whose agents are not there: 'nobody'"),
+        (team("parallel", {"name": "a", "agent": "nobody"}), "with unknown agents: 'nobody'"),
         (
             team("paralel", "a"),
             "mode 'paralel' must be one of sequential, parallel, coordinated, routed, planned or tree",
@@ -291,7 +291,7 @@ async def test_a_crew_is_not_asked_for_what_only_agents_have(working: Working, a
 
     assert result.error is not None
     assert (result.error.type, result.error.context["field"]) == ("BadRequest", field)
-    assert f"a crew has no `{field}`, its members have" in result.error.message
+    assert f"`{field}` applies to agents, not to crews" in result.error.message
     assert model.requests == []
     mine = await run(loom, team("sequential", "a"), metadata={"ticket": 7}, require_done_tool=False)
     assert mine.output == "done"

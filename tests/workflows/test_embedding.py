@@ -133,7 +133,9 @@ def failing_app() -> LoomApp:
 async def test_a_factory_that_fails_stops_the_start(addresses: Addresses, workspace: Path) -> None:
     async with ModelServer(script([])) as model:
         settings = settings_for(addresses, workspace, model)
-        with pytest.raises(errors.BadRequest, match="Unreachable cannot be provided, .*connect.*no route to the data"):
+        with pytest.raises(
+            errors.BadRequest, match="Unreachable cannot be provided because .*connect.*no route to the data"
+        ):
             async with loom.worker(settings, app=failing_app()):
                 pytest.fail("started")
 

@@ -162,7 +162,7 @@ def errs(error, run):
     [
         ('return Deny("not on Sundays")', "gate does not let this run start: not on Sundays", "complete aborted"),
         ('raise ValueError("oops")', "it failed with ValueError: oops", "error HookFailedError"),
-        ("return True", "it answered True, which is not None, Deny or Ask", "error HookFailedError"),
+        ("return True", "it returned True instead of None, Deny or Ask", "error HookFailedError"),
     ],
 )
 async def test_a_gate_that_denies_or_breaks_blocks_the_run(
@@ -335,7 +335,7 @@ async def test_an_interceptor_may_stop_or_answer_a_call_or_change_its_result(
     assert stopped == "Not permitted: that file is nobody's. Find another way."
     assert answered == "it is written already"
     assert "*****, you" in changed
-    assert withheld.startswith("The call was carried out, and its result is withheld")
+    assert withheld.startswith("The call was carried out, but its result is withheld")
     assert "hello" not in withheld
     assert result.status is RunStatus.COMPLETED
     assert sorted(path.name for path in workspace.iterdir()) == ["boom", "greeting"]

@@ -85,8 +85,8 @@ async def test_a_plan_with_a_circle_is_refused_and_says_which(working: Working) 
 
     assert (result.status, len(result.children)) == (RunStatus.COMPLETED, 0)
     said = [m["content"] for m in model.requests[-1].messages if m["role"] == "tool"]
-    assert "these steps wait for each other: read-a → report → read-a; take one `after` out" in said[0]
-    assert "step 'read-a' waits for 'nothing', which is no step: there are read-a" in said[1]
+    assert "these steps wait for each other: read-a → report → read-a; remove one `after`" in said[0]
+    assert "step 'read-a' waits for 'nothing', which is not a step: the steps are read-a" in said[1]
     assert "step 'read-a': you do not have teleport yourself" in said[2]
     assert "there is no agent 'nobody'" in said[3]
 

@@ -102,7 +102,10 @@ async def test_a_run_whose_answer_never_fits_fails_and_keeps_it(working: Working
 
 @pytest.mark.parametrize(
     ("schema", "why"),
-    [({"type": "objekt"}, "is no JSON Schema"), ({"$ref": "https://example.com/s.json"}, "nothing that is in it")],
+    [
+        ({"type": "objekt"}, "is not a valid JSON Schema"),
+        ({"$ref": "https://example.com/s.json"}, "target is not in it"),
+    ],
 )
 async def test_a_schema_that_is_none_ends_the_run_before_it_begins(
     working: Working, schema: dict[str, Any], why: str

@@ -34,7 +34,7 @@ async def test_an_output_too_long_for_the_model_is_kept_whole_and_read_in_pages(
     cut, page, none = (heard(request) for request in model.requests[1:])
     assert len(cut) <= 30_000
     assert f"artifact {artifact}" in cut
-    assert page.startswith(f"[characters 100000 to 100060 of {length}; go on at offset 100060]")
+    assert page.startswith(f"[characters 100000 to 100060 of {length}; continue at offset 100060]")
     assert "this run has no artifact 't9-none'" in none
 
 

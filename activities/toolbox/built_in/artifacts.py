@@ -1,4 +1,4 @@
-"""`read_artifact`: read a long output in full, page by page."""
+"""`read_artifact` reads a long output in full, page by page. `share_artifact` shares a text with other agents."""
 
 from typing import Final
 
@@ -17,15 +17,15 @@ PAGE: Final = RESULT_LIMIT - 200
 SHARED: Final = "shared-"
 """Prefix of the ids of shared artifacts."""
 
-NO_STORE: Final = "outputs are not kept here: set LOOM_DATABASE_URL on the worker, or ask for less output"
+NO_STORE: Final = "this worker stores no outputs: set LOOM_DATABASE_URL on the worker, or ask for less output"
 
 
 class ReadArtifact(Arguments):
     """Arguments of read_artifact."""
 
-    artifact: str = Field(min_length=1, max_length=200, description="Id, as the cut output names it")
-    offset: int = Field(default=0, ge=0, description="Character to begin at")
-    limit: int = Field(default=PAGE, ge=1, le=PAGE, description="Characters to read")
+    artifact: str = Field(min_length=1, max_length=200, description="Id, as shown in the truncated output")
+    offset: int = Field(default=0, ge=0, description="Position of the first character to read")
+    limit: int = Field(default=PAGE, ge=1, le=PAGE, description="Number of characters to read")
 
 
 def read_artifact_tool(store: ArtifactStore | None) -> Tool:
@@ -39,12 +39,14 @@ def read_artifact_tool(store: ArtifactStore | None) -> Tool:
             if text is None and context.root_run_id:
                 text = await store.load(context.root_run_id, arguments.artifact)
         except StoreUnavailable as error:
-            raise ToolUnavailableError(f"the store of artifacts is away ({error}): try again later") from None
+            raise ToolUnavailableError(f"the artifact store is unavailable ({error}): try again later") from None
         if text is None:
-            raise ToolValidationError(f"this run has no artifact {arguments.artifact!r}: take the id from a cut output")
+            raise ToolValidationError(
+                f"this run has no artifact {arguments.artifact!r}: use an id from a truncated output"
+            )
         return _page(text, arguments)
 
-    description = "Read the whole of an output that was cut, a page at a time."
+    description = "Read a truncated output in full, one page at a time."
     return FunctionTool(
         spec=tool_spec(
             "read_artifact",
@@ -64,9 +66,9 @@ class ShareArtifact(Arguments):
     """Arguments of share_artifact."""
 
     name: str = Field(
-        min_length=1, max_length=100, pattern=r"^[\w.-]+$", description="Its name: letters, digits, `.`, `_`, `-`"
+        min_length=1, max_length=100, pattern=r"^[\w.-]+$", description="Its name: letters, digits, `.`, `_` or `-`"
     )
-    content: str = Field(min_length=1, max_length=1_000_000, description="All of it, as text")
+    content: str = Field(min_length=1, max_length=1_000_000, description="The whole content, as text")
 
 
 def share_artifact_tool(store: ArtifactStore | None) -> Tool:
@@ -80,12 +82,12 @@ def share_artifact_tool(store: ArtifactStore | None) -> Tool:
             await store.save(root, artifact, arguments.content)
             kept = await store.load(root, artifact)
         except StoreUnavailable as error:
-            raise ToolUnavailableError(f"the store of artifacts is away ({error}): try again later") from None
+            raise ToolUnavailableError(f"the artifact store is unavailable ({error}): try again later") from None
         if kept != arguments.content:
-            raise ToolValidationError(f"{arguments.name!r} is shared already, with another content: take another name")
-        return f"Shared as {artifact!r}: every agent of this task can read it with `read_artifact`."
+            raise ToolValidationError(f"{arguments.name!r} is already shared with other content: choose another name")
+        return f"Shared as {artifact!r}: every agent that works on this task can read it with `read_artifact`."
 
-    description = "Share a text with all agents that work on the same task; they read it by its name."
+    description = "Share a text with all agents that work on the same task. They read it by its name."
     return FunctionTool(
         spec=tool_spec(
             SHARE,
@@ -104,6 +106,6 @@ def share_artifact_tool(store: ArtifactStore | None) -> Tool:
 def _page(text: str, asked: ReadArtifact) -> str:
     end = min(len(text), asked.offset + asked.limit)
     if asked.offset >= len(text):
-        raise ToolValidationError(f"`offset` {asked.offset} is beyond the end: it has {len(text)} characters")
-    rest = f"; go on at offset {end}" if end < len(text) else ""
+        raise ToolValidationError(f"`offset` {asked.offset} is beyond the end: the output has {len(text)} characters")
+    rest = f"; continue at offset {end}" if end < len(text) else ""
     return f"[characters {asked.offset} to {end} of {len(text)}{rest}]\n{text[asked.offset : end]}"

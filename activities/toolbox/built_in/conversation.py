@@ -1,4 +1,4 @@
-"""`done` and `ask_user`: the tools with which a model communicates with people. The run itself executes them."""
+"""`done` and `ask_user`: tools that let a model communicate with people. The run itself executes them."""
 
 from typing import Annotated, Any
 
@@ -19,28 +19,30 @@ class Done(BaseModel):
     # The answer is declared as text, but any value is accepted, because models often pass a JSON value if the answer
     # must be JSON.
     result: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
-        default="", description="The final answer, complete: nothing else is shown to the user."
+        default="", description="The complete final answer. The user sees nothing else."
     )
 
 
 class AskUser(Arguments):
     """One question."""
 
-    question: str = Field(min_length=1, description="The question, complete: the person sees nothing else.")
+    question: str = Field(min_length=1, description="The complete question. The person sees nothing else.")
 
 
 async def _never_run(_arguments: BaseModel, _context: ToolContext) -> str:
-    raise ToolExecutionError("the run itself carries this out: it cannot be run as a tool")
+    raise ToolExecutionError("only the run itself can execute this call")
 
 
 def done_tool() -> Tool:
-    """Return the tool with which a model ends the run."""
+    """Return the tool that a model calls to end the run."""
     return _said(DONE, "End the run with the final result. Call it alone, when the task is done.", Done)
 
 
 def ask_user_tool() -> Tool:
-    """Return the tool with which a model asks a person a question. The run can wait for the answer for days."""
-    description = "Ask the person a question that only they can answer, and wait for it. Ask rarely, and alone."
+    """Return the tool that a model calls to ask a person a question. The run can wait days for the answer."""
+    description = (
+        "Ask the person a question that only they can answer, and wait for the answer. Ask rarely, and call it alone."
+    )
     return _said(ASK_USER, description, AskUser)
 
 

@@ -26,21 +26,21 @@ class DelegateTask(Arguments):
     prompt: str = Field(
         min_length=1,
         max_length=100_000,
-        description="The task in full. The sub-agent sees this and the hints, and nothing of your conversation",
+        description="The task in full. The sub-agent sees only this and the hints, not your conversation",
     )
     tools: tuple[str, ...] = Field(
-        (), max_length=100, description=f"Which of your tools it gets; {', '.join(TOOLS)} if you name none"
+        (), max_length=100, description=f"Names of your tools that it gets. Default: {', '.join(TOOLS)}"
     )
-    agent: str | None = Field(None, description="A registered agent; without one a copy of you works on it")
-    context_hints: tuple[str, ...] = Field((), max_length=50, description="What you know already and it needs")
-    add_skills: tuple[str, ...] = Field((), max_length=50, description="Skills of yours, active from its start")
+    agent: str | None = Field(None, description="Name of a registered agent. Default: a copy of you")
+    context_hints: tuple[str, ...] = Field((), max_length=50, description="Facts that you know and it needs")
+    add_skills: tuple[str, ...] = Field((), max_length=50, description="Your skills that are active from its start")
 
 
 def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
     """Return the tool for a worker with these agents. The tool has no effects of its own, and each call that a
     sub-agent makes is judged separately.
     """
-    about = "Give a self-contained task to a sub-agent with a context of its own; its final answer is the result."
+    about = "Give a self-contained task to a sub-agent with its own context. Its final answer is the result."
     several = " Call it several times in one turn for tasks that do not depend on each other."
     known = f" Registered agents: {', '.join(sorted(agents))}." if agents else ""
 
@@ -80,4 +80,4 @@ def _agent_of(arguments: DelegateTask, _workspace: Path) -> Sequence[Subject]:
 
 
 async def _not_here(_arguments: DelegateTask, _context: ToolContext) -> str:
-    raise ToolUnavailableError("sub-agents are started by runs; there is none here")
+    raise ToolUnavailableError("only a run can start sub-agents, and there is no run here")

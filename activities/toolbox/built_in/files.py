@@ -33,7 +33,7 @@ _LISTED: Final = 1000
 class ReadFile(Arguments):
     """Arguments of read_file."""
 
-    path: str = Field(description="File inside the workspace, relative to it")
+    path: str = Field(description="Path of a file, relative to the workspace")
     offset: int = Field(default=1, ge=1, description="First line to show")
     limit: int = Field(default=2000, ge=1, description="Number of lines to show")
 
@@ -41,23 +41,25 @@ class ReadFile(Arguments):
 class WriteFile(Arguments):
     """Arguments of write_file."""
 
-    path: str = Field(description="File inside the workspace, relative to it; folders are made as needed")
+    path: str = Field(description="Path of a file, relative to the workspace. Missing folders are created")
     content: str = Field(description="The whole new content")
 
 
 class EditFile(Arguments):
     """Arguments of edit_file."""
 
-    path: str = Field(description="File inside the workspace, relative to it")
+    path: str = Field(description="Path of a file, relative to the workspace")
     old_string: str = Field(description="Text to replace, exactly as in the file, without line numbers")
-    new_string: str = Field(description="Text to put there")
-    replace_all: bool = Field(default=False, description="Replace every occurrence, not the only one")
+    new_string: str = Field(description="New text in its place")
+    replace_all: bool = Field(
+        default=False, description="Replace every occurrence. By default, there must be exactly one"
+    )
 
 
 class ListDir(Arguments):
     """Arguments of list_dir."""
 
-    path: str = Field(default=".", description="Folder inside the workspace, relative to it")
+    path: str = Field(default=".", description="Path of a folder, relative to the workspace")
 
 
 async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) -> str:
@@ -94,12 +96,12 @@ def _cut(line: str) -> str:
 
 
 def _with_note(shown: list[str], following: int) -> str:
-    return "\n".join(shown) + f"\n(the file goes on: read it with offset={following})"
+    return "\n".join(shown) + f"\n(the file continues: read on with offset={following})"
 
 
 def _nothing_there(arguments: ReadFile, lines: int) -> str:
     if arguments.offset > 1:
-        raise ToolValidationError(f"{arguments.path} has only {lines} lines: use an offset up to that")
+        raise ToolValidationError(f"{arguments.path} has only {lines} lines: use an offset of at most {lines}")
     return "(the file is empty)"
 
 
@@ -141,8 +143,8 @@ async def _edit(home: Path | None, arguments: EditFile, context: ToolContext) ->
         raise ToolValidationError(_not_found(text, arguments))
     if len(lines) > 1 and not arguments.replace_all:
         raise ToolValidationError(
-            f"`old_string` is in {arguments.path} {len(lines)} times (lines {_numbers(lines)}): add lines around it "
-            "until it is the only one, or set replace_all"
+            f"`old_string` occurs {len(lines)} times in {arguments.path} (lines {_numbers(lines)}): include more lines "
+            "around it until it is unique, or set replace_all"
         )
     workspace.replace_file(context.workspace, real, text.replace(old, new).encode())
     where = f"at line{'s' if len(lines) > 1 else ''} {_numbers(lines)}"
@@ -188,7 +190,7 @@ def _numbers(lines: list[int]) -> str:
 def _not_found(text: str, arguments: EditFile) -> str:
     first = next((line.strip() for line in arguments.old_string.splitlines() if line.strip()), "")
     near = [number for number, line in enumerate(text.splitlines(), start=1) if first and first in line]
-    hint = f"; its first line is like line {_numbers(near)}, so look at spaces and what follows" if near else ""
+    hint = f"; its first line is like line {_numbers(near)}, so check the spaces and the lines after it" if near else ""
     return f"`old_string` is not in {arguments.path}{hint}: read the file again and copy the text exactly"
 
 
@@ -221,7 +223,7 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "write_file",
-                "Write a whole file, new or over an existing one. To change a part of a file use edit_file.",
+                "Create a file, or overwrite an existing one. To change a part of a file, use edit_file.",
                 WriteFile,
                 effect=Effect.IDEMPOTENT,
                 timeout=timeout,
@@ -235,7 +237,7 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "edit_file",
-                "Replace text in a file. Read the file first; the old text must be there exactly once.",
+                "Replace text in a file. Read the file first. The old text must occur exactly once.",
                 EditFile,
                 effect=Effect.ONCE,
                 timeout=timeout,
@@ -247,7 +249,7 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "list_dir",
-                "List what a folder holds; folders end in /, links in @.",
+                "List the content of a folder. Names of folders end in /, names of links in @.",
                 ListDir,
                 effect=Effect.READ,
                 timeout=timeout,

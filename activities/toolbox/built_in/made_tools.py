@@ -38,9 +38,9 @@ print(_answer if isinstance(_answer, str) else _json.dumps(_answer, ensure_ascii
 class CreateTool(Arguments):
     """Arguments of create_tool."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{1,40}$", description="Small letters, digits, underscores")
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{1,40}$", description="Lowercase letters, digits and underscores")
     description: str = Field(min_length=1, max_length=1000, description="What it does and when to use it")
-    parameters: dict[str, object] = Field(description="JSON Schema of its arguments, an object")
+    parameters: dict[str, object] = Field(description="JSON Schema of its arguments, with the type `object`")
     code: str = Field(
         min_length=1,
         max_length=50_000,
@@ -59,8 +59,8 @@ class MadeTools:
     def maker(self) -> Tool:
         """Return the `create_tool` tool. The run reads the new tool from the call and adds the tool to its spec."""
         description = (
-            "Make a tool out of Python; it is called made__NAME from your next turn on. Standard library only, "
-            "no files, no network, no other programs: it computes."
+            "Make a tool from Python code. From your next turn on, it is called made__NAME. It can only compute: it "
+            "has the standard library, but no files, no network and no other programs."
         )
         spec = tool_spec(
             CREATE_TOOL, description, CreateTool, effect=Effect.READ, scope=Scope.CONTEXT, declared=Verdict.ASK
@@ -69,7 +69,7 @@ class MadeTools:
         return FunctionTool(spec=spec, arguments=CreateTool, function=_checked, missing=missing)
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """Return the tool set with the created tools in these specs added."""
+        """Return the tool set plus the created tools in these specs."""
         made = {spec.name: self._tool(spec) for spec in specs if spec.source}
         return {**made, **box} if made else box
 
@@ -86,13 +86,11 @@ class MadeTool:
     place: MadeTools
 
     def is_available(self) -> str | None:
-        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
-        to fix it.
-        """
+        """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
         return None if self.place.sandbox else self.place.missing
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and explains how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
@@ -131,11 +129,11 @@ async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
     if not wrong and not any(
         isinstance(node, ast.FunctionDef) and node.name == "run" for node in _body(arguments.code)
     ):
-        wrong.append("the code has no function `run` at its top level: write `def run(…):`")
+        wrong.append("the code has no `run` function at its top level: write `def run(…):`")
     if wrong:
-        raise ToolValidationError("\n".join(["the tool was not made:", *(f"- {each}" for each in wrong)]))
+        raise ToolValidationError("\n".join(["the tool was not created:", *(f"- {each}" for each in wrong)]))
     made = made_tool(arguments.model_dump())
-    return f"{made.name} is yours from the next turn on (code {short_digest(made.source)})."
+    return f"You can call {made.name} from your next turn on (code {short_digest(made.source)})."
 
 
 def _body(code: str) -> list[ast.stmt]:

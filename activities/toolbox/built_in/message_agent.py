@@ -13,8 +13,8 @@ from loom.domain.core.tool_names import MESSAGE_AGENT
 
 LONGEST_WAIT: Final = 300.0
 ABOVE: Final = "parent"
-"""The recipient name that stands for the agent that delegated the work. That agent waits until the work is done."""
-NO_RUNS: Final = "agents write to each other in runs only; there is no server here"
+"""Recipient name for the agent that delegated the work. That agent waits until the work is done."""
+NO_RUNS: Final = "agents can message each other only in runs, and there is no server here"
 _LOOK: Final = 0.5
 """Seconds between checks for a reply."""
 
@@ -43,11 +43,11 @@ class MessageAgent(Arguments):
     to: str = Field(
         min_length=1,
         max_length=500,
-        description="`parent`, the name of an agent that works beside you or for you, or a run id of your own tree",
+        description="`parent`, the name of an agent that works beside you or for you, or a run id in your own tree",
     )
-    text: str = Field(min_length=1, max_length=20_000, description="What you have to say; it is all that they see")
+    text: str = Field(min_length=1, max_length=20_000, description="The message. The recipient sees nothing else")
     wait: float = Field(
-        0.0, ge=0, le=LONGEST_WAIT, description="Seconds to wait for an answer; you read it in your next turn"
+        0.0, ge=0, le=LONGEST_WAIT, description="Seconds to wait for an answer. You read it in your next turn"
     )
 
 
@@ -66,14 +66,14 @@ def message_tool(mailbox: Mailbox | None) -> Tool:
         except NoSuchReader as error:
             raise ToolValidationError(str(error)) from None
         if waits_for_us:
-            return f"Sent to {reader}, who waits for your answer and reads it with that: do not wait for theirs."
+            return f"Sent to {reader}, who waits for your answer and reads the message with it: expect no reply."
         if not wait:
             return f"Sent to {reader}, who reads it when their next turn begins."
         return f"Sent to {reader}. {await _answered(mailbox, context, before, wait)}"
 
     description = (
-        "Tell another agent that works on the same task something, or ask it. It reads that in its next turn and may"
-        " answer; you read its answer in yours."
+        "Send a message or a question to another agent that works on the same task. It reads the message in its next"
+        " turn and may answer. You read the answer in your next turn."
     )
     return FunctionTool(
         spec=tool_spec(
@@ -97,5 +97,5 @@ async def _answered(mailbox: Mailbox, context: ToolContext, before: int, seconds
             while await mailbox.unread(context.run_id) <= before:  # noqa: ASYNC110 - the message arrives on the server
                 await asyncio.sleep(_LOOK)
     except TimeoutError:
-        return f"No answer within {seconds:g} s; should one come, you will read it in a later turn."
+        return f"No answer within {seconds:g} s. If one comes later, you will read it in a later turn."
     return "A message has come in: you read it when your next turn begins."

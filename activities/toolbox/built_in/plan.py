@@ -26,17 +26,17 @@ class Step(Arguments):
     task: str = Field(
         min_length=1,
         max_length=50_000,
-        description="The step in full: it sees this, the goal, and what `after` brought",
+        description="The step in full. Its agent sees only this, the goal and the results of `after`",
     )
     after: tuple[str, ...] = Field((), max_length=MOST_STEPS, description="Ids of the steps whose results it needs")
-    agent: str | None = Field(None, description="A registered agent; without one a copy of you does it")
-    tools: tuple[str, ...] = Field((), max_length=100, description="Which of your tools it gets; all if you name none")
+    agent: str | None = Field(None, description="Name of a registered agent. Default: a copy of you")
+    tools: tuple[str, ...] = Field((), max_length=100, description="Names of your tools that it gets. Default: all")
 
 
 class CreatePlan(Arguments):
     """Arguments of create_plan."""
 
-    goal: str = Field(min_length=1, max_length=50_000, description="What all steps together are for")
+    goal: str = Field(min_length=1, max_length=50_000, description="The goal of the whole plan")
     steps: tuple[Step, ...] = Field(min_length=1, max_length=MOST_STEPS, description="The steps")
 
     @field_validator("steps")
@@ -48,18 +48,18 @@ class CreatePlan(Arguments):
         for step in steps:
             if missing := next((name for name in step.after if name not in ids), None):
                 raise ValueError(
-                    f"step {step.id!r} waits for {missing!r}, which is no step: there are {', '.join(ids)}"
+                    f"step {step.id!r} waits for {missing!r}, which is not a step: the steps are {', '.join(ids)}"
                 )
         if circle := circle_in({step.id: step.after for step in steps}):
-            raise ValueError(f"these steps wait for each other: {' → '.join(circle)}; take one `after` out")
+            raise ValueError(f"these steps wait for each other: {' → '.join(circle)}; remove one `after`")
         return steps
 
 
 def plan_tool() -> Tool:
     """Return the tool. Each call that a step makes is judged separately."""
     about = (
-        "Carry out a plan: each step is done by a sub-agent, those that wait for nothing at once. The result says what"
-        " each step brought, and what failed and was not begun; make another plan for what is left."
+        "Carry out a plan. A sub-agent does each step, and independent steps run in parallel. The result shows what"
+        " each step returned, and lists steps that failed or were not started. Make another plan for the rest."
     )
     return FunctionTool(
         spec=tool_spec(CREATE_PLAN, about, CreatePlan, effect=Effect.READ, scope=Scope.CONTEXT),
@@ -91,4 +91,4 @@ def _agents_of(arguments: CreatePlan, _workspace: Path) -> Sequence[Subject]:
 
 
 async def _not_here(_arguments: CreatePlan, _context: ToolContext) -> str:
-    raise ToolUnavailableError("plans are carried out by runs; there is none here")
+    raise ToolUnavailableError("only a run can carry out a plan, and there is no run here")

@@ -1,7 +1,7 @@
 """`python`: run a program in a sandbox with the worker's interpreter.
 
-The interpreter runs isolated (`-I`): without environment variables, user packages, and the worker's own packages. Only
-the packages of the base installation are available. The code is passed on standard input, so it can be long. The
+The interpreter runs in isolated mode (`-I`), without environment variables, user packages or the worker's own packages.
+Only the packages of the base installation are available. The code is passed on standard input, so it can be long. The
 program reads the rest of the input as its own standard input.
 """
 
@@ -29,7 +29,7 @@ from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.core.tool_calls import Effect, Scope
 
 INTERPRETER: Final = str(Path(sys.executable).resolve())
-"""The interpreter from which the worker's environment was created."""
+"""The interpreter that the worker's environment was created from."""
 
 _START: Final = """
 def start():
@@ -53,7 +53,7 @@ exec(code)
 class Python(Arguments):
     """Arguments of python."""
 
-    code: Runnable = Field(max_length=1_000_000, description="Python program; what it prints is the result")
+    code: Runnable = Field(max_length=1_000_000, description="Python program. Its printed output is the result")
     timeout: Timeout = None
 
 
@@ -98,8 +98,8 @@ def python_tool(sandbox: Sandbox | None, timeout: float, missing: str) -> Tool:
     return FunctionTool(
         spec=tool_spec(
             "python",
-            "Run a Python program in the workspace, with the standard library; print what you want to know. Every call "
-            "is a new interpreter.",
+            "Run a Python program in the workspace, with the standard library. Print everything that you want to know. "
+            "Every call starts a new interpreter.",
             Python,
             effect=Effect.ONCE,
             timeout=timeout + GRACE,

@@ -1,4 +1,4 @@
-"""Tools with which the agents of a tree keep versioned notes for themselves and for each other."""
+"""Tools that let the agents in a tree keep versioned notes for themselves and for each other."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Publish(Arguments):
     """Arguments of publish_memory."""
 
     id: str = Field(min_length=1, max_length=200, description="Name of the entry")
-    content: str = Field(max_length=_LONGEST, description="The whole of it")
+    content: str = Field(max_length=_LONGEST, description="The whole content")
     read_version: int | None = Field(default=None, ge=1, description="The version that you have read, if any")
 
 
@@ -41,7 +41,7 @@ class Write(Publish):
 class Read(Arguments):
     """Arguments of read_memory."""
 
-    id: str | None = Field(default=None, max_length=200, description="Name of the entry; left out: list them all")
+    id: str | None = Field(default=None, max_length=200, description="Name of the entry. Default: list all entries")
 
 
 def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
@@ -53,11 +53,11 @@ def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
     return (
         tools.tool("write_memory", "Keep a note for later, under a name.", Write, tools.write, Verdict.ALLOW),
         tools.tool(
-            "publish_memory", "Keep a note for all agents of all sessions.", Publish, tools.publish, Verdict.ASK
+            "publish_memory", "Keep a note for all agents in all sessions.", Publish, tools.publish, Verdict.ASK
         ),
         tools.tool(
             "read_memory",
-            "Read a note of yours, of agents above or below you, or a published one.",
+            "Read one of your notes, a note of an agent above or below you, or a published note.",
             Read,
             tools.read,
             Verdict.ALLOW,
@@ -85,7 +85,7 @@ class _Tools:
             try:
                 return await use(self.store, given, context)
             except StoreUnavailable as error:
-                raise ToolUnavailableError(f"memory is away ({error}): go on without it, or try again later") from None
+                raise ToolUnavailableError(f"memory is unavailable ({error}): go on without it, or try later") from None
             except ReadOnlyScopeError as error:
                 raise ToolExecutionError(error.message) from None
 
@@ -108,7 +108,9 @@ class _Tools:
         if given.id is not None:
             entry = await store.read(given.id, path)
             return (
-                f"There is no {given.id!r}: read_memory without an id lists them." if entry is None else _whole(entry)
+                f"There is no {given.id!r}: read_memory without an id lists all notes."
+                if entry is None
+                else _whole(entry)
             )
         entries = await store.entries(path)
         return "\n".join(map(_line, entries)) or "There are no notes yet."
@@ -132,9 +134,7 @@ async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, cont
         )
     told = f"Kept as version {there.version} of {there.id!r} ({there.scope})."
     if there.conflicts_with is not None:
-        told += (
-            f" You had not read version {there.conflicts_with}, which it takes the place of: read_memory, then merge."
-        )
+        told += f" It replaces version {there.conflicts_with}, which you had not read: call read_memory, then merge."
     return told
 
 

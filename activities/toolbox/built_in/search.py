@@ -48,7 +48,7 @@ class Glob(Arguments):
 class Grep(Arguments):
     """Arguments of grep."""
 
-    pattern: str = Field(min_length=1, description="Regular expression (Python), held against each line")
+    pattern: str = Field(min_length=1, description="Python regular expression to match against each line")
     path: str = Field(default=".", description="File or folder to look in")
     glob: str | None = Field(default=None, description="Only files whose path matches, e.g. `*.py`")
     ignore_case: bool = False
@@ -94,7 +94,7 @@ async def _grep(home: Path | None, arguments: Grep, context: ToolContext) -> str
         re.compile(arguments.pattern)
     except (re.error, RecursionError, OverflowError) as error:
         raise ToolValidationError(
-            f"`pattern` is not a regular expression: {error}; put a backslash before characters meant literally"
+            f"`pattern` is not a regular expression: {error}; put a backslash before literal special characters"
         ) from None
     start = workspace.resolve(context.workspace, arguments.path, home=home)
     stop = _Stop(_SECONDS)
@@ -174,7 +174,7 @@ def _answer(found: list[str], nothing: str, *, is_early: bool) -> str:
     if len(found) > _FOUND:
         notes.append(f"(only the first {_FOUND} are shown: narrow path, glob or pattern)")
     if is_early:
-        notes.append(f"(stopped after {_SECONDS:g} s, so this is not all: narrow path, glob or pattern)")
+        notes.append(f"(stopped after {_SECONDS:g} s, so the result is incomplete: narrow path, glob or pattern)")
     return "\n".join([*(found[:_FOUND] or [f"({nothing})"]), *notes])
 
 
@@ -194,7 +194,7 @@ def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "glob",
-                "Find files by name; files that .gitignore names are left out.",
+                "Find files by name. Files that .gitignore excludes are left out.",
                 Glob,
                 effect=Effect.READ,
                 timeout=timeout,
@@ -206,7 +206,7 @@ def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "grep",
-                "Find lines by regular expression, as path:line:text; files that .gitignore names are left out.",
+                "Find lines by regular expression, as path:line:text. Files that .gitignore excludes are left out.",
                 Grep,
                 effect=Effect.READ,
                 timeout=timeout,

@@ -1,6 +1,6 @@
 """Search files for a regular expression in a separate process: `python -c … ROOT SECONDS < request`.
 
-Matching a regular expression can take an unlimited time on a single line. Because the match holds the interpreter's
+Matching a regular expression against a single line can take unlimited time. Because the match holds the interpreter's
 lock, only ending the process stops it. The process imports only the standard library and `beneath`, so it starts within
 a few milliseconds.
 """

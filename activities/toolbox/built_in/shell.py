@@ -19,10 +19,10 @@ from loom.domain.permissions.subjects import Subject
 OUTPUT_LIMIT: Final = 30_000
 _LONGEST: Final = 600.0
 KEPT: Final = 2_000_000
-"""Maximum number of characters of a command's output that are stored. The start and the end are kept."""
+"""Maximum number of characters to store from a command's output. The start and the end are kept."""
 
 GRACE: Final = 10.0
-"""Seconds in addition to a command's own timeout, for stopping the command and reading its output."""
+"""Extra seconds after a command's own timeout, for stopping the command and reading its output."""
 
 EXACT_ONLY: Final = frozenset(
     """
@@ -39,7 +39,7 @@ EXACT_ONLY: Final = frozenset(
     """.split()  # noqa: SIM905 - as a list it would take three screens
 )
 """Programs that run other programs, destroy data, or use the network. A person can approve only exact commands with
-these programs, and not the programs by name.
+these programs, not a whole program by name.
 """
 
 
@@ -63,7 +63,7 @@ class Sandbox(Protocol):
         command: Sequence[str],
         *,
         workspace: Path,
-        timeout: float,  # noqa: ASYNC109 - the command's own timeout, after which the output so far is returned
+        timeout: float,  # noqa: ASYNC109 - the command's own timeout: on timeout, the output so far is returned
         max_output: int,
         on_output: Callable[[str], None],
         stdin: bytes = b"",
@@ -87,7 +87,7 @@ class ShellParser(Protocol):
 
 def _runnable(text: str) -> str:
     if not text.strip() or "\0" in text:
-        raise ValueError("it is empty or has a null byte in it")
+        raise ValueError("it is empty or contains a null byte")
     return text
 
 
@@ -127,7 +127,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
     return FunctionTool(
         spec=tool_spec(
             "bash",
-            "Run a shell command in the workspace. Every call is a new shell; what it leaves running ends with it.",
+            "Run a shell command in the workspace. Every call starts a new shell, and its processes end with it.",
             Bash,
             effect=Effect.ONCE,
             timeout=timeout + GRACE,
@@ -147,8 +147,8 @@ def outcome(finished: Finished, seconds: float) -> str:
     output = finished.output.rstrip("\n")
     if finished.timed_out:
         raise ToolExecutionTimeout(
-            f"the command was stopped after {seconds:g} s; give a longer `timeout` (at most {_LONGEST:g}) or do less "
-            f"at once. Until then it said:\n{output or '(nothing)'}"
+            f"the command was stopped after {seconds:g} s; set a longer `timeout` (at most {_LONGEST:g}) or do less "
+            f"in one call. Its output until then:\n{output or '(nothing)'}"
         )
     if finished.exit_code != 0:
         why = f": {finished.limit}" if finished.limit else ""

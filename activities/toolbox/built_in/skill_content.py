@@ -40,7 +40,7 @@ def within_limit(body: str, file: str, skill: str) -> str:
     while shown < len(lines) and (used := used + text_tokens(lines[shown]) + 1) <= BODY_TOKENS:
         shown += 1
     return "\n".join(
-        (*lines[:shown], f"[{len(lines) - shown} more lines: {READ_RESOURCE} shows them, skill {skill}, path {file}]")
+        (*lines[:shown], f"[{len(lines) - shown} more lines: use {READ_RESOURCE}, skill {skill}, path {file}]")
     )
 
 
@@ -50,7 +50,7 @@ def _listed(resources: Sequence[skill_files.SkillFile]) -> str:
     lines = [f"- {file.path} ({file.size} bytes)" for file in resources[:MOST_LISTED]]
     if len(resources) > MOST_LISTED:
         lines.append(f"- … and {len(resources) - MOST_LISTED} more")
-    ways = f"{READ_RESOURCE} reads them, {RUN_SCRIPT} runs those that are scripts"
+    ways = f"Read them with {READ_RESOURCE}, and run scripts with {RUN_SCRIPT}"
     return "\n".join(("\n<skill_resources>", *lines, "</skill_resources>", f"({ways}.)"))
 
 
@@ -80,7 +80,7 @@ def missing(use: SkillUse, path: str, error: OSError) -> str:
     try:
         names = [file.path for file in skill_files.files_of(use.root)]
     except OSError:
-        return f"the skill {use.name} is not there any more ({error.strerror or error}): go on without it"
+        return f"the skill {use.name} no longer exists ({error.strerror or error}): go on without it"
     near = get_close_matches(path, names, n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(names[:20])}"
-    return f"{path} is no file of the skill {use.name} ({error.strerror or error}): {hint}"
+    return f"{path} is not a file of the skill {use.name} ({error.strerror or error}): {hint}"

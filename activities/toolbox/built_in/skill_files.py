@@ -34,11 +34,11 @@ def document_of(root: str) -> tuple[str, Document]:
     except OSError as error:
         raise BrokenSkill(f"{name} cannot be read: {error.strerror or error}") from None
     if len(data) > LONGEST:
-        raise BrokenSkill(f"{name} is larger than 1 MB: move what is not always needed into files of their own")
+        raise BrokenSkill(f"{name} is larger than 1 MB: move content that is not always needed to separate files")
     try:
         return name, split(data.decode())
     except UnicodeDecodeError as error:
-        raise BrokenSkill(f"{name} is not UTF-8 (byte {error.start}): save it as such") from None
+        raise BrokenSkill(f"{name} is not UTF-8 (byte {error.start}): save it as UTF-8") from None
 
 
 def read(root: str, path: str, most: int = -1) -> bytes:

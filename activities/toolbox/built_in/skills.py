@@ -55,7 +55,7 @@ class RunScript(Arguments):
 
     skill: str = Field(description=_NAME)
     script: str = Field(description="File in its folder, such as scripts/check.py")
-    arguments: tuple[str, ...] = Field(default=(), max_length=100, description="Words of its command line")
+    arguments: tuple[str, ...] = Field(default=(), max_length=100, description="Its command-line arguments")
     stdin: str = Field(default="", max_length=1_000_000, description="Its standard input")
     timeout: Timeout = None
 
@@ -74,7 +74,7 @@ class SkillTools:
         return (self._load(), self._read(), self._run())
 
     def added_to(self, box: ToolSet, specs: Iterable[ToolSpec]) -> ToolSet:
-        """Return the tool set with the skill tools in these specs added, as pinned to the run."""
+        """Return the tool set plus the skill tools in these specs, as pinned to the run."""
         mine = {spec.name: made for spec in specs if (made := self._as_pinned(box, spec)) is not None}
         return {**box, **mine} if mine else box
 
@@ -179,17 +179,15 @@ class PinnedTool:
     tool: Tool
 
     def is_available(self) -> str | None:
-        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
-        to fix it.
-        """
+        """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
         return self.tool.is_available()
 
     def parse(self, arguments: JsonObject) -> object:
-        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and explains how to fix it."""
         return self.tool.parse(self.schema.check(self.spec.name, arguments))
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Return the subjects that permission patterns are matched against."""
+        """Return the subjects to match against permission patterns."""
         return self.tool.subjects(arguments, workspace)
 
     def grants(self, arguments: object) -> Sequence[str]:
@@ -213,13 +211,11 @@ class ScriptTool:
     max_output: int = OUTPUT_LIMIT
 
     def is_available(self) -> str | None:
-        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
-        to fix it.
-        """
+        """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
         return None if self.place.sandbox else self.place.missing
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments. Raises a ToolValidationError that names the field and how to fix it."""
+        """Validate the arguments. Raises a ToolValidationError that names the field and explains how to fix it."""
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
@@ -239,14 +235,14 @@ class ScriptTool:
 
 
 def skill_of(context: ToolContext) -> SkillUse:
-    """Return the call's skill. Raises ToolUnavailableError if the run has no skill of that name."""
+    """Return the call's skill. Raises ToolUnavailableError if the run has no skill with that name."""
     if context.skill is None:
-        raise ToolUnavailableError("this run has no skill of that name: its prompt names those that it has")
+        raise ToolUnavailableError("this run has no skill with that name: its prompt lists the available skills")
     return context.skill
 
 
 def _command(use: SkillUse, script: str) -> tuple[str, ...]:
-    """Return the command that runs a script. The suffix determines the interpreter, and any other script must be
+    """Return the command that runs a script. A known suffix determines the interpreter. Any other script must be
     executable. Raises a tool error if the script is missing, has changed or can't be run.
     """
     try:
@@ -256,7 +252,7 @@ def _command(use: SkillUse, script: str) -> tuple[str, ...]:
     except OSError as error:
         raise ToolValidationError(missing(use, script, error)) from None
     if changed:
-        raise ToolUnavailableError(f"nothing was run. {changed} Scripts run as they were when the run began, or not.")
+        raise ToolUnavailableError(f"nothing was run. {changed} Scripts run only if nothing has changed since then.")
     path = str(Path(use.root, *skill_files.parts_of(script)))
     if script.endswith(".py"):
         return (INTERPRETER, "-E", "-s", "-B", "-X", "utf8", path)
@@ -264,4 +260,4 @@ def _command(use: SkillUse, script: str) -> tuple[str, ...]:
         return ("bash", path)
     if is_program:
         return (path,)
-    raise ToolValidationError(f"{script} is no script: it ends in neither .py nor .sh and may not be executed")
+    raise ToolValidationError(f"{script} is not a script: it does not end in .py or .sh, and it is not executable")

@@ -26,17 +26,17 @@ from loom.domain.core.messages import Part
 _log = structlog.get_logger("loom.tool")
 
 PIECES_LIMIT: Final = 5_000_000
-"""Maximum number of characters of a generator's output that are kept. The start and the end are kept."""
+"""Maximum number of characters to keep from a generator's output. The start and the end are kept."""
 _IN_TIME: Final = 0.98
-"""Share of the timeout after which a thread is abandoned, so that the model can read that the thread couldn't be
-stopped.
+"""A thread is abandoned after this share of the timeout. There is then still time to tell the model that the thread
+couldn't be stopped.
 """
 
 
 async def called(
     name: str, call: Callable[[ToolContext], Any], context: ToolContext, *, blocking: bool
 ) -> str | ToolOutput:
-    """Return the function's return value as a tool's output. Raises the tool errors in `loom.domain.core.errors`."""
+    """Call the function. Return its result as a tool's output. Raises the tool errors in `loom.domain.core.errors`."""
     limited = replace(context, progress=_limited(context.progress))
     try:
         given = await _in_time(name, call, limited) if blocking else call(limited)
@@ -90,7 +90,7 @@ async def _in_time(name: str, call: Callable[[ToolContext], Any], context: ToolC
         if not limit.expired():
             raise
         raise ToolExecutionTimeout(
-            f"{name} has not come back after {context.timeout:g} s and cannot be stopped: it may still be at work."
+            f"{name} has not returned after {context.timeout:g} s and cannot be stopped: it may still be running."
             " Check what is there before you go on, or do less in one call"
         ) from None
     finally:
@@ -129,7 +129,7 @@ async def _finished(value: Any, context: ToolContext) -> str | ToolOutput:
 
 
 def _is_heavy(value: Any) -> bool:
-    """Whether converting the value would block the event loop, because it contains files to read or long lists to
+    """Whether converting the value could block the event loop. The value may contain files to read or long lists to
     serialize.
     """
     return not isinstance(value, str | int | float | bool | None | ToolOutput | Part)

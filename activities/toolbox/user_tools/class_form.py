@@ -74,14 +74,14 @@ def _made(kind: type, origin: str) -> Any:
         return kind()
     except TypeError as error:
         raise BadRequest(
-            f"{origin} cannot be made without arguments ({error}): register an object", field="tool"
+            f"{origin} cannot be created without arguments ({error}): register an object", field="tool"
         ) from None
 
 
 def _runner(made: Any, origin: str) -> Callable[..., Any]:
     run = getattr(made, "run", None) or (made if callable(made) else None)
     if run is None or not callable(run):
-        raise BadRequest(f"{origin} has nothing to run: give it a method `run` or `__call__`", field="tool")
+        raise BadRequest(f"{origin} has nothing to run: give it a `run` or `__call__` method", field="tool")
     found: Callable[..., Any] = run
     return found
 
@@ -122,7 +122,7 @@ def _claim(made: Any, name: str, origin: str) -> bool | None:
     try:
         answer = claim() if callable(claim) else claim
     except TypeError as error:
-        raise BadRequest(f"{origin}: `{name}` must need no arguments ({error})", field="tool") from None
+        raise BadRequest(f"{origin}: `{name}` must not require arguments ({error})", field="tool") from None
     return None if answer is None else bool(answer)
 
 

@@ -51,8 +51,7 @@ _YIELDING: Final = (
     *(AsyncIterator, AsyncIterable, AsyncGenerator, AbstractAsyncContextManager),
     *(Iterator, Iterable, Generator, AbstractContextManager),
 )
-"""Return types for which the first type argument is the type of the value. The value is closed when the
-worker stops.
+"""Return types whose first type argument is the type of the provided value. The value is closed when the worker stops.
 """
 _TOO_COMMON: Final = (None, type(None), Any, object, str, bytes, int, float, bool, list, tuple, dict, set, Path)
 
@@ -117,7 +116,7 @@ class Dependencies:
                 except (Exception, SystemExit) as error:
                     why = f"{type(error).__name__}: {error}".removesuffix(": ")
                     raise BadRequest(
-                        f"{named(one.kind)} cannot be provided, {one.origin} failed: {why}", field=FIELD
+                        f"{named(one.kind)} cannot be provided because {one.origin} failed: {why}", field=FIELD
                     ) from error
             yield
 
@@ -172,8 +171,8 @@ def dependency_of(factory: Any, origin: str) -> Dependency:
 def with_dependencies(
     function: Callable[..., Any], dependencies: Dependencies, what: str, given: int
 ) -> Callable[..., Any]:
-    """Return the function with its parameters of provided types filled in. `given` is the number of values that it is
-    called with.
+    """Return a function that fills in the parameters whose types are provided. `given` is the number of other values in
+    each call.
 
     Raises BadRequest if the function would be called without a required parameter.
     """

@@ -15,7 +15,7 @@ from loom.domain.permissions.rules import DEFAULT
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 LAST_USES: Final = 3
-"""Default number of results of an ephemeral tool that stay in the context."""
+"""Default number of an ephemeral tool's results that stay in the context."""
 
 
 class ToolOptions(TypedDict, total=False):
@@ -54,14 +54,14 @@ def check_name(name: str, origin: str) -> None:
     """Reject a name that providers, rules or the MCP prefix don't allow."""
     if NAME.fullmatch(name) is None:
         raise BadRequest(
-            f"{origin}: {name!r} cannot be a tool's name: give one with `name=` of letters, digits and _, at most 64,"
-            " that does not begin with a digit",
+            f"{origin}: {name!r} cannot be a tool's name: set one with `name=`. It has at most 64 letters, digits"
+            " and underscores, and does not begin with a digit",
             field="tool",
         )
     if name in (DEFAULT, CREATE_TOOL) or name.startswith((MCP, MADE)):
         raise BadRequest(
             f"{origin}: {name!r} is reserved (`default` is the rule for all other tools, `mcp__…` are the tools of MCP"
-            " servers, `create_tool` and `made__…` those that agents make): give another one with `name=`",
+            " servers, `create_tool` and `made__…` are for tools that agents create): set another name with `name=`",
             field="tool",
         )
 
@@ -84,7 +84,7 @@ def spec_for(name: str, description: str, arguments: type[BaseModel], options: T
     reads = effect is Effect.READ
     if options.get("parallel") and not reads:
         raise BadRequest(
-            f'{origin}: only a tool that reads may run beside others: say effect="read", or leave `parallel` out',
+            f'{origin}: only a tool that reads may run in parallel: set effect="read", or leave out `parallel`',
             field="tool",
         )
     ephemeral = options.get("ephemeral", 0)

@@ -19,8 +19,8 @@ from loom.activities.ports import ToolOutput
 from loom.domain.core.messages import Part
 
 PARTS_LIMIT: Final = 3_500_000
-"""Maximum total size in bytes of the images and files in one result. Encoded as base64, this size is below the limit of
-the providers for a single image.
+"""Maximum total size in bytes of the images and files in one result. Encoded as base64, they stay below the
+providers' limit for a single image.
 """
 
 PDF: Final = "application/pdf"
@@ -36,7 +36,7 @@ _UNKNOWN: Final = "application/octet-stream"
 
 
 def to_output(value: object) -> str | ToolOutput:
-    """Return the value as a tool's output. `Path` values refer to files that may be read."""
+    """Return the value as a tool's output. The files that `Path` values refer to may be read."""
     if isinstance(value, str):
         return value
     if isinstance(value, ToolOutput):
@@ -99,8 +99,8 @@ def _file(path: Path) -> str | Part:
 
 
 def _within_limit(output: ToolOutput) -> ToolOutput:
-    """Return the output without excess parts. If the output contained the excess parts, a provider would reject the
-    whole conversation.
+    """Return the output without the parts that exceed the limit. With these parts, a provider would reject the whole
+    conversation.
     """
     kept: list[Part] = []
     notes: list[str] = []

@@ -1,5 +1,5 @@
-"""Confine the paths in a user tool's arguments to the workspace, and derive the subjects that permission patterns are
-matched against.
+"""Confine the paths in a user tool's arguments to the workspace, and derive the subjects to match against permission
+patterns.
 
 A path is first matched against the rules, and then confined when the call runs. How the function uses the path
 afterward isn't checked. A link may change in the meantime, and the function may construct other paths.
@@ -59,8 +59,8 @@ def refuse_hidden_paths(kinds: Mapping[str, Any], origin: str) -> None:
         formats = _PATHS & set(_formats(TypeAdapter(kind).json_schema()))
         if formats and not (formats == {"path"} and _is_plain(kind)):
             raise BadRequest(
-                f"{origin}: the paths in `{name}` cannot be held inside the workspace: take a Path, or a list of them,"
-                ' as a parameter of its own, or say scope="system"',
+                f"{origin}: the paths in `{name}` cannot be confined to the workspace: take a Path, or a list of them,"
+                ' as a separate parameter, or set scope="system"',
                 field="tool",
             )
 

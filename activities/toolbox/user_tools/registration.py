@@ -16,19 +16,19 @@ from loom.domain.core.tool_calls import ToolSpec
 def tool_of(tool: Any, options: ToolOptions, provided: Container[Any] = ()) -> Tool:
     """Return a function, class or object as a tool. Raises BadRequest for anything else.
 
-    Parameters whose types are `provided` are injected instead of sent by the model.
+    Parameters whose types are `provided` are injected. The model doesn't send them.
     """
     origin = origin_of(tool)
     if isinstance(getattr(tool, "spec", None), ToolSpec):
         if options:
-            raise BadRequest(f"{origin} has a spec of its own: give no options beside it", field="tool")
+            raise BadRequest(f"{origin} already has a spec: register it without options", field="tool")
         made: Tool = tool
         return made
     if has_class_form(tool):
         return class_tool(tool, origin, options, provided)
     if isinstance(tool, type) or not callable(tool):
         raise BadRequest(
-            f"{origin} is neither a function nor a tool in class form: that has `name`, `description`,"
+            f"{origin} is neither a function nor a tool in class form, which has `name`, `description`,"
             " `args_schema` and `run`",
             field="tool",
         )

@@ -59,7 +59,7 @@ class Described:
 
 
 def described(function: Callable[..., Any], origin: str, provided: Container[Any] = ()) -> Described:
-    """Describe a function as a tool. If this isn't possible, raises a BadRequest that names the function, the parameter
+    """Describe a function as a tool. If this isn't possible, raise a BadRequest that names the function, the parameter
     and the fix.
 
     A parameter whose type is `provided` isn't an argument. The same applies to a parameter whose class has no JSON
@@ -170,8 +170,8 @@ def types_of(function: Callable[..., Any], origin: str) -> Mapping[str, Any]:
         return get_type_hints(_documented(function), include_extras=True)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
         raise BadRequest(
-            f"{origin}: its types cannot be read ({error}): name types of the module's top level, imported there and"
-            " not only for type checkers",
+            f"{origin}: its types cannot be read ({error}): define or import them at the module's top level, and not"
+            " only for type checkers",
             field="tool",
         ) from None
 
@@ -216,8 +216,8 @@ def _model(
     except (PydanticUserError, TypeError, ValueError) as error:
         name, why = _culprit(types, error)
         raise BadRequest(
-            f"{origin}: parameter `{name}` has a type that JSON cannot carry ({why}): use text, numbers, lists, enums,"
-            " dataclasses or pydantic models, or make it a ToolContext",
+            f"{origin}: parameter `{name}` has a type that JSON cannot represent ({why}): use text, numbers, lists,"
+            " enums, dataclasses or pydantic models, or make it a ToolContext",
             field="tool",
         ) from None
     return model

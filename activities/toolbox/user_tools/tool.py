@@ -1,4 +1,4 @@
-"""A tool built from a function, in the form that the registry of a user's module stores.
+"""A tool built from a user's function. The registry of the user's module stores tools in this form.
 
 The tool's arguments are kept separate from Loom's own arguments, so that a parameter name never has a special meaning
 for the pipeline.
@@ -60,16 +60,14 @@ class UserTool:
     """The type of each parameter that receives a value from the worker's dependencies."""
     dependencies: Dependencies = field(default_factory=Dependencies)
     remade: "Callable[[Container[Any]], UserTool] | None" = None
-    """Creates the same tool again, with its signature read as if these types were provided."""
+    """Creates the same tool again, and reads its signature as if these types were provided."""
     home: Path | None = None
-    """Loom's own state on the worker, which no path can access."""
+    """The folder with Loom's own state on the worker. No path can access it."""
     code: str = ""
     """Digest of the user's code. Empty if the code can't be read."""
 
     def is_available(self) -> str | None:
-        """Return None if the tool can run on this worker. Otherwise, return the missing requirement and how
-        to fix it.
-        """
+        """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
         if self.available is None:
             return None
         try:
@@ -78,7 +76,7 @@ class UserTool:
             return f"its check failed with {type(error).__name__}: {error}"
         if isinstance(answer, str):
             return answer or None
-        return None if answer in (True, None) else "it says that it cannot work here now: use another tool"
+        return None if answer in (True, None) else "it reports that it is currently unavailable: use another tool"
 
     def parse(self, arguments: JsonObject) -> Given:
         """Validate the arguments. Null means that an argument wasn't given, unless the parameter accepts null."""
@@ -88,9 +86,7 @@ class UserTool:
         return Given.model_construct(values=values, checked=model)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
-        """Return the subjects that permission patterns are matched against: every text, number and path in the
-        arguments.
-        """
+        """Return the subjects to match against permission patterns: every text, number and path in the arguments."""
         values = cast("Given", arguments).values
         place, reads = workspace if self._is_confined else None, self.spec.effect is Effect.READ
         return tuple(
@@ -98,7 +94,7 @@ class UserTool:
         )
 
     def grants(self, arguments: object) -> Sequence[str]:
-        """Return a rule for the whole tool, which an approval for the rest of the run adds."""
+        """Return the rule that an approval for the rest of the run adds. It covers the whole tool."""
         return (self.spec.name,)
 
     def run(self, arguments: object, context: ToolContext) -> Awaitable[str | ToolOutput]:
@@ -110,7 +106,7 @@ class UserTool:
         return called(self.spec.name, lambda inner: self.call(given, inner, injected), context, blocking=self.blocking)
 
     def with_types(self, provided: Container[Any]) -> "UserTool":
-        """Return the tool with its parameters of these types injected instead of sent by the model."""
+        """Return the tool with parameters of these types injected. The model doesn't send them."""
         return self.remade(provided) if self.remade is not None else self
 
     def with_dependencies(self, dependencies: Dependencies) -> "UserTool":
@@ -120,8 +116,8 @@ class UserTool:
             if kind not in dependencies:
                 raise BadRequest(
                     f"{self.origin}: parameter `{parameter}` of the tool {self.spec.name} has the type {named(kind)},"
-                    " which nothing provides and JSON cannot carry: register a factory for it with `app.provide`, or"
-                    " take text, numbers, lists, enums, dataclasses or pydantic models",
+                    " which nothing provides and JSON cannot represent: register a factory for it with `app.provide`,"
+                    " or take text, numbers, lists, enums, dataclasses or pydantic models",
                     field="tool",
                 )
         return replace(tool, dependencies=dependencies) if tool.needs else tool
@@ -188,7 +184,7 @@ def assembled(
         has_own_timeout="timeout" in chosen,
     )
     if tool.available is not None and is_asynchronous(tool.available):
-        raise BadRequest(f"{origin}: `available` must be a plain function: it is asked at once", field="tool")
+        raise BadRequest(f"{origin}: `available` must be a plain function, not an async one", field="tool")
     if tool.spec.scope is Scope.SANDBOXED:
         refuse_hidden_paths({name: _type(arguments.model_fields[field]) for name, field in fields.items()}, origin)
     return tool

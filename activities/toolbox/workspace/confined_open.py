@@ -34,7 +34,7 @@ def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator
     """Provide a descriptor of the `root/parts…` folder. Each component is opened from `/` without following links.
 
     `root` must already be resolved. Links in its parent folders aren't followed either, because `root` may be in
-    another run's workspace, which can change in the meantime.
+    another run's workspace and may change in the meantime.
     """
     above = [part for part in root.split("/") if part]
     here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -13,7 +13,7 @@ Layers = tuple[tuple[str, GitIgnoreSpec], ...]
 
 
 def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | None = None) -> Iterator[str]:
-    """Yield the paths, relative to `root`, of the files below `start`, excluding links and `home`. Stop early when
+    """Yield the paths of the files below `start`, relative to `root`. Links and `home` are excluded. Stop early when
     `is_stopped` returns True.
     """
     if start.is_file():

@@ -17,19 +17,19 @@ from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, To
 from loom.domain.permissions.subjects import Subject
 
 READ_ONLY: Final = ".git"
-"""Files that Git later runs or obeys outside any sandbox. Tools may read these files but never write them."""
+"""The folder with files that Git later runs or obeys outside any sandbox. Tools may read but never write them."""
 HIDDEN: Final = ".loom"
 """The usual name of the folder with Loom's own state, including server passwords and the histories of all runs."""
 
 
 def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
-    """Return the real path of `path`. Raises ToolValidationError if the path is outside the workspace, invalid or
+    """Return the real path of `path`. Raises ToolValidationError if the path is invalid, is outside the workspace or
     doesn't exist.
     """
     if not workspace.is_absolute():
         raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
     if not path.strip() or "\0" in path:
-        raise ToolValidationError(f"{path!r} is not a path: name one inside the workspace, `.` is the workspace itself")
+        raise ToolValidationError(f"{path!r} is not a path: name one in the workspace (`.` is the workspace itself)")
     try:
         real = Path(os.path.realpath(workspace / path))
     except (OSError, ValueError) as error:
@@ -38,7 +38,7 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
         raise ToolValidationError(f"{path} is outside the workspace: use a path relative to the workspace")
     own = own_state(workspace, home)
     if HIDDEN in real.relative_to(workspace).parts or (own is not None and real.is_relative_to(own)):
-        raise ToolValidationError(f"{path} is Loom's own state, which no tool sees into: choose another path")
+        raise ToolValidationError(f"{path} is Loom's own state, which tools cannot access: choose another path")
     if must_exist and not os.path.lexists(real):
         raise ToolValidationError(_missing(workspace, path, real))
     return real
@@ -51,8 +51,8 @@ def own_state(workspace: Path, home: Path | None) -> Path | None:
 
 
 def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject, ...]:
-    """Return the subjects that path patterns are matched against: the path as written and, if a link changes it, the
-    link's target.
+    """Return the subjects to match against path patterns: the path as written and, if a link changes it, the link's
+    target.
     """
     real = resolve(workspace, path, home=home, must_exist=False)
     named = Path(os.path.normpath(workspace / path))
@@ -114,6 +114,6 @@ def _missing(workspace: Path, path: str, real: Path) -> str:
     try:
         names = [entry.name for entry in beneath.entries(str(workspace), _parts(workspace, parent))]
     except (OSError, ValueError):
-        return f"{path} does not exist, nor does the folder that it would be in: look with list_dir or glob"
+        return f"{path} does not exist, nor does the folder around it: look with list_dir or glob"
     near = [shown(workspace, parent / name) for name in get_close_matches(real.name, names, n=3)]
     return f"{path} does not exist: " + (f"did you mean {', '.join(near)}?" if near else "look with list_dir or glob")
