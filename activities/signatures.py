@@ -90,19 +90,16 @@ class StartGate:
 
     def __init__(self, key: SigningKey | None, *, requires_signature: bool) -> None:
         self._key = key
-        self._requires_signature = requires_signature
-        self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
-
-    @property
-    def steering_key(self) -> str:
+        self.requires_signature = requires_signature
+        self.steering_key = key.public if key and requires_signature else ""
         """The public key that requests to a run must be signed with, or an empty string if they need no signature."""
-        return self._key.public if self._key and self._requires_signature else ""
+        self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
 
     def is_owners(self, start: SignedStart | None) -> bool:
         """Whether the start carries a valid signature. Raises BadRequest if it doesn't, but must."""
         if start is not None and self._holds(start):
             return True
-        if self._requires_signature:
+        if self.requires_signature:
             found = "no signature" if start is None else "a signature that isn't valid for it"
             raise BadRequest(
                 f"this worker takes only signed runs (LOOM_REQUIRE_SIGNED), and this one carries {found}: start it with"

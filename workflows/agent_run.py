@@ -76,7 +76,7 @@ class AgentRun:
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:
         self._request = request
-        self._signed_start = signed_start([request, *carried])
+        self._signed_start = signed_start([request, *carried]) if workflow.info().headers else None
         self._state = initial_state(request, carried)
         self._shown: dict[str, str | float] = {}
         self._updates = 0
