@@ -317,7 +317,7 @@ class Preparation:
             raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
         if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
-        bounds.refuse_workspace(path)
+        bounds.refuse_workspace(str(path))
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path

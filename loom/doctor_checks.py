@@ -116,7 +116,7 @@ async def worker(settings: Settings, state: StackState) -> Entry:
 def bounds(settings: Settings, state: StackState) -> Entry:
     """Return the workspaces and modes that a worker with these settings serves. `loom up` may have added workspaces."""
     roots = state.workspaces or tuple(map(str, settings.roots))
-    told = f"serves workspaces in {', '.join(roots)}, modes up to {settings.max_mode.value}"
+    told = f"workspaces in {', '.join(roots)}; modes up to {settings.max_mode.value}"
     return {"workspaces": list(roots), "max_mode": settings.max_mode.value, "note": told}
 
 

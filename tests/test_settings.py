@@ -97,12 +97,12 @@ def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, em
 def test_a_worker_serves_its_own_workspace_and_edits_unless_it_is_told_more(
     empty_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert read_settings().bounds == Bounds(roots=(empty_directory.resolve(),), max_mode=Mode.ACCEPT_EDITS)
+    assert read_settings().bounds == Bounds(roots=(str(empty_directory.resolve()),), max_mode=Mode.ACCEPT_EDITS)
     monkeypatch.setenv("LOOM_WORKSPACE", "/one")
     assert read_settings().roots == (Path("/one"),)
     monkeypatch.setenv("LOOM_WORKSPACES", f"/two{os.pathsep}three")
     monkeypatch.setenv("LOOM_MAX_MODE", "bypass")
-    assert read_settings().bounds == Bounds(roots=(Path("/two"), empty_directory.resolve() / "three"))
+    assert read_settings().bounds == Bounds(roots=("/two", str(empty_directory.resolve() / "three")))
 
 
 @pytest.mark.parametrize("value", [os.pathsep, os.pathsep * 2])

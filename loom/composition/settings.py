@@ -164,9 +164,7 @@ class Settings(BaseSettings):
     workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(_as_in_path)] = Field(
         None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
     )
-    max_mode: Mode = Field(
-        Mode.ACCEPT_EDITS, description="The permission mode that permits most, of all a run may have."
-    )
+    max_mode: Mode = Field(Mode.ACCEPT_EDITS, description="Most permissive mode that a run may have.")
     max_turns: Count = Field(50, description="Default maximum number of turns per run.")
     context_window: Annotated[int, Field(ge=1000)] = Field(
         200_000, description="Size of the model's context window in tokens."
@@ -315,14 +313,14 @@ class Settings(BaseSettings):
     @property
     def bounds(self) -> Bounds:
         """The workspaces and modes that a worker serves, whoever starts the run."""
-        return Bounds(roots=tuple(root.resolve() for root in self.roots), max_mode=self.max_mode)
+        return Bounds(roots=tuple(str(root.resolve()) for root in self.roots), max_mode=self.max_mode)
 
     @property
     def owner_bounds(self) -> Bounds:
         """The workspaces and modes that a worker serves if the owner of its key starts the run: those that were set."""
         workspaces, has_mode = self.workspaces, "max_mode" in self.model_fields_set
         return Bounds(
-            roots=None if workspaces is None else tuple(root.resolve() for root in workspaces),
+            roots=None if workspaces is None else tuple(str(root.resolve()) for root in workspaces),
             max_mode=self.max_mode if has_mode else Mode.BYPASS,
         )
 

@@ -1,7 +1,6 @@
 """The bounds of a worker: the workspaces and the permission modes that it serves, whoever starts the run."""
 
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Final
 
 from loom.domain.core.errors import BadRequest
@@ -17,17 +16,17 @@ _WIDTH: Final = {
 class Bounds:
     """What a worker serves. The default values are the widest bounds."""
 
-    roots: tuple[PurePath, ...] | None = None
+    roots: tuple[str, ...] | None = None
     """The real paths of the folders in which workspaces may be. None: any folder."""
     max_mode: Mode = Mode.BYPASS
 
-    def refuse_workspace(self, workspace: PurePath) -> None:
-        """Raise BadRequest if the workspace isn't in a root. `workspace` must be a real path."""
-        if self.roots is None or any(workspace.is_relative_to(root) for root in self.roots):
+    def refuse_workspace(self, workspace: str) -> None:
+        """Raise BadRequest if the workspace is neither a root nor inside one. `workspace` must be a real path."""
+        if self.roots is None or any(f"{workspace}/".startswith(f"{root.rstrip('/')}/") for root in self.roots):
             return
         raise BadRequest(
-            f"workspace {str(workspace)!r} is outside the folders that this worker serves"
-            f" ({', '.join(map(str, self.roots))}): choose one in them, or restart the worker with yours in"
+            f"workspace {workspace!r} is outside the folders that this worker serves"
+            f" ({', '.join(self.roots)}): choose one in them, or restart the worker with yours in"
             " LOOM_WORKSPACES, or named by --workspace-root",
             field="workspace",
         )

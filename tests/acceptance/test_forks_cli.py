@@ -26,7 +26,7 @@ async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: 
     )
 
     assert (went.code, went.json["output"], went.json["turns"]) == (0, "one", 2)
-    assert f"files after turn 1 are in {folder}" in went.err
+    assert f"the files as of the end of turn 1 are in {folder}" in went.err
     assert ((folder / "out.txt").read_text(), (workspace / "out.txt").read_text()) == ("first", "second")
     assert (await cli.status(fork))["forked_from"] == {"run_id": origin, "turn": 1}
 

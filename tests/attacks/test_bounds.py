@@ -5,7 +5,6 @@ by children. Each is refused where it is prepared, before anything outside was r
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -64,11 +63,11 @@ async def asked_by_another_user(loom: Harness, place: Path, requests: list[tuple
             pytest.skip("no interpreter here that an ordinary user may start")
         program, options = found, as_nobody(place)
     command = [program, "-m", "tests.attacks.stranger", loom.settings.temporal_address, loom.settings.task_queue]
-    done = await asyncio.to_thread(
-        subprocess.run, command, input=json.dumps(requests), capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, **options)
+    said, wrong = await process.communicate(json.dumps(requests).encode())
+    assert process.returncode == 0, wrong.decode()
+    return list(json.loads(said))
 
 
 async def test_another_user_gets_no_run_outside_the_roots_and_none_that_bypasses(
