@@ -47,7 +47,7 @@ from loom.workflows.crew_run import CrewRun
 from loom.workflows.memory_upkeep import MemoryUpkeep
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER
-from loom.workflows.signed_requests import SignedRequests
+from loom.workflows.signing import SignedRequests
 
 _log = structlog.get_logger("loom.worker")
 

@@ -14,8 +14,8 @@ from loom.activities.manifest import Manifests
 from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
-from loom.activities.signatures import StartGate
 from loom.activities.skills import Equipped, RunSkills
+from loom.activities.start_gate import StartGate
 from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of

@@ -21,7 +21,7 @@ from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
-from loom.workflows.signed_requests import SignedRequests
+from loom.workflows.signing import SignedRequests
 from tests.model_server import ModelServer
 from tests.waiting import eventually
 

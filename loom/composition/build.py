@@ -29,7 +29,7 @@ from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from loom.activities.effects import Effects
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.publish import AbsentStream
-from loom.activities.signatures import SigningKey, StartGate
+from loom.activities.start_gate import SigningKey, StartGate
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer

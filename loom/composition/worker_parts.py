@@ -33,8 +33,8 @@ from loom.activities.publish import Progress
 from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
-from loom.activities.signatures import StartGate
 from loom.activities.skills import RunSkills, SkillLibrary
+from loom.activities.start_gate import StartGate
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.signing.key_file import KeyFile
-from loom.activities.signatures import SigningKey, StartGate, flaw_of, signature_in
+from loom.activities.signatures import flaw_of, signature_in
+from loom.activities.start_gate import SigningKey, StartGate
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.signatures import (
     REMEMBERED,

@@ -16,7 +16,7 @@ from temporalio.client import (
 )
 from temporalio.converter import PayloadConverter
 
-from loom.activities.signatures import KeySource
+from loom.activities.start_gate import KeySource
 from loom.domain.core.signatures import Statement, digest_of_arguments
 
 

@@ -10,7 +10,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from loom.activities.signatures import SigningKey
+from loom.activities.start_gate import SigningKey
 from loom.domain.core.errors import BadRequest
 
 
