@@ -1,8 +1,8 @@
 """Signed requests to runs: what a signature covers, and which signatures a run has already accepted.
 
 A signature covers a *statement*: the kind and name of the request, the run's id, a digest of the arguments, and the
-time. It therefore holds for one request to one run, and counts once. `activities/signatures.py` verifies signatures, and
-`activities/start_gate.py` makes them.
+time. It therefore holds for one request to one run, and counts once. `activities/signatures.py` verifies signatures,
+and `activities/start_gate.py` makes them.
 """
 
 from dataclasses import dataclass, replace

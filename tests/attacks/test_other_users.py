@@ -2,12 +2,12 @@
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -68,14 +68,16 @@ class Stack:
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o055)
-    home, workspace = tmp_path / "home", tmp_path / "workspace"
-    workspace.mkdir()
-    (workspace / "a.py").write_text("password = 'x'\n")
-    yield Stack(home, workspace)
-    up_down.down(home)
+def stack() -> Iterator[Stack]:
+    """A stack that isn't started yet. Pytest's own folders are closed to others, which would prove nothing."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        home, workspace = folder / "home", folder / "workspace"
+        workspace.mkdir()
+        (workspace / "a.py").write_text("password = 'x'\n")
+        yield Stack(home, workspace)
+        up_down.down(home)
 
 
 async def waiting_run(loom: LoomClient, workspace: Path) -> str:
