@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
-.PHONY: release-check clean
+.PHONY: fuzz-shell release-check clean
 
 install: $(STAMP)
 
@@ -74,6 +74,12 @@ chaos-tools: $(STAMP)
 
 chaos-memory: $(STAMP)
 	@$(RUN) -m tests.chaos.memory --runs 200
+
+# Shell lines that run what their rules don't name: `make fuzz-shell LINES=200000 SEED=1`.
+LINES = 200000
+SEED = 1
+fuzz-shell: $(STAMP)
+	@$(RUN) -m tests.attacks.shell_fuzz --lines $(LINES) --seed $(SEED)
 
 bench-memory: $(STAMP)
 	@$(RUN) -m bench.retrieval

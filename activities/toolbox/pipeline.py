@@ -307,9 +307,10 @@ def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
         return ()
     if "(" not in judged.rule and not judged.rule.startswith(GUARD):
         return tuple(tool.grants(arguments))[:MAX_GRANTS]
-    if any(subject.opaque for subject in made.subjects):
+    needed = [subject for subject in made.subjects if subject.words or not subject.passive]
+    if any(subject.opaque or (None in subject.words and not subject.passive) for subject in needed):
         return ()
-    exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in made.subjects))
+    exact = tuple(dict.fromkeys(_exact(tool.spec.name, subject) for subject in needed))
     # If only some of the grants were offered, the same call would need approval again, which is worse than offering
     # none.
     return exact if len(exact) <= MAX_GRANTS else ()

@@ -29,6 +29,7 @@ from loom.domain.permissions.rules import (
     has_value,
     is_exact,
     kind_of,
+    may_become,
     may_reach,
     names,
     parse_rule,
@@ -114,10 +115,14 @@ def judge(
     # Only a grant for this exact call counts. A grant for a whole program must not override another rule's ask.
     exact = [rule for rule in given if is_exact(rule)]
     open_ones = [subject for subject in subjects if _cover(call, (), exact, subject) is None]
+    if all(subject.is_possible for subject in open_ones):
+        open_ones = []
     if asked := _first(call, scoped, Verdict.ASK, open_ones):
         return _asked(asked, can_be_granted=not has_value(asked, tool, arguments))
     judged = _by_mode(tool, mode, reads=reads) or _by_allow(call, scoped, given)
-    judged = judged or _by_bare(_bare(given, tool) or bare) or _by_default(tool, rules, declared)
+    if judged is None:
+        judged = _by_bare(_bare(given, tool) or bare) or _by_default(tool, rules, declared)
+        judged = _explained(call, judged, scoped)
     if judged.verdict is Verdict.DENY:
         return judged
     if guarded := _guarded(call, scoped, exact, mode):
@@ -173,6 +178,8 @@ def _first(call: _Call, rules: Sequence[Rule], verdict: Verdict, subjects: Seque
 
 def _means(call: _Call, rule: Rule, subject: Subject) -> bool:
     """Whether an ask or deny rule applies to this subject or to one of its files."""
+    if subject.is_possible:
+        return False
     return touches(rule, call.tool, subject.text, subject.loose, call.place) or any(
         touches(rule, file.tool, file.text, file.loose, call.place) for file in subject.files if not file.opaque
     )
@@ -206,10 +213,12 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
     """Return the allow rules that cover this subject: the tool's own rules or, for a redirect, the rules for the file
-    that it writes.
+    that it writes. An exact rule doesn't cover a command with a word that is known only when the command runs.
     """
     if subject.opaque:
         return None
+    if None in subject.words:
+        rules, given = ([rule for rule in each if not is_exact(rule)] for each in (rules, given))
     held = (call.tool, subject.text, subject.loose)
     if (own := _allow(rules, given, held, call.place)) is not None:
         return (own,)
@@ -278,13 +287,31 @@ def _unless_hidden(call: _Call, judged: Judgement, scoped: Sequence[Rule], subje
     held_back = [rule for rule in scoped if rule.verdict is not Verdict.ALLOW]
     for subject in subjects:
         if rule := next((rule for rule in held_back if _may_mean(call, rule, subject)), None):
-            reason = f"it is unclear whether {rule.text} applies to {subject.text}"
-            return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason)
+            reason = f"it is unclear whether {rule.text} applies to {subject.text}{_because(subject)}"
+            is_known = not (subject.opaque or None in subject.words)
+            return Judgement(verdict=Verdict.ASK, rule=rule.text, reason=reason, can_be_granted=is_known)
     return judged
 
 
+def _because(subject: Subject) -> str:
+    return f", because of {subject.cause}" if subject.cause not in ("", subject.text) else ""
+
+
+def _explained(call: _Call, judged: Judgement, scoped: Sequence[Rule]) -> Judgement:
+    """Add to an ask which part of the call no allow rule can cover."""
+    opaque = next((subject for subject in call.subjects if subject.opaque and subject.cause), None)
+    is_tried = any(rule.verdict is Verdict.ALLOW and names(rule, call.tool) for rule in scoped)
+    if opaque is None or not is_tried or judged.verdict is not Verdict.ASK:
+        return judged
+    return replace(judged, reason=f"{judged.reason}, and no allow rule covers what can't be analyzed: {opaque.cause}")
+
+
 def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
-    """Whether the rule might apply to an unparsed part of this subject."""
+    """Whether the rule might apply to an unparsed or computed part of this subject."""
+    if subject.is_possible:
+        return touches(rule, call.tool, subject.text, subject.loose, call.place)
+    if may_become(rule, call.tool, subject.words):
+        return True
     if subject.opaque:
         return names(rule, call.tool) or (
             kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))

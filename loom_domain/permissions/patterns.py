@@ -35,6 +35,12 @@ def literal_start(pattern: str) -> str:
     return start
 
 
+def has_text_after_star(pattern: str) -> bool:
+    """Whether a command pattern names text that may be anywhere in a command."""
+    found = [match[2] is not None for match in _STARRED.finditer(pattern.removesuffix(":*"))]
+    return True in found and False in found[found.index(True) :]
+
+
 def escaped(text: str, special: str = "*") -> str:
     """Return a pattern that matches exactly this text. `special` lists the characters to escape."""
     return re.sub(rf"[\\{re.escape(special)}]", lambda match: "\\" + match[0], text)

@@ -3,7 +3,7 @@ against.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -23,6 +23,8 @@ DOMAIN: Final = "domain:"
 _RULE: Final = re.compile(r"(?P<tool>[A-Za-z_*][\w.*-]*)(?:\((?P<pattern>.+)\))?", re.DOTALL)
 _SERVER: Final = re.compile(r"mcp__(?:(?!__)[\w.-])+")
 _ALLOWED_GLOB: Final = re.compile(_SERVER.pattern + r"__[\w.*-]*")
+_SPREAD: Final = frozenset("*?[{")
+"""Characters by which Bash replaces a word with others."""
 _PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*):(?P<value>.*)", re.DOTALL)
 
 
@@ -173,6 +175,20 @@ def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> boo
     if rule.pattern is None or not guards_too(rule, tool):
         return False
     return patterns.may_reach(rule.pattern, text, loose, home=place.home)
+
+
+def may_become(rule: Rule, tool: str, words: Sequence[str | None]) -> bool:
+    """Whether a computed word of a command, a glob or braces might become a text that an ask or deny rule names."""
+    if rule.pattern is None or kind_of(tool) is not Kind.COMMAND or not names(rule, tool):
+        return False
+    named = patterns.literal_start(rule.pattern).split()
+    for wanted, word in zip(named, words, strict=False):
+        if word is None or set(word) & _SPREAD:
+            return True
+        if word != wanted and word.rpartition("/")[2] != wanted:
+            return False
+    has_more = patterns.has_text_after_star(rule.pattern)
+    return has_more and any(word is None or "{" in word for word in words[len(named) :])
 
 
 def _is_like(tool: str, pattern: str, text: str) -> bool:

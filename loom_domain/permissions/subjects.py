@@ -35,6 +35,10 @@ class Subject:
     """The text that ask and deny rules match: the command without environment assignments, or the absolute path."""
     opaque: bool = False
     """Whether the parser failed to analyze the subject. If so, no allow pattern covers it."""
+    cause: str = ""
+    """The part of an opaque or possible subject that prevents the analysis."""
+    is_possible: bool = False
+    """Whether the command may run, but need not. Deny rules that match it require approval."""
     words: tuple[str | None, ...] = ()
     """The command's words as the shell reads them. None stands for a word that can't be determined before the command
     runs.

@@ -1,5 +1,6 @@
 """What the shell parser sees in a command, and what permission rules make of it."""
 
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.shell.parser import LONGEST, BashParser
 from loom.domain.core.tool_calls import Verdict
-from loom.domain.permissions.judge import judge
+from loom.domain.permissions.judge import Mode, judge
 
 PARSER = BashParser()
 
@@ -37,15 +38,15 @@ def verdict(command: str, **rules: str) -> Verdict:
         ("a && b || c; d | e |& f & g\nh", ["a", "b", "c", "d", "e", "f", "g", "h"]),
         ("(a; b) && { c; }", ["a", "b", "c"]),
         ("echo $(a) `b` <(c) >(d)", ["echo $(a) `b` <(c) >(d)", "a", "b", "c", "d"]),
-        ('echo "x $(a) y" ${v:-$(b)}', ['echo "x $(a) y" ${v:-$(b)}', "a", "b"]),
+        ('echo "x $(a) y" ${v:-b}', ['echo "x $(a) y" ${v:-b}', "a"]),
         ("if a; then b; elif c; then d; else e; fi", ["a", "b", "c", "d", "e"]),
         ("for i in $(a); do b $i; done", ["a", "b $i"]),
         ("while a; do b; done; until c; do d; done", ["a", "b", "c", "d"]),
         ("case $(a) in x) b;; *) c;; esac", ["a", "b", "c"]),
-        ("f() { a; }; f", ["a", "f"]),
         ("! a", ["a"]),
         ("X=$(a)", ["X=$(a)", "a"]),
-        ("export X=$(a)", ["export X=$(a)", "a"]),
+        ("x=$(a); b $x", ["a", "b $x"]),
+        ("export x=$(a)", ["export x=$(a)", "a"]),
         ("[ -f x ] && a", ["[ -f x ]", "a"]),
         ("cat <<'EOF'\n$(a)\nEOF\nb", ["cat", "b"]),
         ("git 2>&1 push --force", ["git push --force"]),
@@ -68,10 +69,12 @@ def test_every_command_is_seen_wherever_it_stands(command: str, seen: list[str])
         ("stdbuf -oL a", ["a"]),
         ("command a", ["a"]),
         ("command -v a", ["command -v a"]),
-        ("ls | xargs rm -f", ["ls", "rm -f"]),
-        ("xargs -0 -n1 rm", ["xargs -0 -n1 rm", "rm"]),
+        ("ls | xargs rm -f", ["ls", "rm -f {}"]),
+        ("xargs -0 -n1 rm", ["xargs -0 -n1 rm", "rm {}"]),
+        ("xargs -I@ rm @", ["xargs -I@ rm @", "rm @"]),
         ("sudo -u root rm x", ["sudo -u root rm x", "rm x"]),
-        ("env A=1 rm x", ["env A=1 rm x", "rm x"]),
+        ("env LANG=C rm x", ["env LANG=C rm x", "rm x"]),
+        ("env A=1 rm x", ["env A=1 rm x", "A=1 rm x"]),
         ("find . -exec rm {} + -print", ["find . -exec rm {} + -print", "rm {}"]),
         ("bash -c 'a && b'", ["a", "b"]),
         ('sh -ec "bash -c a"', ["a"]),
@@ -128,6 +131,101 @@ def test_what_a_wrapper_runs_is_seen_too(command: str, seen: list[str]) -> None:
 def test_what_cannot_be_seen_into_is_opaque(command: str) -> None:
     assert is_opaque(command)
     assert verdict(command, **{"bash(*)": "allow"}) is Verdict.ASK
+
+
+EVALUATED = [
+    "ls ${PATH#$(id)}",
+    "ls \"${x:-'$(id)'}\"",
+    "ls ${x^^`id`}",
+    "ls ${x#<(id)}",
+    "ls ${x:$[a[$(id)]]}",
+    "ls ${_@P}",
+    "ls ${!x}",
+    "ls ${x:=y}",
+    "ls ${a[$(id)]}",
+    "ls $((_))",
+    "ls $((PATH=5)); ls",
+    "ls $[_]",
+    'ls $"x"',
+    "printf -v PATH x",
+    "printf '%n' PATH",
+    "printf $x",
+    "test -v 'a[$(id)]'",
+    "[ $x = y ]",
+    "[ -R x -o -v 'a[$(id)]' ]",
+    "[[ 'a[$(id)]' -eq 0 ]]",
+    "[[ -v a[0] ]]",
+    "read PATH",
+    'read "$x"',
+    "bash 0<<< ls",
+    "env BASH_ENV=f bash -c ls",
+    "read 'a[$(id)]'",
+    "mapfile -C id x",
+    "compgen -C id",
+    "fc -s id",
+    "let x=1",
+    "declare -i x=y",
+    "export PATH=.",
+    "PS4='$(id)'",
+    "wait -n -p PATH",
+    "getopts a PATH",
+    "unset 'a[$(id)]'",
+    "set -k",
+    "shopt -s extglob",
+    "for PATH in 10; do ls; done",
+    "select x in a; do ls; done",
+    "exec {PATH}> f",
+    "ls {PATH}>/dev/null",
+    "BASH_ALIASES[ls]=id",
+    "x=(['a[$(id)]']=1)",
+    "ls() { cat; }",
+    "(( x ))",
+    "x=$ id",
+    "find y {-exec,id,\\;}",
+    "find * -name x",
+    'find "$x"',
+    "sort --compress=id x",
+    "rg --pre id x",
+    "xargs -I{} {} x",
+    "sh -c \"echo \\$'\\\\'; id #'\"",
+    "bash -O extglob -c ls",
+    "source /dev/stdin",
+    "cat < /dev/tcp/localhost/80",
+]
+
+
+@pytest.mark.parametrize("command", EVALUATED)
+def test_what_bash_evaluates_assigns_or_computes_is_opaque(command: str) -> None:
+    (first, *_) = [subject for subject in PARSER.parse(command) if subject.opaque]
+    assert first.cause
+    assert verdict(command, **{"bash(*)": "allow"}) is Verdict.ASK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'ls -la $HOME "$x" *.py {a,b}/c ~/x',
+        'ls ${x:-a} "${x%.c}" ${#x} ${x/a/b} ${x:0:3} ${x,,} $((1 + 2)) $? "${a[@]}"',
+        "ls $'a\\tb' <(ls) \"$(ls)\" `ls`",
+        'for x in *.py; do ls "$x"; done',
+        "while read -r line; do ls; done < f",
+        'if [ -f x ] && ! [ "$a" = b ]; then ls; fi',
+        "if [[ -f x && $a == b* ]]; then ls; fi",
+        "case $x in a|b*) ls;; *) ls -l;; esac",
+        "set -euo pipefail; ls",
+        "printf '%s\\n' \"$x\"",
+        "x=$(ls); xs=(a b); ls $x",
+        "export x=1; ls",
+        "IFS= read -r x",
+        "find . -name '*.py' -exec ls {} +",
+        "find . -name *.py",
+        "bash -euo pipefail -c 'ls'",
+        "cat <<'E'\n$(id)\nE",
+    ],
+)
+def test_what_only_computes_an_argument_is_allowed_with_its_program(command: str) -> None:
+    programs = ("ls", "[", "[[", "set", "printf", "export", "read", "find", "cat")
+    assert verdict(command, **{f"bash({program}:*)": "allow" for program in programs}) is Verdict.ALLOW
 
 
 @pytest.mark.parametrize("command", ["> out", "echo a > out", "a >> out", "a &> out", "a >| out", "(a; b) > out"])
@@ -187,6 +285,102 @@ def test_an_allow_covers_what_it_says_and_no_more(rule: str, command: str, is_al
 )
 def test_a_deny_finds_its_command_in_every_disguise(command: str) -> None:
     assert verdict(command, **{"bash": "allow", "bash(rm:*)": "deny"}) is Verdict.DENY
+
+
+RUNNERS = [
+    "bash -euo pipefail -c {script}",
+    "bash -O extglob -c {script}",
+    "bash -c -- {script}",
+    "bash +x -c {script}",
+    "bash --norc -lc {script}",
+    "zsh -c {script}",
+    "bash <<< {script}",
+    "bash -s <<< {script}",
+    "bash /dev/stdin <<< {script}",
+    "bash <<'E'\n{command}\nE",
+    "echo {script} | sh",
+    "eval {script}",
+    "trap {script} EXIT",
+    "env -S {script}",
+    "env -S{script}",
+    "env --split-string={script}",
+    "env a.b=1 {command}",
+    "env - {command}",
+    "/usr/bin/env -u X {command}",
+    "flock f -c {script}",
+    "flock -n f {command}",
+    "setarch x86_64 -R {command}",
+    "linux64 {command}",
+    "setpriv --reuid=1 {command}",
+    "prlimit {command}",
+    "script -qc {script} /dev/null",
+    "su -c {script}",
+    "watch {script}",
+    "strace -f -e open {command}",
+    "/lib64/ld-linux-x86-64.so.2 /bin/{command}",
+    "systemd-run --user {command}",
+    "busybox {command}",
+    "faketime 2020-01-01 {command}",
+    "chronic {command}",
+    "coproc {command}",
+    "timeout -s KILL 5 {command}",
+    "find . -exec {command} {{}} +",
+    "find . -exec env -u + {command} \\;",
+    "ls | xargs -n1 {command}",
+    "ls | parallel {command}",
+    "echo `echo \\`{command}\\``",
+    "echo $(echo $({command}))",
+]
+
+
+@given(st.sampled_from(RUNNERS), st.sampled_from(RUNNERS), st.sampled_from(["rm x", "/bin/rm -rf x", "'rm' x"]))
+def test_a_deny_sees_through_runners_in_runners(outer: str, inner: str, command: str) -> None:
+    def run_by(runner: str, command: str) -> str:
+        return runner.format(script=shlex.quote(command), command=command)
+
+    nested = run_by(outer, run_by(inner, command))
+    for line in (run_by(outer, command), nested):
+        decided = verdict(line, **{"bash": "allow", "bash(rm:*)": "deny"})
+        assert decided is Verdict.DENY if line is not nested else decided is not Verdict.ALLOW, line
+
+
+@pytest.mark.parametrize(
+    ("command", "cause"),
+    [
+        ("bash <(ls)", "<(ls)"),
+        ("$x y", "$x"),
+        ("sudo --unknown rm x", "--unknown"),
+        ("ls ${x@P}", "${x@P}"),
+        ("uv run rm x", "uv"),
+        ("EDITOR='rm x' git commit", "EDITOR"),
+        ("GIT_PAGER=$x git log", "GIT_PAGER"),
+    ],
+)
+def test_what_a_deny_may_reach_is_an_ask_that_says_why(command: str, cause: str) -> None:
+    judged = judge("bash", PARSER.parse(command), {"bash": "allow", "bash(rm:*)": "deny"})
+    assert judged.verdict is Verdict.ASK
+    assert judged.reason.endswith(f"because of {cause}")
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "decided"),
+    [
+        ("bash(git push:*)", "git $x", Verdict.ASK),
+        ("bash(git push:*)", "git {push,-f}", Verdict.ASK),
+        ("bash(git push:*)", "git status $x", Verdict.ALLOW),
+        ("bash(rm -rf:*)", "rm $x", Verdict.ASK),
+        ("bash(*--force*)", "ls $x", Verdict.ASK),
+        ("bash(rm:*)", "ls $x", Verdict.ALLOW),
+    ],
+)
+def test_a_computed_word_may_be_what_a_deny_names(rule: str, command: str, decided: Verdict) -> None:
+    judged = judge("bash", PARSER.parse(command), {"bash": "allow", rule: "deny"}, mode=Mode.DEFAULT)
+    assert (Verdict.ASK if judged.rule.startswith("guard") else judged.verdict) is decided
+
+
+@pytest.mark.parametrize("command", ["xargs ls", "xargs -n1 ls", "ls $x"])
+def test_an_exact_rule_covers_no_arguments_from_elsewhere(command: str) -> None:
+    assert verdict(command, **{"bash(ls)": "allow", "bash(ls $x)": "allow", "bash(xargs:*)": "allow"}) is Verdict.ASK
 
 
 @pytest.mark.parametrize(

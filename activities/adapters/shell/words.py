@@ -7,6 +7,9 @@ from typing import Final
 
 from tree_sitter import Node
 
+_SPREAD: Final = re.compile(r"[*?\[]|\{(?!\})")
+"""What Bash replaces with several words: globs and braces. It leaves `{}` as it is."""
+_TEST_INNER: Final = frozenset({"test_command", "unary_expression", "binary_expression"})
 _REDIRECTS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 _INSIDES: Final = frozenset({"command_substitution", "process_substitution", "heredoc_redirect"})
 _NO_WORDS: Final = frozenset(
@@ -27,11 +30,29 @@ class Word:
     """The word as written, including quotes."""
     value: str | None
     """The word without quotes and backslashes, or None if its value is known only when the command runs."""
+    bare: str
+    """The part of the word that isn't quoted, in which Bash replaces globs and braces."""
 
     def __add__(self, other: "Word") -> "Word":
         """Join two adjacent parts of a word."""
         value = None if self.value is None or other.value is None else self.value + other.value
-        return Word(self.text + other.text, value)
+        return Word(self.text + other.text, value, self.bare + other.bare)
+
+    @property
+    def fixed(self) -> str | None:
+        """The one word that the command receives, or None if it may receive another one or several."""
+        return None if _SPREAD.search(self.bare) else self.value
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the command receives exactly one word, even if its value isn't known."""
+        is_quoted = self.text[:1] == self.text[-1:] == '"' and "@" not in self.text and self.text.count('"') == 2
+        return self.fixed is not None or is_quoted
+
+
+def word_of(node: Node) -> Word:
+    """Return the word, or the part of a word, that a node stands for."""
+    return Word(text_of(node), value_of(node), _bare(node))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +117,7 @@ def words_of(command: PlacedNode) -> Words:
         if node.type == "variable_assignment" and not rest:
             assignments.append(text_of(node))
             continue
-        word = Word(text_of(node), value_of(node))
+        word = word_of(node)
         if rest and node.start_byte == end:
             rest[-1] += word
         else:
@@ -119,6 +140,28 @@ def target_of(redirect: Node) -> tuple[str, Node | None]:
     return operator, named[0] if named and not operator.endswith("-") else None
 
 
+def test_parts(test: Node) -> list[Node]:
+    """Return the brackets, operators and words of a test."""
+    waiting, found = [test], []
+    while waiting:
+        node = waiting.pop()
+        if node.type in _TEST_INNER:
+            waiting.extend(reversed(node.children))
+        else:
+            found.append(node)
+    return found
+
+
+def _bare(node: Node) -> str:
+    match node.type:
+        case "command_name" | "concatenation":
+            return "".join(_bare(child) for child in node.children)
+        case "word" | "brace_expression" | "extglob_pattern" | "regex":
+            return re.sub(r"\\.", "x", text_of(node), flags=re.DOTALL)
+        case _:
+            return "x"
+
+
 def _with_nested(redirects: list[Node]) -> Iterator[Node]:
     for redirect in redirects:
         if redirect.type != "herestring_redirect":
@@ -133,11 +176,11 @@ def value_of(node: Node) -> str | None:
         case "command_name" | "concatenation":
             values = [value_of(child) for child in node.children]
             return None if None in values else "".join(value for value in values if value is not None)
-        case "word" | "number":
+        case "word" | "number" | "test_operator" | "extglob_pattern" | "regex":
             return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
         case "raw_string":
             return text[1:-1]
         case "string" if all(child.type in ('"', "string_content") for child in node.children):
             return re.sub(r'\\([$`"\\])', r"\1", text[1:-1]).replace("\\\n", "")
         case _:
-            return None
+            return None if node.is_named else text

@@ -1,11 +1,21 @@
-"""In the words of a command line, find the commands that wrapper programs run."""
+"""Find the commands that a program runs, in the words of a command line."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 Values = Sequence[str | None]
-"""Words without their quotes. If the value of a word is known only when the command runs, the word is None."""
+"""The words that a program receives. A word that is known only when the command runs, or that Bash replaces with
+several words, is None.
+"""
+
+
+class Unclear(Exception):
+    """Raised when it is impossible to know which command runs without running it. The message is the word that makes it
+    so.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,58 +25,190 @@ class Wrapper:
     flags: str = ""
     """One-letter options without a value."""
     values: str = ""
-    """One-letter options with a value. The value is attached to the option or is the next word."""
-    long: frozenset[str] = field(default_factory=frozenset)
-    """Long options without a value. Options with `=value` are always skipped."""
+    """One-letter options with a value, attached or in the next word."""
+    long: str = ""
+    """Long options without a value, separated by spaces."""
+    long_values: str = ""
+    """Long options with a value, attached by `=` or in the next word."""
     operands: int = 0
     """Number of operands that precede the command."""
     assigns: bool = False
     """Whether assignments may precede the command."""
+    needs_command: bool = True
+    """Whether the program starts a shell if it receives no command."""
 
 
 TRANSPARENT: Final[Mapping[str, Wrapper]] = {
     "timeout": Wrapper(
-        flags="fpv", values="ks", long=frozenset({"--foreground", "--preserve-status", "--verbose"}), operands=1
+        flags="fpv", values="ks", long="foreground preserve-status verbose", long_values="kill-after signal", operands=1
     ),
     "time": Wrapper(flags="p"),
-    "nice": Wrapper(flags="0123456789", values="n"),
+    "nice": Wrapper(flags="0123456789", values="n", long_values="adjustment"),
     "nohup": Wrapper(),
-    "stdbuf": Wrapper(values="ioe"),
+    "stdbuf": Wrapper(values="ioe", long_values="input output error"),
     "command": Wrapper(flags="p"),
     "builtin": Wrapper(),
 }
 """Programs that change how a command runs, but not its effect."""
 
+_PLAIN: Final = Wrapper()
+_ARCHITECTURE: Final = Wrapper(
+    flags="RBFILSTXZv3", long="addr-no-randomize 32bit fdpic-funcptrs short-inode addr-compat-layout verbose 3gb 4gb"
+)
+_TRACER: Final = Wrapper(flags="fFcCidqrtTvVxyYzZ", values="aeEIopPsSuU")
 RUNNERS: Final[Mapping[str, Wrapper]] = {
-    "xargs": Wrapper(flags="0rtpxo", values="InPLdEsa", long=frozenset({"--null", "--no-run-if-empty"})),
-    "env": Wrapper(flags="i0v", values="uC", long=frozenset({"--ignore-environment"}), assigns=True),
-    "sudo": Wrapper(flags="EnHiSsbkAP", values="ughpCTrtDR", assigns=True),
-    "doas": Wrapper(flags="ns", values="uC"),
-    "setsid": Wrapper(flags="cfw", long=frozenset({"--fork", "--wait", "--ctty"})),
-    "ionice": Wrapper(flags="t", values="cnp"),
-    "chrt": Wrapper(flags="abfior", operands=1),
-    "taskset": Wrapper(flags="a", operands=1),
-    "flock": Wrapper(flags="nxseuoFv", values="wE", operands=1),
-    "exec": Wrapper(flags="cl", values="a"),
-    "chroot": Wrapper(operands=1),
-    "coproc": Wrapper(),
-    "setarch": Wrapper(flags="R", operands=1),
-    "busybox": Wrapper(),
-    "unshare": Wrapper(flags="fmnpruiUC"),
+    "xargs": Wrapper(
+        flags="0rtpxo",
+        values="InPLdEsa",
+        long="null no-run-if-empty verbose interactive exit open-tty",
+        long_values="arg-file delimiter max-args max-chars max-procs max-lines",
+        needs_command=False,
+    ),
+    "env": Wrapper(
+        flags="i0v",
+        values="uC",
+        long="ignore-environment null debug",
+        long_values="unset chdir",
+        assigns=True,
+        needs_command=False,
+    ),
+    "sudo": Wrapper(
+        flags="EnHSbkAP",
+        values="ughpCTrtDR",
+        long="preserve-env non-interactive set-home stdin background",
+        long_values="user group chdir",
+        assigns=True,
+    ),
+    "doas": Wrapper(flags="n", values="uC"),
+    "setsid": Wrapper(flags="cfw", long="fork wait ctty"),
+    "ionice": Wrapper(flags="t", values="cn", long="ignore", long_values="class classdata"),
+    "chrt": Wrapper(flags="abfiorRv", values="TPD", operands=1),
+    "taskset": Wrapper(flags="ac", operands=1),
+    "flock": Wrapper(
+        flags="nxseuoFv",
+        values="wE",
+        long="nonblock exclusive shared unlock close no-fork verbose nb",
+        long_values="timeout wait conflict-exit-code",
+        operands=1,
+    ),
+    "exec": Wrapper(flags="cl", values="a", needs_command=False),
+    "chroot": Wrapper(operands=1, long_values="userspec groups", long="skip-chdir"),
+    "setarch": _ARCHITECTURE,
+    "unshare": Wrapper(flags="fmnpruiUC", long="fork mount net pid map-root-user user ipc uts cgroup"),
+    "nsenter": Wrapper(flags="aFemuinpC", values="tSG", long="all", long_values="target"),
+    "setpriv": Wrapper(
+        long="no-new-privs clear-groups keep-groups init-groups reset-env",
+        long_values="reuid regid ruid rgid euid egid groups inh-caps ambient-caps bounding-set securebits pdeathsig",
+    ),
+    "prlimit": Wrapper(flags="v", values="o", long="verbose noheadings raw"),
+    "strace": _TRACER,
+    "ltrace": Wrapper(flags="bcCfhiLrStTV", values="aADeElnopsuwxX"),
+    "ld.so": Wrapper(
+        long="inhibit-cache list verify",
+        long_values="library-path preload argv0 inhibit-rpath audit glibc-hwcaps-prepend",
+    ),
+    "systemd-run": Wrapper(
+        flags="dGPqrSt", values="EHMpu", long="user scope pty pipe wait quiet", long_values="unit property uid"
+    ),
+    "faketime": Wrapper(flags="fm", operands=1),
+    "numactl": Wrapper(flags="l", values="imNCP", long_values="cpunodebind membind interleave physcpubind"),
+    "xvfb-run": Wrapper(flags="al", values="efnps", long="auto-servernum", long_values="server-args server-num"),
+    "cpulimit": Wrapper(flags="ibvqz", values="l", long="", long_values="limit"),
+    "valgrind": _PLAIN,
+    **dict.fromkeys(("linux32", "linux64", "i386", "i486", "i586", "i686", "x86_64", "uname26"), _ARCHITECTURE),
+    **dict.fromkeys(
+        """
+        busybox toybox coproc runuser su sg script watch parallel sem entr chronic unbuffer dbus-run-session dbus-launch
+        capsh systemd-inhibit systemd-cat systemd-nspawn bwrap firejail fakeroot fakechroot proot pkexec gosu su-exec
+        tini dumb-init catatonit catchsegv eatmydata cgexec trickle torsocks torify proxychains proxychains4 tsocks
+        run-parts start-stop-daemon daemonize at batch runcon aa-exec chpst softlimit setuidgid envdir envuidgid setlock
+        execlineb hyperfine rlwrap ifne mispipe pee timelimit perf gdb lldb rr tmux screen xterm ssh-agent newgrp expect
+        fd fdfind
+        """.split(),  # noqa: SIM905 - as a list it would take a screen
+        _PLAIN,
+    ),
 }
 """Programs that run another command. Approving only that command isn't sufficient."""
 
-HIDDEN: Final = frozenset({"eval", "trap", "hash", "alias", "enable", "complete", "bind", "watch", "parallel", "su"})
-"""Programs that can't be analyzed, because they run code from text or change the meaning of names."""
+_EXACT: Final = frozenset({"xargs", "env", "exec"})
+"""Runners whose command certainly starts at the first word after their options."""
 
-SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash"})
+OF_TEXT: Final = frozenset(
+    """
+    eval trap alias watch parallel sem su sg script at batch tmux screen expect execlineb hyperfine mispipe pee
+    run-parts gdb lldb coproc capsh newgrp
+    """.split()  # noqa: SIM905 - as a list it would take half a screen
+)
+"""Programs that read commands from the text of their arguments, or from elsewhere."""
+
+_WITH_TEXT: Final = OF_TEXT | {"env", "flock", "runuser"}
+
+FORWARDING: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("npx", "pnpx", "bunx", "uvx", "dotenv", "doppler", "nodemon", "concurrently"), 1),
+    **dict.fromkeys(
+        """
+        npm pnpm yarn bun uv poetry pipenv pdm hatch rye conda mamba micromamba pipx direnv mise rtx asdf rbenv pyenv
+        nodenv bundle docker podman nerdctl kubectl ssh ip nix nix-shell devbox vagrant heroku chamber aws-vault
+        """.split(),  # noqa: SIM905 - as a list it would take half a screen
+        2,
+    ),
+}
+"""Programs that may run a command that their arguments contain, and the first argument that it may start at. Which one
+it is isn't analyzed.
+"""
+
+_OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
+    "sort": ("--compress-program",),
+    "split": ("--filter",),
+    "rg": ("--pre", "--hostname-bin"),
+    "tar": (
+        *("--to-command", "--use-compress-program", "--checkpoint-action", "--info-script", "--new-volume-script"),
+        *("--rsh-command", "--rmt-command", "-I", "-F"),
+    ),
+    "man": ("--pager", "--html", "--preprocessor", "-P", "-H"),
+    "diff3": ("--diff-program",),
+    "sdiff": ("--diff-program",),
+    "install": ("--strip-program",),
+    "zip": ("--unzip-command", "-TT"),
+    "wget": ("--use-askpass",),
+    "rsync": ("--rsh", "--rsync-path", "-e"),
+    **dict.fromkeys(("cc", "gcc", "g++", "c++"), ("-wrapper",)),
+}
+"""For each program, the options whose value is a program to run."""
+
+SHELLS: Final = frozenset(["sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"])
+_LIKE_BASH: Final = frozenset({"sh", "bash", "dash", "ash"})
+"""Shells for which transparent lines mean what they mean in Bash, except for `_ONLY_BASH`."""
+_ONLY_BASH: Final = re.compile(r"\$['\"\[]|[<>]\(|&>|\|&|\[\[|<<<|;&|~[-+]|\(\(|\w\(|=\(|\{\w+\}[<>]")
 
 _FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
+_OPERAND: Final = re.compile(r'"[\w./][^"@]*"')
+"""One word that can't be an option, although its value isn't known."""
+_LOADER: Final = re.compile(r"ld(?:-[\w.-]+)?\.so(?:\.\d+)?")
+_SHELL_OPTIONS: Final = frozenset(["-o", "+o", "-O", "+O", "--rcfile", "--init-file"])
+_PLAIN_LETTERS: Final = frozenset("ceuxvf")
+_START_UP: Final = frozenset({"--login", "--norc", "--noprofile"})
+_PLAIN_NAMES: Final = frozenset({"errexit", "nounset", "xtrace", "verbose", "noglob", "pipefail"})
 
 
-class Unclear(Exception):
-    """Raised if the words don't show which command would run."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Script:
+    """How a shell receives its commands."""
+
+    at: int | None
+    """Position of the word with the commands, after `-c`, or with the script's file."""
+    is_inline: bool
+    is_plain: bool
+    """Whether the shell runs nothing but these commands."""
+    odd: str
+    """The option or the shell that may change the meaning of the commands, or an empty string."""
+
+
+def program_of(word: str) -> str:
+    """Return the name of a program without its folder. All names of the dynamic loader are the same."""
+    name = word.rpartition("/")[2]
+    return "ld.so" if _LOADER.fullmatch(name) else name
 
 
 def after(wrapper: Wrapper, values: Values) -> int:
@@ -79,61 +221,142 @@ def after(wrapper: Wrapper, values: Values) -> int:
         if word == "--":
             at += 1
             break
-        if not word.startswith("-") or word == "-":
+        if not word.startswith("-") or (word == "-" and not wrapper.assigns):
             break
-        at += _width(wrapper, word)
+        at += 1 if word == "-" else _width(wrapper, word)
     at += wrapper.operands
-    while wrapper.assigns and at < len(values) and _is_assignment(values[at]):
+    while wrapper.assigns and at < len(values) and "=" in (values[at] or ""):
         at += 1
+    if None in values[1:at]:
+        raise Unclear
     return min(at, len(values))
 
 
 def _width(wrapper: Wrapper, word: str) -> int:
     """Return the number of words that an option consists of."""
     if word.startswith("--"):
-        if "=" in word or word in wrapper.long:
+        name, equals, _ = word[2:].partition("=")
+        if name in wrapper.long_values.split():
+            return 1 if equals else 2
+        if name in wrapper.long.split() and not equals:
             return 1
-        raise Unclear
+        raise Unclear(word)
     for place, letter in enumerate(word[1:], start=2):
         if letter in wrapper.values:
             return 1 if place < len(word) else 2
         if letter not in wrapper.flags:
-            raise Unclear
+            raise Unclear(word)
     return 1
 
 
-def _is_assignment(word: str | None) -> bool:
-    name, equals, _ = (word or "").partition("=")
-    return equals == "=" and name.isidentifier()
+def placeholder(values: Values) -> str:
+    """Return the text that `xargs` replaces with its input, or an empty string if it appends its input."""
+    options = values[1 : after(RUNNERS["xargs"], values)]
+    for option, following in zip(options, [*options[1:], ""], strict=False):
+        if option is not None and re.fullmatch(r"-[0rtpxo]*I.*", option, re.DOTALL):
+            return option.partition("I")[2] or following or ""
+    return ""
 
 
-def found_commands(values: Values) -> list[tuple[int, int]]:
-    """Return the start and end of each command that `find` runs. Raises Unclear if `find` itself changes files."""
-    if any(value in _FIND_CHANGES for value in values):
-        raise Unclear
+def found_commands(values: Values, texts: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the start and end of each command in a `find`. Raises Unclear if `find` itself changes files, or if a word
+    may become one of the words that separate the commands.
+    """
+    for value, text in zip(values, texts, strict=True):
+        if value in _FIND_CHANGES or (value is None and _may_separate(text)):
+            raise Unclear(text)
     begins = [at + 1 for at, value in enumerate(values) if value in _FIND_RUNS]
     return [(begin, _end(values, begin)) for begin in begins]
 
 
+def _may_separate(text: str) -> bool:
+    if _OPERAND.fullmatch(text):
+        return False
+    if set(text) & set("{}[$`'\"\\<>"):
+        return True
+    return any(fnmatchcase(word, text) for word in (*_FIND_RUNS, *_FIND_CHANGES, ";", "+", "{}"))
+
+
 def _end(values: Values, begin: int) -> int:
-    return next((at for at in range(begin, len(values)) if values[at] in (";", "+")), len(values))
+    ends = (
+        at
+        for at in range(begin, len(values))
+        if values[at] == ";" or (values[at] == "+" and values[at - 1] == "{}" and at > begin)
+    )
+    return next(ends, len(values))
 
 
-def inline_script(values: Values) -> tuple[int, bool] | None:
-    """Return the index of the script after `-c`, and whether the shell's options leave the script's meaning unchanged.
-    Return None if the shell runs a script file.
+def command_at(name: str, values: Values) -> int:
+    """Return the index of the word at which the command of a runner starts, or the number of words if it has none."""
+    skipped = 1 if name == "setarch" and values[1:] and not (values[1] or "-").startswith("-") else 0
+    at = skipped + after(RUNNERS[name], values[skipped:])
+    if at >= len(values) and RUNNERS[name].needs_command:
+        raise Unclear(name)
+    return at
 
-    Raises Unclear if the shell reads commands from its standard input.
-    """
-    plain = True
-    for at, value in enumerate(values[1:], start=1):
-        if value is None:
+
+def forwarded_from(name: str, nowhere: int) -> int:
+    """Return the index of the first argument at which a command may start that a program runs, or `nowhere`."""
+    return FORWARDING.get(name, 1 if name in RUNNERS and name not in _EXACT else nowhere)
+
+
+def option_that_runs(name: str, values: Values, texts: Sequence[str]) -> str:
+    """Return the argument by which a program runs another program, or may do so, or an empty string."""
+    options = _OPTIONS_THAT_RUN.get(name, ())
+    if not options:
+        return ""
+    for value, text in zip(values[1:], texts[1:], strict=True):
+        if value == "--":
+            return ""
+        if any(_is(value, option) for option in options) if value else not _OPERAND.fullmatch(text):
+            return text
+    return ""
+
+
+def _is(word: str, option: str) -> bool:
+    if option.startswith("--"):
+        name = word.partition("=")[0]
+        return len(name) > 2 and option.startswith(name)
+    if len(option) > 2:
+        return word.startswith(option)
+    return re.fullmatch(rf"-[A-Za-z]*{option[1]}.*", word, re.DOTALL) is not None
+
+
+def script_of(name: str, values: Values) -> Script:
+    """Return how a shell receives its commands. Raises Unclear if a computed word may be an option."""
+    is_inline, is_plain, reads_input, at = False, True, False, 1
+    odd = "" if name in _LIKE_BASH else name
+    while at < len(values):
+        word = values[at]
+        if word is None:
             raise Unclear
-        if value.startswith("-") and not value.startswith("--") and "c" in value:
-            return at + 1, plain and set(value[1:]) <= set("ceux")
-        if not value.startswith(("-", "+")):
-            return None
-        if value == "-s":
+        if word in ("-", "--", "+") or not word.startswith(("-", "+")):
+            at += word in ("-", "--")
             break
-        plain = plain and set(value[1:]) <= set("eux")
-    raise Unclear
+        has_name = word in _SHELL_OPTIONS or (word[1] != "-" and word.endswith("o"))
+        letters = set() if word[1] == "-" else set(word[1:]) - ({"o"} if has_name else set())
+        is_inline, reads_input = is_inline or "c" in letters, reads_input or "s" in letters
+        is_known = word in _START_UP if word[1] == "-" else letters <= _PLAIN_LETTERS | {"l", "s"}
+        if not is_known or (has_name and not set(values[at + 1 : at + 2]) <= _PLAIN_NAMES):
+            odd = odd or word
+        is_plain = is_plain and word[1] != "-" and letters <= _PLAIN_LETTERS
+        at += 2 if has_name else 1
+    if None in values[:at]:
+        raise Unclear
+    has_word = at < len(values) and (is_inline or not reads_input)
+    return Script(at=at if has_word else None, is_inline=is_inline, is_plain=is_plain, odd=odd)
+
+
+def is_only_bash(name: str, script: str) -> bool:
+    """Whether a shell other than Bash may read this script in another way."""
+    return name != "bash" and _ONLY_BASH.search(script) is not None
+
+
+def scripts_in(name: str, values: Values) -> Iterator[str]:
+    """Yield the arguments of a program that contain commands as text."""
+    if name not in _WITH_TEXT:
+        return
+    for value in values[1:]:
+        text = re.sub(r"\A(?:--?\w[\w-]*=|-\w*[cS])", "", value or "")
+        if text and not text.startswith("-"):
+            yield text
