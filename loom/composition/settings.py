@@ -74,9 +74,11 @@ def _servers(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _host_and_port(address: str) -> str:
+    if address.startswith("unix:/"):
+        return address
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("must be HOST:PORT, such as localhost:7233")
+        raise ValueError("must be HOST:PORT, such as localhost:7233, or unix:/PATH")
     return address
 
 
@@ -118,7 +120,9 @@ class Settings(BaseSettings):
     max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
 
     temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
-        "localhost:7233", validation_alias=_named("TEMPORAL_ADDRESS"), description="HOST:PORT of the Temporal frontend."
+        "localhost:7233",
+        validation_alias=_named("TEMPORAL_ADDRESS"),
+        description="HOST:PORT of the Temporal frontend, or unix:/PATH.",
     )
     temporal_namespace: str = Field(
         "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
@@ -145,6 +149,15 @@ class Settings(BaseSettings):
     )
     home: Directory = Field(
         Path(".loom"), validate_default=True, description="Directory for the embedded stack's state."
+    )
+    signing_key: Directory | None = Field(
+        None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
+    )
+    private: Literal["on", "off"] = Field(
+        "off", description="on: only your own processes reach the Temporal server that `loom up` starts."
+    )
+    require_signed: Literal["on", "off"] = Field(
+        "off", description="on: this worker takes only signed runs, and these take only signed requests."
     )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
@@ -301,6 +314,20 @@ class Settings(BaseSettings):
     def bounds(self) -> Bounds:
         """The workspaces and modes that a worker serves, whoever starts the run."""
         return Bounds(roots=tuple(str(root.resolve()) for root in self.roots), max_mode=self.max_mode)
+
+    @property
+    def owner_bounds(self) -> Bounds:
+        """The workspaces and modes that a worker serves if the owner of its key starts the run: those that were set."""
+        workspaces, has_mode = self.workspaces, "max_mode" in self.model_fields_set
+        return Bounds(
+            roots=None if workspaces is None else tuple(str(root.resolve()) for root in workspaces),
+            max_mode=self.max_mode if has_mode else Mode.BYPASS,
+        )
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key that signs requests to runs."""
+        return self.signing_key or self.home / "signing.key"
 
     @property
     def sandbox_limits(self) -> Limits:

@@ -34,6 +34,7 @@ from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.skills import RunSkills, SkillLibrary
+from loom.activities.start_gate import StartGate
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew
@@ -60,6 +61,8 @@ class WorkerParts:
     workspace: Path
     bounds: Bounds
     """The workspaces and modes that the worker serves."""
+    owner_bounds: Bounds
+    """The same for runs that the owner of the worker's key has signed."""
     providers: Providers
     prices: Prices
     tools: ToolSet
@@ -77,6 +80,8 @@ class WorkerParts:
     withheld: frozenset[str]
     """Tools that rules and agents may refer to, but that no run has."""
     masked: Callable[[], StreamRedactor]
+    gate: StartGate
+    """Decides which runs may start."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -127,6 +132,7 @@ class WorkerParts:
             servers=[server.name for server in self.registry.mcp_servers],
             default_workspace=self.workspace,
             bounds=self.bounds,
+            owner_bounds=self.owner_bounds,
             providers=self.providers,
             prices=self.prices,
             tools=self.tools,
@@ -139,6 +145,7 @@ class WorkerParts:
             ledger=self.effects.has_ledger,
             limits=self.limits,
             crews=Crews(self.registry.crews, read_crew),
+            gate=self.gate,
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
         )
         hooks = HookRunner(

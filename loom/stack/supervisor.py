@@ -193,7 +193,7 @@ class Supervisor:
     def _part(self, name: str) -> Part:
         match name:
             case "temporal":
-                return parts.temporal(self._home, self._ports, self._plan.namespace)
+                return parts.temporal(self._home, self._ports, self._plan.namespace, private=self._plan.private)
             case "redis":
                 return parts.redis(self._home, self._ports, self._plan.redis_server)
             case "postgres":
@@ -201,7 +201,8 @@ class Supervisor:
             case _:
                 plan = self._plan
                 command = plan.worker or ()
-                return parts.worker(command, self._ports, plan.namespace, plan.task_queue, self._worker_env())
+                ui = self._services["temporal"].part.ui or ""
+                return parts.worker(command, ui, plan.namespace, plan.task_queue, self._worker_env())
 
     def _worker_env(self) -> dict[str, str]:
         """Return this process's environment with the stack's addresses."""
@@ -242,6 +243,7 @@ class Supervisor:
             worker_wanted=self._plan.worker is not None,
             ready=self._ready,
             ui=temporal.part.ui if temporal else None,
+            private=self._plan.private,
             app=self._app if "worker" in running else self._before.app if "worker" in left else None,
             workspaces=self._workspaces if "worker" in running else self._before.workspaces if "worker" in left else (),
         )

@@ -74,7 +74,8 @@ async def test_another_user_gets_no_run_outside_the_roots_and_none_that_bypasses
     working: Working, workspace: Path, elsewhere: Path, place: Path
 ) -> None:
     loom, model = await working(script([text("done")]))
-    agent, crew = {"task": "x"}, {"task": "x", "crew": CREW}
+    agent: dict[str, Any] = {"task": "x"}
+    crew: dict[str, Any] = {"task": "x", "crew": CREW}
     out = outside(workspace, elsewhere)
     requests: list[tuple[str, dict[str, Any]]] = [
         *(("AgentRun", {**agent, "workspace": path}) for path in out),
@@ -115,7 +116,7 @@ async def test_an_agent_that_bypasses_is_not_served_alone_or_as_a_child(
     app.create_agent("reckless", mode="bypass")
     monkeypatch.setattr("tests.delegation_app.app", app)
     replies = by_task({"ROOT": [calls(delegate("r", "CHILD", agent="reckless")), text("refused")]})
-    loom, model = await working(replies, app="tests.delegation_app:app")
+    loom, model = await working(replies, app="tests.delegation_app:app", max_mode="accept-edits")
 
     assert "LOOM_MAX_MODE" in await refusal(loom, agent="reckless")
     result = await loom.run("ROOT", permissions={"delegate_task": "allow"})
@@ -142,7 +143,8 @@ async def test_a_fork_of_a_run_that_was_wider_stays_within_the_bounds(
     async with harness(addresses, workspace, script([text("done")]), **wide) as (loom, _):
         origin = await loom.start(mode="bypass", workspace=str(elsewhere))
         assert (await loom.client.result(origin)).status is RunStatus.COMPLETED
-    async with harness(addresses, workspace, script([text("done")]), task_queue=queue) as (loom, _):
+    narrow: dict[str, Any] = {"task_queue": queue, "max_mode": "accept-edits", "workspaces": (workspace,)}
+    async with harness(addresses, workspace, script([text("done")]), **narrow) as (loom, _):
         fork = await loom.client.fork(origin, turn=0, **changed)  # type: ignore[arg-type]
         result = await loom.client.result(fork)
     assert result.status is (RunStatus.FAILED if setting else RunStatus.COMPLETED)

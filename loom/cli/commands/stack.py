@@ -48,11 +48,12 @@ app = new_app()
 
 
 @app.command()
-def up(
+def up(  # noqa: PLR0917 - one parameter for each option
     detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready.")] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Start only the services.")] = False,
     app: App = None,
     workspace_root: Roots = None,
+    private: Annotated[bool, typer.Option("--private", help="Let only your own processes reach Temporal.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start Temporal, Postgres, Redis and a worker on this machine."""
@@ -61,7 +62,7 @@ def up(
     settings = read_settings()
     if os.geteuid() == 0:
         typer.echo(AS_ROOT, err=True)
-    plan = _plan(settings, no_worker=no_worker, names_roots=bool(workspace_root))
+    plan = _plan(settings, no_worker=no_worker, names_roots=bool(workspace_root), private=private)
     if detach:
         _print_state(up_down.up_detached(plan), settings, as_json=as_json)
         return
@@ -125,7 +126,7 @@ def _add_roots(folders: list[Path] | None) -> None:
     os.environ["LOOM_WORKSPACES"] = os.pathsep.join(map(str, dict.fromkeys(roots)))
 
 
-def _plan(settings: Settings, *, no_worker: bool, names_roots: bool) -> Plan:
+def _plan(settings: Settings, *, no_worker: bool, names_roots: bool, private: bool) -> Plan:
     plan = Plan(
         home=settings.home,
         task_queue=settings.task_queue,
@@ -134,6 +135,7 @@ def _plan(settings: Settings, *, no_worker: bool, names_roots: bool) -> Plan:
         app=settings.app,
         workspaces=tuple(map(str, settings.roots)) if names_roots else (),
         redis_server=settings.redis_server,
+        private=private or settings.private == "on",
     )
     return plan.without_worker() if no_worker else plan
 
