@@ -7,7 +7,8 @@ Loom keeps the following word for word: the last turns, messages from people, sk
 result. A call is always kept together with its result. A model writes the summary's eight sections, which need
 judgment. If the model call fails, Loom builds the sections from excerpts of the messages and from the number of calls
 to each tool. To-do lists, files, skills, artifacts, pending approvals and the budget are filled in from the run's
-state."""
+state.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
