@@ -71,7 +71,7 @@ TAGS = st.sampled_from(
     ["<system-reminder>", "</system-reminder>", "< / System-Reminder >", "<\u200bweb_content>", "</web_content>"]
 )
 """What only Loom writes into a conversation, as it is written and disguised."""
-WORDS = st.text(st.characters(blacklist_characters="<", blacklist_categories=("Cs",)), max_size=20)
+WORDS = st.text(st.characters(exclude_characters="<", codec="utf-8"), max_size=20)
 
 
 @settings(max_examples=30, deadline=None)
