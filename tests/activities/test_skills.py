@@ -108,7 +108,7 @@ def test_broken_skills_are_told_and_the_others_stay(home: Path, workspace: Path)
         "a-list": "the front matter of SKILL.md is not a mapping: write `name:` and `description:` lines",
         "no-description": "there is no description: say what the skill does and when to use it",
         "no-end": "the front matter of SKILL.md has no end: put a `---` line after it",
-        "no-front-matter": "SKILL.md has no front matter: begin it with a line `---`, then `name:` and `description:`",
+        "no-front-matter": "SKILL.md has no front matter: begin it with a `---` line, then `name:` and `description:`",
         "not-text": "SKILL.md is not UTF-8 (byte 32): save it as UTF-8",
         "not-yaml": "the front matter is not YAML: line 3: expected ',' or ']', but got ':'",
     }

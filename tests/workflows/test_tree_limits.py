@@ -131,8 +131,8 @@ async def test_a_sub_agent_gives_its_branches_no_more_tools_than_it_has(working:
         ({"metadata": tree(rounds=6)}, "rounds", "the `tree` pattern has at most 5 rounds, not 6"),
         ({"metadata": {"loom": {"pattern": "trees"}}}, "metadata.loom", "one of react, reflect, tree, not 'trees'"),
         ({"metadata": tree(branches=10, rounds=2)}, "branches", "starts up to 22 sub-agents"),
-        ({"metadata": tree(), "max_turns": 2}, "max_turns", "takes 3 turns itself"),
-        ({"metadata": tree(), "budget": {"depth": 0}}, "pattern", "0 levels of them are allowed"),
+        ({"metadata": tree(), "max_turns": 2}, "max_turns", "must be at least 3, not 2"),
+        ({"metadata": tree(), "budget": {"depth": 0}}, "pattern", "at most 0 levels are allowed"),
     ],
 )
 async def test_what_cannot_be_is_refused(working: Working, request_: dict[str, Any], field: str, says: str) -> None:

@@ -77,7 +77,7 @@ async def test_asks_of_several_children_are_told_apart_and_an_answer_is_bound_to
     waits = (await loom.client.status(run_id))["waiting_on"]
     assert waits == "approval: bash of sub-agent default (2 times)"
 
-    with pytest.raises(RefusedError, match="2 calls wait"):
+    with pytest.raises(RefusedError, match="2 calls are waiting"):
         await loom.client.approve(run_id)
     with pytest.raises(RefusedError, match="digest"):
         await loom.client.approve(run_id, left["call_id"], digest=right["digest"])
