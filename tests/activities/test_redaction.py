@@ -52,6 +52,34 @@ def test_a_megabyte_of_ordinary_source_code_is_not_touched() -> None:
     assert MASK.redact(code) == code
 
 
+@pytest.mark.parametrize("name", ["ACME_TOKEN", "ACME_KEY", "ACME_API_KEY", "acme_secret", "apiKey"])
+@pytest.mark.parametrize("place", ["{}={}", "{}: '{}'", '{{"{}": "{}"}}', "export {} = {}", "<{0}>{1}</{0}>"])
+def test_every_uuid_under_a_secret_s_name_goes(name: str, place: str) -> None:
+    uuids = [MAKER.uuid() for _ in range(50)]
+    assert [uuid for uuid in uuids if uuid in MASK.redact(place.format(name, uuid))] == []
+
+
+@pytest.mark.parametrize("dummy", ["x" * 40, "X" * 40, "*" * 40, "0" * 40, "YOUR_TOKEN_GOES_HERE_" + "a" * 20])
+@pytest.mark.parametrize("prefix", ["gh" + "p_", "gl" + "pat-", "np" + "m_", "s" + "k-ant-api03-", "EZ" + "AK"])
+def test_a_dummy_in_a_secret_s_format_stays(prefix: str, dummy: str) -> None:
+    assert MASK.redact(f"TOKEN={prefix}{dummy}") == f"TOKEN={prefix}{dummy}"
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["kind before data", "data before kind"])
+@pytest.mark.parametrize("value", ["  password: {}", "  password: '{}'", "  .dockercfg: |\n    {}"])
+def test_the_data_of_a_kubernetes_secret_goes(value: str, is_first: bool) -> None:
+    secret = MAKER.base64(24)
+    data = f"data:\n  user: YWRtaW4=\n{value.format(secret)}\n"
+    parts = [
+        "apiVersion: v1\n",
+        *(["kind: Secret\n", data] if is_first else [data, "kind: Secret\n"]),
+        "type: Opaque\n",
+    ]
+    manifest = f"apiVersion: v1\n{kind + data if is_first else data + kind}type: Opaque\n"
+    other = f"---\nkind: ConfigMap\ndata:\n  digest: {MAKER.base64(24)}\n"
+    assert MASK.redact(manifest + other) == manifest.replace(secret, "[REDACTED]") + other
+
+
 def test_redacting_twice_is_redacting_once() -> None:
     once = [MASK.redact(sample.text) for sample in CORPUS]
     assert [MASK.redact(text) for text in once] == once
@@ -178,7 +206,20 @@ def test_many_threads_may_use_one_mask() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["password=", "api_key=token=", "token: ", "://a:", "eyJ", "curl -u ", "bearer ", "QUJD" * 16 + "\n"],
+    [
+        "password=",
+        "api_key=token=",
+        "token: ",
+        "://a:",
+        "eyJ",
+        "curl -u ",
+        "curl \\\n -u a:",
+        "bearer ",
+        "QUJD" * 16 + "\n",
+        "kind: secret\ndata:\n",
+        "token: |\n  ",
+        "123456789012345|",
+    ],
 )
 def test_no_text_makes_it_slow(unit: str) -> None:
     """Four times the text takes about four times as long; were anything quadratic, it would be sixteen."""

@@ -15,12 +15,22 @@ from loom.activities.adapters.redaction.locations import (
     discord_tokens,
     headers,
     is_secret_under,
+    kubernetes_secrets,
     options,
     pgpass,
     positions,
     userinfo,
 )
-from loom.activities.adapters.redaction.patterns import ANYWHERE, IN_RUNS, MASK, RUN, Shape
+from loom.activities.adapters.redaction.patterns import (
+    ANYWHERE,
+    BEFORE_RUNS,
+    DUMMY,
+    IN_RUNS,
+    MASK,
+    REACH,
+    RUN,
+    Shape,
+)
 from loom.activities.adapters.redaction.private_keys import private_keys
 
 PASSES: Final = 8
@@ -91,11 +101,15 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _formats(text: str) -> Iterator[Span]:
-    runs = RUN.findall(text)
-    together = " ".join(runs)
-    for shape in IN_RUNS:
-        if shape.literal in together:
-            yield from _shaped(shape, text)
+    places = [found.span() for found in RUN.finditer(text)]
+    runs = [text[start:end] for start, end in places]
+    for shapes, together in (
+        (IN_RUNS, " ".join(runs)),
+        (BEFORE_RUNS, " ".join(text[max(0, start - REACH) : end] for start, end in places)),
+    ):
+        for shape in shapes:
+            if shape.literal in together:
+                yield from _shaped(shape, text)
     if runs:
         yield from discord_tokens(text, runs)
     for shape in ANYWHERE:
@@ -106,7 +120,7 @@ def _formats(text: str) -> Iterator[Span]:
 def _shaped(shape: Shape, text: str) -> Iterator[Span]:
     for at in positions(text, shape.literal):
         found = shape.pattern.match(text, max(0, at - shape.before))
-        if found is not None:
+        if found is not None and not DUMMY.search(text, *found.span()):
             yield found.span("secret" if "secret" in shape.pattern.groupindex else 0)
 
 
@@ -122,3 +136,4 @@ def _places(text: str) -> Iterator[Span]:
     yield from headers(text, folded)
     yield from options(text)
     yield from pgpass(text)
+    yield from kubernetes_secrets(text, folded)
