@@ -74,6 +74,9 @@ class WorkerParts:
     withheld: frozenset[str]
     """Tools that rules and agents may refer to, but that no run has."""
     masked: Callable[[], StreamRedactor]
+    """Redacts a tool's partial output, and emits complete lines."""
+    masked_words: Callable[[], StreamRedactor]
+    """Redacts a model's text, and emits complete words."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -156,6 +159,7 @@ class WorkerParts:
             transcripts=self.transcripts,
             stream=self.stream,
             redact=self.sanitizer.clean,
+            masked=self.masked_words,
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),

@@ -3,8 +3,9 @@
 import json
 import re
 import shlex
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import thread_time
@@ -70,11 +71,7 @@ def test_a_dummy_in_a_secret_s_format_stays(prefix: str, dummy: str) -> None:
 def test_the_data_of_a_kubernetes_secret_goes(value: str, is_first: bool) -> None:
     secret = MAKER.base64(24)
     data = f"data:\n  user: YWRtaW4=\n{value.format(secret)}\n"
-    parts = [
-        "apiVersion: v1\n",
-        *(["kind: Secret\n", data] if is_first else [data, "kind: Secret\n"]),
-        "type: Opaque\n",
-    ]
+    kind = "kind: Secret\n"
     manifest = f"apiVersion: v1\n{kind + data if is_first else data + kind}type: Opaque\n"
     other = f"---\nkind: ConfigMap\ndata:\n  digest: {MAKER.base64(24)}\n"
     assert MASK.redact(manifest + other) == manifest.replace(secret, "[REDACTED]") + other
@@ -138,6 +135,52 @@ def test_base64_of_a_known_secret_goes_wherever_it_begins(encode: type, before: 
 )
 def test_known_secrets_go_in_their_usual_spellings(spelt: str) -> None:
     assert WITH_OWN.redact(f"x {spelt} y") == "x [REDACTED] y"
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "spaced": " ".join,
+    "dashed": "-".join,
+    "one character a line": "\n".join,
+    "folded": lambda text: f"{text[:9]}\n    {text[9:]}",
+    "concatenated": lambda text: f'"{text[:11]}" \\\n    + "{text[11:]}"',
+    "reversed": lambda text: text[::-1],
+    "upper case": str.upper,
+    "spaced upper case": lambda text: " ".join(text.upper()),
+    "hex": lambda text: text.encode().hex(" "),
+    "hex dump": lambda text: text.encode().hex(":").upper(),
+    "base64 in lines": lambda text: encodebytes(f"{'text before it ' * 5}{text} and after".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_known_secret_goes_in_disguise(disguise: str) -> None:
+    for _ in range(50):
+        secret = MAKER.of(ALNUM, 24)
+        shown = SecretMask([secret]).redact(f"before {DISGUISES[disguise](secret)} after")
+        assert shown.startswith("before ")
+        assert shown.endswith(" after")
+        assert "[REDACTED]" in shown
+        assert DISGUISES[disguise](secret)[6:30] not in shown
+
+
+def _base64_at(offset: int) -> Callable[[bytes], bytes]:
+    return lambda data: b64encode(b"~" * offset + data + b"tail")
+
+
+ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hex": lambda data: data.hex().encode(),
+    "URL": lambda data: quote(data, safe="").encode(),
+    **{f"base64 at {offset}": _base64_at(offset) for offset in range(3)},
+}
+
+
+@pytest.mark.parametrize("inner", ENCODINGS)
+@pytest.mark.parametrize("outer", ENCODINGS)
+def test_a_known_secret_goes_when_it_is_encoded_twice(outer: str, inner: str) -> None:
+    for _ in range(50):
+        secret = MAKER.of(ALNUM, 32)
+        encoded = ENCODINGS[outer](ENCODINGS[inner](secret.encode())).decode()
+        assert "[REDACTED]" in SecretMask([secret]).redact(f"before {encoded} after"), (secret, encoded)
 
 
 def test_a_known_secret_with_quotes_goes_however_it_is_quoted() -> None:

@@ -7,7 +7,8 @@ are replaced with a single `[REDACTED]`. The rest of the text stays unchanged, b
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from loom.activities.adapters.redaction.known_secrets import spellings
+from loom.activities.adapters.redaction.disguises import Disguises
+from loom.activities.adapters.redaction.known_secrets import hidden_parts, spellings
 from loom.activities.adapters.redaction.locations import (
     Span,
     assigned,
@@ -41,7 +42,9 @@ class SecretMask:
     """A `Redactor` that is thread-safe and needs to be created only once."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
-        self._known = spellings(known)
+        parts = hidden_parts(known)
+        self._known = spellings(parts)
+        self._disguises = Disguises(part for part in parts if part not in MASK)
 
     def redact(self, text: str) -> str:
         """Return the text with every secret replaced by `[REDACTED]`. A text without secrets is returned unchanged."""
@@ -71,7 +74,13 @@ class SecretMask:
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of all secrets, in order and without overlaps."""
-        return merged([*self._known_in(text), *_formats(text), *_places(text)])
+        words = [found.span() for found in RUN.finditer(text)]
+        disguised = self._disguises.spans(text, words)
+        return merged([*self._known_in(text), *disguised, *_formats(text, words), *_places(text)])
+
+    def unfinished(self, text: str) -> int | None:
+        """Return the start of a known secret in disguise that the end of the text cuts off, or None."""
+        return self._disguises.unfinished(text)
 
     def _known_in(self, text: str) -> Iterator[Span]:
         for spelt in self._known:
@@ -100,12 +109,11 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return whole
 
 
-def _formats(text: str) -> Iterator[Span]:
-    places = [found.span() for found in RUN.finditer(text)]
-    runs = [text[start:end] for start, end in places]
+def _formats(text: str, words: Sequence[Span]) -> Iterator[Span]:
+    runs = [text[start:end] for start, end in words]
     for shapes, together in (
         (IN_RUNS, " ".join(runs)),
-        (BEFORE_RUNS, " ".join(text[max(0, start - REACH) : end] for start, end in places)),
+        (BEFORE_RUNS, " ".join(text[max(0, start - REACH) : end] for start, end in words)),
     ):
         for shape in shapes:
             if shape.literal in together:

@@ -45,6 +45,8 @@ RUN: Final = re.compile(r"[A-Za-z0-9_-]{20,}")
 _WORD: Final = "[A-Za-z0-9_-]"
 _ALNUM: Final = "[A-Za-z0-9]"
 
+_GITLAB: Final = ("dt", "ft", "rt", "ptt", "cbt", "oas", "imt", "soat", "ffct", "agent")
+
 _PREFIXED: Final[dict[str, str]] = {
     **dict.fromkeys(("AKIA", "ASIA", "ABIA", "ACCA"), r"(?![A-Z0-9]{9}EXAMPLE)[A-Z2-7]{16}(?![\w/+=])"),
     "eyJ": rf"{_WORD}{{17,4000}}\.(?:eyJ{_WORD}{{7,}}(?:\.{_WORD}*)?|(?:{_WORD}*\.){{3}}{_WORD}{{10,}})",

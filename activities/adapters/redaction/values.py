@@ -30,6 +30,8 @@ _REFERENCE: Final = re.compile(r"\$\w+|%\w+%|[@&*]\w+|\{.*\}|[A-Za-z]:\\.*|[A-Za
 
 _PATH: Final = re.compile(r"@?(?:~|\.{1,2})?/.*", re.DOTALL)
 
+_RANDOM_SEGMENT: Final = re.compile(r"(?:^|/)(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*\d)[A-Za-z0-9+]{30,}")
+
 _CODE: Final = re.compile(r"_*[A-Za-z]\w*(?:(?:\.|->|::)_*[A-Za-z]\w*)+")
 _WORDS: Final = re.compile(r"[A-Za-z_. /:,-]*\d{0,3}[_. /:,-]*|[\d\W_]*")
 _SHORT_TOKEN: Final = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d.*\d.*\d)[A-Za-z0-9]{10,15}")
@@ -56,7 +58,7 @@ def is_placeholder(value: str) -> bool:
 
 def is_path(value: str) -> bool:
     """Whether the value is a file path. Base64 can also start with a slash, but it contains no words."""
-    return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4
+    return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4 and not _RANDOM_SEGMENT.search(value)
 
 
 def is_url_password(value: str) -> bool:
