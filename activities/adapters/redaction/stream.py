@@ -1,9 +1,9 @@
 """Redact secrets in text that arrives in chunks, even if a secret is split between chunks.
 
-Complete lines are emitted immediately, or complete words for a reader who follows a text as it is written. Incomplete ones,
-incomplete private keys, and text that may be the start of a secret are held back. If an incomplete line is too long, all of
-it is emitted except for the last part, which may contain the start of a secret. The amount of text that is held back is
-therefore limited. Call `flush` at the end of the stream to receive the rest.
+Complete lines are emitted immediately, or complete words for a reader who follows a text as it is written. Incomplete
+ones, incomplete private keys, and text that may be the start of a secret are held back. If an incomplete line is too
+long, all of it is emitted except for the last part, which may contain the start of a secret. The amount of text that is
+held back is therefore limited. Call `flush` at the end of the stream to receive the rest.
 """
 
 import re
