@@ -28,10 +28,10 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     assert_whole(events)
     assert actions(events) == [
         "node.start",
-        *("node.turn", "node.thinking", "node.model_call", "node.tool_call", "node.tool_result"),
-        *("node.turn", "node.thinking", "node.model_call", "node.approval_requested"),
+        *("node.turn", "node.thinking", "node.thinking", "node.model_call", "node.tool_call", "node.tool_result"),
+        *("node.turn", "node.thinking", "node.thinking", "node.model_call", "node.approval_requested"),
         *("node.message", "node.paused", "node.resumed", "node.approval_decided", "node.tool_call", "node.tool_result"),
-        *("node.turn", "node.thinking", "node.thinking", "node.model_call"),  # one for each word
+        *("node.turn", "node.thinking", "node.thinking", "node.model_call"),
         "node.complete",
     ]
     by_action = {event.task.action: event.task for event in events}
