@@ -24,6 +24,8 @@ from temporalio.worker import Worker, WorkerConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
+from loom.activities.adapters.signing.client import SigningClient
+from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.search_attributes import register_missing
@@ -43,8 +45,9 @@ from loom.stack.ports import any_free
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
 from loom.workflows.memory_upkeep import MemoryUpkeep
-from loom.workflows.payload_converter import converter_for
+from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.signing import SignedRequests
 
 _log = structlog.get_logger("loom.worker")
 
@@ -64,9 +67,10 @@ class LoomPlugin(SimplePlugin):
     """Add Loom to your own Temporal client or worker: `Client.connect(…, plugins=[LoomPlugin(settings, app=app)])`.
 
     On a client, the plugin installs Loom's payload converter, so that the client can start runs and read their results.
-    The client's codec doesn't change. On a worker, the plugin adds Loom's workflows and activities to your own. It also
-    sets worker options for fast aborts and recovery, unless you set those options yourself. A worker inherits its
-    client's plugins, so pass the plugin to only one of them, preferably the client.
+    The client's codec doesn't change. The client also signs its requests if it finds the signing key. On a worker, the
+    plugin adds Loom's workflows and activities to your own. It also sets worker options for fast aborts and recovery,
+    unless you set those options yourself. A worker inherits its client's plugins, so pass the plugin to only one of
+    them, preferably the client.
 
     If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app named in the
     settings.
@@ -84,6 +88,9 @@ class LoomPlugin(SimplePlugin):
         )
         self._settings = settings or load_settings()
         self._app = app
+        self._key = KeyFile(self._settings.key_path)
+        self._signing = SigningClient(self._key.read, SparsePayloadConverter())
+        self.interceptors = [self._signing, SignedRequests(self._key.read)]
         url = self._settings.database_url
         self._payloads = PostgresPayloads(url) if url else None
         self._served: list[_Served] = []
@@ -97,7 +104,8 @@ class LoomPlugin(SimplePlugin):
         """See base class."""
         if AgentRun in config.get("workflows", ()):
             return config  # the client also has the plugin
-        config["client"] = client = self._reading_payloads(config["client"])
+        self._create_key()
+        config["client"] = client = self._with_loom(config["client"])
         own = bool(config.get("workflows")) or config.get("workflow_runner") != _SDK_DEFAULTS["workflow_runner"]
         config = super().configure_worker(config)
         if not own:
@@ -145,7 +153,7 @@ class LoomPlugin(SimplePlugin):
 
     def parts_for(self, client: Client) -> WorkerParts:
         """Create the parts of one worker."""
-        return parts_for(self._settings, app=self._app, mailbox=TemporalMailbox(client))
+        return parts_for(self._settings, app=self._app, mailbox=TemporalMailbox(client), key=self._key.read())
 
     def _served_by(self, worker: Worker) -> "_Served | None":
         activities = worker.config(active_config=True)["activities"]
@@ -180,13 +188,33 @@ class LoomPlugin(SimplePlugin):
     def _converter(self, given: DataConverter | None) -> DataConverter:
         return converter_for(given or DataConverter.default, self._payloads)
 
-    def _reading_payloads(self, client: Client) -> Client:
-        """Return the client if it already uses Loom's payload converter, or else a copy that does."""
+    def _create_key(self) -> None:
+        """Create the key that the owner signs requests with, unless it exists.
+
+        Raises BadRequest if the worker needs a key and has none.
+        """
+        try:
+            self._key.created()
+        except OSError as error:
+            path = self._settings.key_path
+            if self._settings.require_signed == "on":
+                raise BadRequest(
+                    f"LOOM_REQUIRE_SIGNED=on needs a key, and {path} can't be created ({error.strerror}): set"
+                    " LOOM_SIGNING_KEY to the file of one",
+                    field="LOOM_SIGNING_KEY",
+                ) from None
+            _log.warning("no_signing_key", path=str(path), why=error.strerror)
+
+    def _with_loom(self, client: Client) -> Client:
+        """Return the client if it uses Loom's payload converter and signs requests, or else a copy that does."""
         config = client.config(active_config=True)
         converter = self._converter(config["data_converter"])
-        if converter is config["data_converter"]:
+        signs = any(isinstance(each, SigningClient) for each in config["interceptors"])
+        if signs and converter is config["data_converter"]:
             return client
         config["data_converter"], config["plugins"] = converter, []
+        if not signs:
+            config["interceptors"] = [*config["interceptors"], self._signing]
         return Client(**config)
 
 
@@ -222,6 +250,7 @@ _PASSED_THROUGH: Final = (
     "typing_extensions",
     "typing_inspection",
     "annotated_types",
+    "cryptography",
 )
 
 

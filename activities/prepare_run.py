@@ -15,6 +15,7 @@ from loom.activities.output_schema import OutputSchema
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
+from loom.activities.start_gate import StartGate
 from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
@@ -26,6 +27,7 @@ from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
+from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.dead_rules import dead_rules, offered
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.subjects import Place
@@ -58,6 +60,8 @@ class Preparation:
         default: AgentSpec,
         servers: Collection[str],
         default_workspace: Path,
+        bounds: Bounds,
+        owner_bounds: Bounds,
         providers: Providers,
         prices: Prices,
         tools: ToolSet,
@@ -71,6 +75,7 @@ class Preparation:
         ledger: bool,
         limits: TreeLimits,
         forks: Forks,
+        gate: StartGate,
     ) -> None:
         self._agents = agents
         self._hooks = hooks
@@ -78,6 +83,8 @@ class Preparation:
         self._default = default
         self._servers = servers
         self._default_workspace = default_workspace
+        self._bounds = bounds
+        self._owner_bounds = owner_bounds  # of runs that the owner of the worker's key has signed
         self._providers = providers
         self._prices = prices
         self._tools = tools
@@ -91,6 +98,7 @@ class Preparation:
         self._limits = limits
         self._forks = forks
         self._crews = crews
+        self._gate = gate
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -107,9 +115,16 @@ class Preparation:
 
     async def _prepared(self, request: PrepareRequest) -> Prepared:
         asked, lineage, run_id = request.request, request.lineage, request.origin.run_id
+        signed = (request.start is not None or self._gate.requires_signature) and self._gate.is_owners(request.start)
+        bounds = self._owner_bounds if signed else self._bounds
         point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
-        resolved = await self._resolve(asked, lineage) if point is None else self._resolve_fork(asked, point.spec)
+        resolved = (
+            await self._resolve(asked, lineage, bounds)
+            if point is None
+            else self._resolve_fork(asked, point.spec, bounds)
+        )
         spec = resolved.spec
+        bounds.refuse_mode(spec.mode)
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
             await self._forks.begin(run_id, asked.forked_from, point.earlier)
@@ -123,9 +138,11 @@ class Preparation:
             ledger=self._ledger,
             limits=lineage.limits if lineage else self._limits,
             earlier=point.earlier if point else None,
+            signed=signed,
+            steering_key=self._gate.steering_key,
         )
 
-    def _resolve_fork(self, request: RunRequest, pinned: AgentSpec) -> Equipped:
+    def _resolve_fork(self, request: RunRequest, pinned: AgentSpec, bounds: Bounds) -> Equipped:
         """Return the original run's agent as of the forked turn, with the changes from this request."""
         model = request.model or pinned.model
         fallbacks = tuple(name for name in pinned.fallbacks if name != model)
@@ -135,7 +152,7 @@ class Preparation:
             pinned.with_permissions(request.permissions),
             model=model,
             fallbacks=fallbacks,
-            workspace=str(self._workspace(request.workspace or pinned.workspace)),
+            workspace=str(self._workspace(request.workspace or pinned.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else pinned.mode,
             require_done_tool=_given(request.require_done_tool, pinned.require_done_tool),
         )
@@ -143,9 +160,9 @@ class Preparation:
             self._refuse_dead_rules(spec)
         return Equipped(spec=spec)
 
-    async def _resolve(self, request: RunRequest, lineage: Lineage | None) -> Equipped:
+    async def _resolve(self, request: RunRequest, lineage: Lineage | None, bounds: Bounds) -> Equipped:
         if request.crew is not None:
-            return Equipped(spec=self._resolve_crew(request, request.crew, lineage))
+            return Equipped(spec=self._resolve_crew(request, request.crew, lineage, bounds))
         definition = self._agents.get(request.agent)
         if definition is None:
             hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
@@ -168,7 +185,7 @@ class Preparation:
             model=model,
             fallbacks=fallbacks,
             tools=with_collaboration_tools(tools_of(definition, every), every, definition, lineage),
-            workspace=str(self._workspace(request.workspace)),
+            workspace=str(self._workspace(request.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else agent.mode,
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
             hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
@@ -235,7 +252,9 @@ class Preparation:
         refuse_without_room(crew, asked, limits, depth=depth)
         return led_by(crew, spec, self._tools[DELEGATE].spec)
 
-    def _resolve_crew(self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None) -> AgentSpec:
+    def _resolve_crew(
+        self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None, bounds: Bounds
+    ) -> AgentSpec:
         """Return a crew as an agent that decides its own turns. Its only tool assigns work to the crew's members."""
         crew = self._crews.found(asked)
         refuse_ignored(request)
@@ -252,7 +271,7 @@ class Preparation:
             model=model,
             fallbacks=(),
             tools=(self._tools[DELEGATE].spec,),
-            workspace=str(self._workspace(request.workspace)),
+            workspace=str(self._workspace(request.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else self._default.mode,
             require_done_tool=False,
             hooks=steps_of(self._hooks, crew.name, ()),
@@ -289,7 +308,8 @@ class Preparation:
                     field="budget.cost_usd",
                 )
 
-    def _workspace(self, named: str | None) -> Path:
+    def _workspace(self, named: str | None, bounds: Bounds) -> Path:
+        """Return the real path of the workspace. Nothing in it is read before it is known to be within the bounds."""
         try:
             path = (Path(named).expanduser() if named else self._default_workspace).resolve()
             is_folder = path.is_dir()
@@ -297,6 +317,7 @@ class Preparation:
             raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
         if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
+        bounds.refuse_workspace(str(path))
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path

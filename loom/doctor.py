@@ -77,7 +77,7 @@ async def _redis(url: str | None, hint: str) -> Entry:
 
 
 def _worker(found: Entry, settings: Settings, state: StackState, home: Path) -> Entry:
-    entry: Entry = {"ok": False, "pids": []} | found
+    entry: Entry = {"ok": False, "pids": [], **checks.bounds(settings, state)} | found
     if entry["ok"]:
         return entry
     if not worker_wanted(settings, state):

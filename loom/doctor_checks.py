@@ -113,12 +113,21 @@ async def worker(settings: Settings, state: StackState) -> Entry:
     return {"ok": False, "pids": sorted(pids), "hint": f"no worker polls the task queue {settings.task_queue!r}"}
 
 
+def bounds(settings: Settings, state: StackState) -> Entry:
+    """Return the workspaces and modes that a worker with these settings serves. `loom up` may have added workspaces."""
+    roots = state.workspaces or tuple(map(str, settings.roots))
+    told = f"workspaces in {', '.join(roots)}; modes up to {settings.max_mode.value}"
+    return {"workspaces": list(roots), "max_mode": settings.max_mode.value, "note": told}
+
+
 async def sandbox(settings: Settings) -> Entry:
     """Check whether all sandbox features work on this machine, and report which mechanism enforces each limit."""
     if settings.sandbox == "off":
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
     program = find_program()
-    found, why_not = await asyncio.to_thread(find_sandbox, settings.sandbox, [settings.home], settings.sandbox_limits)
+    found, why_not = await asyncio.to_thread(
+        find_sandbox, settings.sandbox, [settings.home], settings.sandbox_limits, settings.sandbox_readable
+    )
     if found is None or program is None:
         return {"ok": False, "program": program, "hint": why_not}
     _, version = await _run(program, "--version")

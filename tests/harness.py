@@ -21,6 +21,7 @@ from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.signing import SignedRequests
 from tests.model_server import ModelServer
 from tests.waiting import eventually
 
@@ -132,7 +133,12 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
 
 async def replay_all(ready: Harness) -> None:
     """Replay every run of the harness; raises when a replay takes another path than its history."""
-    replayer = Replayer(workflows=[AgentRun, CrewRun], workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+    replayer = Replayer(
+        workflows=[AgentRun, CrewRun],
+        workflow_runner=WORKFLOW_RUNNER,
+        data_converter=data_converter(),
+        interceptors=[SignedRequests()],  # without the key: only the recorded public key may matter
+    )
     for run_id in [each for root in ready.started for each in (root, *await ready.below(root))]:
         for history in await ready.histories(run_id):
             await replayer.replay_workflow(history)

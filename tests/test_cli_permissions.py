@@ -1,5 +1,6 @@
 """`loom permissions check`: the same answer that a run would get, for people and for programs."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.pipeline import plan
+from loom.cli.call_checks import Checked, opened_checker
 from loom.cli.commands import permissions
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
@@ -149,9 +151,14 @@ def test_a_run_gets_the_very_same_answer(tmp_path: Path, command: str, mode: Mod
     specs = tuple(tool.spec for tool in box.values())
     agent = AgentSpec(name="a", model="demo", tools=specs, permissions=rules, mode=mode, workspace=str(tmp_path))
     planned = plan(call, box=box, spec=agent, grants=(), run_id="r")
-    checked = permissions.checked_call(call, rules, mode, str(tmp_path))
-    assert (checked.judgement.verdict, checked.judgement.rule) == (planned.verdict, planned.rule)
-    assert tuple(checked.for_run) == planned.grants
+
+    async def checked() -> Checked:
+        async with opened_checker(["bash"], [], workspace=str(tmp_path)) as checker:
+            return await checker.checked(call, rules=rules, mode=mode)
+
+    found = asyncio.run(checked())
+    assert (found.judgement.verdict, found.judgement.rule) == (planned.verdict, planned.rule)
+    assert tuple(found.for_run) == planned.grants
 
 
 class Unused:

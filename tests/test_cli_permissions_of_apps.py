@@ -16,7 +16,8 @@ from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
-from loom.cli.commands import permissions
+from loom.cli.worker_preview import load_registry
+from loom.composition.load_settings import read_settings
 from loom.composition.logs import configure_logs
 from loom.domain.agents.definitions import spec_of, tools_of
 from loom.domain.agents.spec import AgentSpec
@@ -145,7 +146,7 @@ def test_interceptors_come_first_as_in_a_run(app: Commands) -> None:
 
 
 def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about(app: Commands) -> None:
-    _, _, registry = permissions.worker_tools("bash")
+    registry = load_registry(read_settings())
     box = built_in_tools(sandbox=Unused(), shell_parser=BashParser(), tool_timeout=120)  # type: ignore[arg-type]
     own = RunTools(made=MadeTools(sandbox=None), skills=SkillTools(sandbox=None, missing="", timeout=1))
     sanitizer = OutputSanitizer(SecretMask(frozenset()), None)

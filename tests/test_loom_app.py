@@ -17,12 +17,13 @@ from examples.tools import shop
 from loom import Ask, Deny, LoomApp, Task, ToolCall, ToolContext
 from loom.activities.adapters.models.demo.model import DemoModel
 from loom.activities.adapters.models.providers import ConfiguredProviders
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.ports import Tool
 from loom.activities.toolbox.built_in.conversation import done_tool
 from loom.activities.toolbox.built_in.shell import Finished
 from loom.app.agent_files import read_agent_file
 from loom.app.loading import load_app, with_absolute_file
-from loom.app.package_preview import described
+from loom.app.package_preview import described, installation
 from loom.app.packages import enabled, installed
 from loom.app.registry import Registry, collect, merged
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
@@ -717,6 +718,13 @@ async def test_what_a_package_would_bring_is_read_in_a_process_of_its_own(packag
         with pytest.raises(BadRequest, match=says):
             await described(name, here)
     assert not {"acme_tools", "acme_two", "liar"} & set(sys.modules)
+
+
+async def test_what_a_package_would_bring_is_read_in_the_sandbox_that_sees_the_installation() -> None:
+    sandbox, why_not = find_sandbox("on", opened=installation())
+    assert sandbox is not None, why_not
+    with pytest.raises(BadRequest, match="KeyError: 'not-installed'"):
+        await described("not-installed", sandbox)
 
 
 def test_a_file_says_the_same_of_how_an_agent_comes_to_its_answers(tmp_path: Path) -> None:

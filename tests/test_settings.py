@@ -8,6 +8,8 @@ import pytest
 from loom.composition.load_settings import load_settings, read_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest
+from loom.domain.permissions.bounds import Bounds
+from loom.domain.permissions.judge import Mode
 from loom.stack import state
 from loom.stack.state import Recorded, StackState
 
@@ -80,12 +82,33 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
         "LOOM_SANDBOX_MEMORY",
         "LOOM_HOME",
         "LOOM_WORKSPACE",
+        "LOOM_WORKSPACES",
+        "LOOM_MAX_MODE",
+        "LOOM_SANDBOX_READABLE",
         "LOOM_CREWS",
     ],
 )
 def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, empty_directory: Path) -> None:
     (empty_directory / ".env").write_text(f"{name}=1\n")
     with pytest.raises(BadRequest, match=f"{name} is not read from .env: export it"):
+        read_settings()
+
+
+def test_a_worker_serves_its_own_workspace_and_edits_unless_it_is_told_more(
+    empty_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_settings().bounds == Bounds(roots=(str(empty_directory.resolve()),), max_mode=Mode.ACCEPT_EDITS)
+    monkeypatch.setenv("LOOM_WORKSPACE", "/one")
+    assert read_settings().roots == (Path("/one"),)
+    monkeypatch.setenv("LOOM_WORKSPACES", f"/two{os.pathsep}three")
+    monkeypatch.setenv("LOOM_MAX_MODE", "bypass")
+    assert read_settings().bounds == Bounds(roots=("/two", str(empty_directory.resolve() / "three")))
+
+
+@pytest.mark.parametrize("value", [os.pathsep, os.pathsep * 2])
+def test_a_worker_that_would_serve_no_workspace_does_not_start(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOM_WORKSPACES", value)
+    with pytest.raises(BadRequest, match="LOOM_WORKSPACES: must name at least one folder"):
         read_settings()
 
 

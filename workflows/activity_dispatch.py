@@ -1,7 +1,7 @@
 """Map each action of the domain to an activity: its input, its options, and the event for its result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from loom.activities.run_tool import ToolRunner
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import short_digest
 from loom.domain.core.requests import RunError
+from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
     compress_request,
@@ -75,10 +76,11 @@ def turn_group(state: RunState) -> Any:
     return workflow.create_event_group(f"t{state.turn}").scope()
 
 
-def prepare(state: RunState) -> ScheduledActivity[Prepared]:
-    """Prepare the run for its first turn."""
+def prepare(state: RunState, start: SignedStart | None) -> ScheduledActivity[Prepared]:
+    """Prepare the run for its first turn. `start` is the signature of its start, if it has one."""
+    request = replace(prepare_request(state), start=start)
     handle = workflow.start_activity_method(
-        Preparation.prepare_run, prepare_request(state), **_named(options.PREPARE, "prepare", "prepare the run")
+        Preparation.prepare_run, request, **_named(options.PREPARE, "prepare", "prepare the run")
     )
     return ScheduledActivity(
         handle=handle, on_result=lambda prepared: RunPrepared(prepared=prepared), on_failure=_refused

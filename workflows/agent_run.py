@@ -62,6 +62,7 @@ from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
 from loom.workflows.child_runs import Parent, child_name, send_tree_signal
 from loom.workflows.run_results import fail
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
+from loom.workflows.signed_requests import signed_start
 from loom.workflows.validation import initial_state
 from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
@@ -75,6 +76,7 @@ class AgentRun:
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:
         self._request = request
+        self._signed_start = signed_start([request, *carried]) if workflow.info().headers else None
         self._state = initial_state(request, carried)
         self._shown: dict[str, str | float] = {}
         self._updates = 0
@@ -113,6 +115,11 @@ class AgentRun:
     def transcript(self, *_: object) -> tuple[Message, ...]:
         """Return the messages in the current window."""
         return self._state.transcript.messages
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the owner of the worker's key started this run. Its requests to other runs are then signed."""
+        return self._state.speakers.signed
 
     def _advance(self, event: Event) -> None:
         if (why := ignored(self._state, event)) is not None:
@@ -158,7 +165,7 @@ class AgentRun:
     async def _perform(self, action: Action) -> Event:  # noqa: C901, PLR0912 - one case an action
         match action:
             case Prepare():
-                return await self._event(scheduling.prepare(self._state))
+                return await self._event(scheduling.prepare(self._state, self._signed_start))
             case RunHook(step=step):
                 return await self._event(scheduling.run_hook(self._state, step))
             case BeginTurn():

@@ -5,8 +5,9 @@ carried out even if its payload is only partly readable. An update's validator a
 update adds no event to history. After an accepted update, the caller immediately receives a receipt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -15,9 +16,13 @@ from temporalio.exceptions import ApplicationError
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.machine.steering import extent, refusal
-from loom.domain.run.events import Event, SignalIgnored
+from loom.domain.run.events import Event, SignalIgnored, SignatureUsed
 from loom.domain.run.state import RunState, status_of
+from loom.workflows.signed_requests import has_signed_start, proof
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
+
+UNSIGNED: Final = STOPS
+"""Requests that never need a signature: whoever reaches the server can terminate the run as well."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,9 +52,10 @@ def register_handlers(run: SteeredRun) -> None:
     workflow.set_dynamic_signal_handler(unknown)
 
 
-def _on_signal(run: SteeredRun, name: str) -> Callable[..., None]:
-    def handle(payload: object = None, *_: object) -> None:
+def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
+    async def handle(payload: object = None, *_: object) -> None:
         try:
+            await _prove_signal(run, name)
             run.advance(read_steering(name, payload, workflow.now()))
         except BadRequest as error:
             # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
@@ -62,9 +68,10 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., None]:
     return handle
 
 
-def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., None]:
-    def handle(payload: object = None, *_: object) -> None:
+def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
+    async def handle(payload: object = None, *_: object) -> None:
         try:
+            await _prove_signal(run, name)
             run.advance(read_from_relative(name, payload))
         except BadRequest as error:
             _ignore(run, name, error.message)
@@ -72,9 +79,35 @@ def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., None]:
     return handle
 
 
-def _on_update(run: SteeredRun, name: str) -> Callable[..., JsonObject]:
-    def handle(payload: object = None, *_: object) -> JsonObject:
+async def _prove_signal(run: SteeredRun, name: str) -> None:
+    """Check the signature of the signal that is being handled, if the run requires one.
+
+    Raises BadRequest if the signature doesn't count.
+    """
+    if name in UNSIGNED:
+        return
+    await _until_prepared(run, name)
+    if run.current().speakers.key:
+        run.advance(SignatureUsed(mark=proof(run.current(), "signal", name)))
+
+
+async def _until_prepared(run: SteeredRun, name: str) -> None:
+    """Wait until a run whose start was signed knows whether requests to it must be signed, too.
+
+    Other runs don't wait: if signatures are required, they are refused. `resume` doesn't wait either, because a paused
+    run isn't prepared until it is resumed.
+    """
+    if name != "resume" and has_signed_start():
+        await workflow.wait_condition(lambda: run.current().spec is not None or run.current().outcome is not None)
+
+
+def _on_update(run: SteeredRun, name: str) -> Callable[..., Awaitable[JsonObject]]:
+    async def handle(payload: object = None, *_: object) -> JsonObject:
         run.count_update()
+        if name not in UNSIGNED:
+            await _until_prepared(run, name)
+        if mark := _proof_of_update(run, name):
+            run.advance(SignatureUsed(mark=mark))
         event = read_steering(name, payload, workflow.now())
         given = extent(run.current(), event)
         run.advance(event)
@@ -86,6 +119,7 @@ def _on_update(run: SteeredRun, name: str) -> Callable[..., JsonObject]:
 
 def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
     def validate(payload: object = None, *_: object) -> None:
+        _proof_of_update(run, name)
         try:
             event = read_steering(name, payload, workflow.now())
         except BadRequest as error:
@@ -94,6 +128,16 @@ def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
             raise ApplicationError(why, type="Refused", non_retryable=True)
 
     return validate
+
+
+def _proof_of_update(run: SteeredRun, name: str) -> str | None:
+    """Return the mark of the update's signature, or None if the run requires none."""
+    if name in UNSIGNED or not run.current().speakers.key:
+        return None
+    try:
+        return proof(run.current(), "update", name)
+    except BadRequest as error:
+        raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
 
 
 def _ignore(run: SteeredRun, signal: str, why: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 from loom.activities.json_schemas import BrokenSchema
 from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.argument_schema import ArgumentSchema
+from loom.activities.toolbox.untrusted_text import defused, defused_json
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec
 from loom.domain.permissions.subjects import Subject
@@ -132,8 +133,8 @@ def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink) -> Mc
     stands = traits_of(listed, trust=server.trust)
     spec = ToolSpec(
         name=name,
-        description=description(server, listed),
-        parameters=listed.schema,
+        description=defused(description(server, listed)),
+        parameters=defused_json(listed.schema),
         effect=stands.effect,
         parallel=stands.parallel,
         timeout=server.timeout + server.connect_timeout,

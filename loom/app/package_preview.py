@@ -22,7 +22,10 @@ _MARK: Final = "loom-describes:"
 
 
 async def described(name: str, sandbox: Sandbox) -> Sequence[dict[str, Any]]:
-    """Return the tools of an installed package. Raises BadRequest with the reason if the tools can't be read."""
+    """Return the tools of an installed package. The sandbox has to show the `installation`.
+
+    Raises BadRequest with the reason if the tools can't be read.
+    """
     with TemporaryDirectory() as folder:
         finished = await sandbox.run(
             [sys.executable, "-P", "-m", "loom.app.package_preview", name],
@@ -36,6 +39,12 @@ async def described(name: str, sandbox: Sandbox) -> Sequence[dict[str, Any]]:
         last = finished.output.strip().splitlines()[-1:] or [f"exit code {finished.exit_code}"]
         raise BadRequest(f"its tools cannot be shown: {last[0]}", field="packages")
     return _read(told.removeprefix(_MARK))
+
+
+def installation() -> Sequence[Path]:
+    """Return the folders of this Python environment. A sandbox has to open them, so that a package can be imported."""
+    named = [Path(sys.prefix), *map(Path, filter(None, sys.path))]
+    return tuple(dict.fromkeys(place for each in named if each.is_dir() for place in (each.absolute(), each.resolve())))
 
 
 def _read(told: str) -> Sequence[dict[str, Any]]:

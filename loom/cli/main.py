@@ -36,7 +36,7 @@ COMMANDS: Final = {
     "show": ("show", "Show a run turn by turn."),
     "fork": ("forks", "Start a new run from a past turn of another run."),
     "diff-runs": ("forks", "Compare two runs turn by turn."),
-    "permissions": ("permissions", "Check permission rules against a tool call."),
+    "permissions": ("permissions", "Check permission rules against tool calls."),
     "tools": ("tools", "List a worker's tools, or call one without a model."),
     "agents": ("agents", "List and show a worker's agents."),
     "crew": ("crews", "Run and inspect crews: several agents on one task."),

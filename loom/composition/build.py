@@ -29,6 +29,7 @@ from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from loom.activities.effects import Effects
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.publish import AbsentStream
+from loom.activities.start_gate import SigningKey, StartGate
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
@@ -70,11 +71,13 @@ async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> Asyn
         yield
 
 
-def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None) -> WorkerParts:
+def parts_for(
+    settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None, key: SigningKey | None = None
+) -> WorkerParts:
     """Return the production parts for these settings, without connecting them to any service.
 
-    `app` overrides the app named in the settings. Without a mailbox, agents can't send messages to each other. Raises
-    BadRequest if the app can't be loaded.
+    `app` overrides the app named in the settings. Without a mailbox, agents can't send messages to each other. Without
+    a key, no run counts as started by the owner. Raises BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()
     providers = _providers(settings)
@@ -93,7 +96,9 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
         connections.push_async_callback(embedder.aclose)
     knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
     mask = secret_mask(settings)
-    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
+    sandbox, why_not = find_sandbox(
+        settings.sandbox, [settings.home], settings.sandbox_limits, settings.sandbox_readable
+    )
     made = MadeTools(sandbox=sandbox, missing=why_not)
     memory = memory_from(settings, database, embedder, providers)
     registry = registry_from(
@@ -107,6 +112,8 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
         servers=servers,
         default=default_agent(settings),
         workspace=Path(settings.workspace or Path.cwd()),
+        bounds=settings.bounds,
+        owner_bounds=settings.owner_bounds,
         providers=providers,
         prices=GenaiPrices(
             openai_base_url=settings.openai_base_url,
@@ -127,6 +134,7 @@ def parts_for(settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbo
         knowledge=knowledge,
         withheld=hidden_tools(settings),
         effects=_effects(settings, database),
+        gate=StartGate(key, requires_signature=settings.require_signed == "on"),
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
     )

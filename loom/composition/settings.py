@@ -7,6 +7,7 @@ counts as not set. Unless a field specifies another name, its environment variab
 name.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ from pydantic_settings import (
 )
 
 from loom.domain.memory.layers import MemorySettings
+from loom.domain.permissions.bounds import Bounds
+from loom.domain.permissions.judge import Mode
 from loom.domain.tools.mcp_servers import read_servers
 from loom.domain.tools.sandbox_limits import Limits
 from loom.domain.web.addresses import read_opening
@@ -45,6 +48,14 @@ def _listed(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
+def _as_in_path(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not (folders := tuple(filter(None, value.split(os.pathsep)))):
+        raise ValueError("must name at least one folder")
+    return folders
+
+
 def _there(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     for folder in folders:
         if not folder.is_dir():
@@ -63,9 +74,11 @@ def _servers(tables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _host_and_port(address: str) -> str:
+    if address.startswith("unix:/"):
+        return address
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("must be HOST:PORT, such as localhost:7233")
+        raise ValueError("must be HOST:PORT, such as localhost:7233, or unix:/PATH")
     return address
 
 
@@ -107,7 +120,9 @@ class Settings(BaseSettings):
     max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
 
     temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
-        "localhost:7233", validation_alias=_named("TEMPORAL_ADDRESS"), description="HOST:PORT of the Temporal frontend."
+        "localhost:7233",
+        validation_alias=_named("TEMPORAL_ADDRESS"),
+        description="HOST:PORT of the Temporal frontend, or unix:/PATH.",
     )
     temporal_namespace: str = Field(
         "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
@@ -135,8 +150,21 @@ class Settings(BaseSettings):
     home: Directory = Field(
         Path(".loom"), validate_default=True, description="Directory for the embedded stack's state."
     )
+    signing_key: Directory | None = Field(
+        None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
+    )
+    private: Literal["on", "off"] = Field(
+        "off", description="on: only your own processes reach the Temporal server that `loom up` starts."
+    )
+    require_signed: Literal["on", "off"] = Field(
+        "off", description="on: this worker takes only signed runs, and these take only signed requests."
+    )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
+    workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(_as_in_path)] = Field(
+        None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
+    )
+    max_mode: Mode = Field(Mode.ACCEPT_EDITS, description="Most permissive mode that a run may have.")
     max_turns: Count = Field(50, description="Default maximum number of turns per run.")
     context_window: Annotated[int, Field(ge=1000)] = Field(
         200_000, description="Size of the model's context window in tokens."
@@ -190,6 +218,9 @@ class Settings(BaseSettings):
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
+    sandbox_readable: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = (
+        Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
+    )
     sandbox_memory: Count = Field(
         4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
     )
@@ -273,6 +304,30 @@ class Settings(BaseSettings):
     def remembers(self) -> bool:
         """Whether runs store memories, which requires a database."""
         return self.memory == "on" and self.database_url is not None
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders in which runs' workspaces must be."""
+        return (self.workspace,) if self.workspaces is None else self.workspaces
+
+    @property
+    def bounds(self) -> Bounds:
+        """The workspaces and modes that a worker serves, whoever starts the run."""
+        return Bounds(roots=tuple(str(root.resolve()) for root in self.roots), max_mode=self.max_mode)
+
+    @property
+    def owner_bounds(self) -> Bounds:
+        """The workspaces and modes that a worker serves if the owner of its key starts the run: those that were set."""
+        workspaces, has_mode = self.workspaces, "max_mode" in self.model_fields_set
+        return Bounds(
+            roots=None if workspaces is None else tuple(str(root.resolve()) for root in workspaces),
+            max_mode=self.max_mode if has_mode else Mode.BYPASS,
+        )
+
+    @property
+    def key_path(self) -> Path:
+        """The file of the key that signs requests to runs."""
+        return self.signing_key or self.home / "signing.key"
 
     @property
     def sandbox_limits(self) -> Limits:

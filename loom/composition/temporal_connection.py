@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 
-from temporalio.client import Client
+from temporalio.client import Client, HttpConnectProxyConfig
 from temporalio.converter import DataConverter
-from temporalio.runtime import Runtime
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
+from loom.activities.adapters.signing.client import SigningClient
+from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.errors import no_server
 from loom.composition.settings import Settings
 from loom.workflows.payload_converter import data_converter
@@ -17,18 +20,32 @@ from loom.workflows.payload_converter import data_converter
 async def connect(
     settings: Settings, *, converter: DataConverter = DataConverter.default, runtime: Runtime | None = None
 ) -> Client:
-    """Return a client that is connected to the configured server.
+    """Return a client that is connected to the configured server, and signs requests if it finds the key.
 
     Raises RuntimeError or RPCError if the server doesn't respond.
     """
-    key = settings.temporal_api_key
+    key, address = settings.temporal_api_key, settings.temporal_address
+    # Behind a Unix socket, the SDK needs any address with a port. The socket leads to one server only.
+    is_socket = address.startswith("unix:")
     return await Client.connect(
-        settings.temporal_address,
+        "localhost:7233" if is_socket else address,
+        http_connect_proxy_config=HttpConnectProxyConfig(target_host=address) if is_socket else None,
         namespace=settings.temporal_namespace,
         api_key=key.get_secret_value() if key else None,
         tls=settings.temporal_tls,
         data_converter=converter,
-        runtime=runtime,
+        runtime=runtime or (_without_proxy_warning() if is_socket else None),
+        interceptors=[SigningClient(KeyFile(settings.key_path).read, converter.payload_converter)],
+    )
+
+
+@cache
+def _without_proxy_warning() -> Runtime:
+    """Return a runtime that doesn't warn that a connection through a proxy resolves no names."""
+    usual = LoggingConfig.default.filter
+    filters = usual if isinstance(usual, str) else usual.formatted()
+    return Runtime(
+        telemetry=TelemetryConfig(logging=LoggingConfig(filter=f"{filters},temporal_sdk_bridge::client=ERROR"))
     )
 
 

@@ -34,6 +34,7 @@ from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.skills import RunSkills, SkillLibrary
+from loom.activities.start_gate import StartGate
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew
@@ -43,6 +44,7 @@ from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.permissions.bounds import Bounds
 from loom.domain.tree.lineage import TreeLimits
 
 
@@ -57,6 +59,10 @@ class WorkerParts:
     default: AgentSpec
     """The default spec. An agent inherits these values unless its definition overrides them."""
     workspace: Path
+    bounds: Bounds
+    """The workspaces and modes that the worker serves."""
+    owner_bounds: Bounds
+    """The same for runs that the owner of the worker's key has signed."""
     providers: Providers
     prices: Prices
     tools: ToolSet
@@ -77,6 +83,8 @@ class WorkerParts:
     """Redacts a tool's partial output, and emits complete lines."""
     masked_words: Callable[[], StreamRedactor]
     """Redacts a model's text, and emits complete words."""
+    gate: StartGate
+    """Decides which runs may start."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -126,6 +134,8 @@ class WorkerParts:
             default=self.default,
             servers=[server.name for server in self.registry.mcp_servers],
             default_workspace=self.workspace,
+            bounds=self.bounds,
+            owner_bounds=self.owner_bounds,
             providers=self.providers,
             prices=self.prices,
             tools=self.tools,
@@ -138,6 +148,7 @@ class WorkerParts:
             ledger=self.effects.has_ledger,
             limits=self.limits,
             crews=Crews(self.registry.crews, read_crew),
+            gate=self.gate,
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
         )
         hooks = HookRunner(

@@ -19,6 +19,8 @@ class Plan:
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
     app: str | None = None  # the app to load; None means the app that the running worker has loaded
+    workspaces: tuple[str, ...] = ()  # LOOM_WORKSPACES of the worker; empty means those of the running worker
+    private: bool = False  # whether only this user's processes reach Temporal
     redis_server: Path | None = None  # None means the packaged server, or else the one on PATH
 
     def without_worker(self) -> Self:
@@ -29,12 +31,12 @@ class Plan:
         """Return the plan as JSON for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
-        return json.dumps(named)
+        return json.dumps((*named, self.workspaces, self.private))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the plan that the JSON text contains."""
-        home, worker, queue, namespace, metrics, app, redis = json.loads(text)
+        home, worker, queue, namespace, metrics, app, redis, workspaces, private = json.loads(text)
         return cls(
             home=Path(home),
             worker=tuple(worker) if worker else None,
@@ -43,4 +45,6 @@ class Plan:
             metrics_port=metrics,
             app=app,
             redis_server=Path(redis) if redis else None,
+            workspaces=tuple(workspaces),
+            private=private,
         )

@@ -8,7 +8,7 @@ import http.client
 import json
 import os
 import shutil
-import subprocess
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,18 +16,21 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.stack.errors import StackError
 from loom.stack.home import password
-from loom.stack.state import Identity
+from loom.stack.state import Identity, socket_path
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
 """Rates that prevent a dispatch delay. The packaged server's default rates delay each task by about 52 ms."""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 """With these pragmas, commits survive a server crash. If the machine crashes, the latest commits may be lost."""
-RETENTION = "2160h"  # 90 days; by default, the packaged server deletes closed runs after one day
+RETENTION = "7776000s"  # 90 days; by default, the packaged server deletes closed runs after one day
+LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
+_SAME_SITE = {"Content-Type": "application/json", "Cookie": "_csrf=loom", "X-CSRF-TOKEN": "loom"}
+"""The Web UI accepts a change only if a header repeats a cookie, which a page of another site can't do."""
 
 SERVICES = ("temporal", "redis", "postgres")  # in starting order
 
@@ -51,10 +54,18 @@ class Part:
     settle: Callable[[], None] = _nothing  # when it first responds
 
 
-def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
-    """Return the Temporal server with its Web UI. It stores its data in SQLite."""
+def temporal(home: Path, ports: Mapping[str, int], namespace: str, *, private: bool = False) -> Part:
+    """Return the Temporal server with its Web UI. It stores its data in SQLite.
+
+    A private server runs in its own network namespace, which only this user's processes reach.
+    """
     program, database = _temporal_program(), home / "temporal.db"
-    address, fresh = f"127.0.0.1:{ports['temporal']}", not database.exists()
+    fresh = not database.exists()
+    address, ui = (
+        (f"unix:{socket_path(home)}",) * 2
+        if private
+        else (f"127.0.0.1:{ports['temporal']}", f"http://127.0.0.1:{ports['ui']}")
+    )
     flags = {
         "--db-filename": [str(database)],
         "--ip": ["127.0.0.1"],
@@ -71,15 +82,24 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str) -> Part:
     return Part(
         name="temporal",
         command=(
-            program, "server", "start-dev", *offline,
+            *(_privately(home, ports) if private else ()), program, "server", "start-dev", *offline,
             *(word for flag, values in flags.items() for value in values for word in (flag, value)),
         ),
         address=address,
-        ui=f"http://127.0.0.1:{ports['ui']}",
+        ui=ui,
         env=env | {"TEMPORAL_VERSION_CHECK_DISABLED": "1"},
-        answers=lambda _: ask_temporal(ports["ui"], f"namespaces/{quote(namespace)}") is not None,
-        settle=(lambda: _keep_ended_runs(program, address, namespace)) if fresh else _nothing,
+        answers=lambda _: ask_temporal(ui, f"namespaces/{quote(namespace)}") is not None,
+        settle=(lambda: _keep_ended_runs(ui, namespace)) if fresh else _nothing,
     )  # fmt: skip
+
+
+def _privately(home: Path, ports: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the words before a command that run it in a private network."""
+    path = socket_path(home)
+    if len(os.fsencode(path)) > LONGEST_SOCKET:
+        raise StackError(f"{path} is too long for a socket: set LOOM_HOME to a shorter path", home=str(home))
+    listens = ("--socket", str(path), "--frontend", str(ports["temporal"]), "--ui", str(ports["ui"]))
+    return sys.executable, "-P", "-m", "loom.stack.private_network", *listens, "--"
 
 
 def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> Part:
@@ -107,24 +127,42 @@ def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> 
     )
 
 
-def worker(
-    command: tuple[str, ...], ports: Mapping[str, int], namespace: str, queue: str, env: Mapping[str, str]
-) -> Part:
+def worker(command: tuple[str, ...], ui: str, namespace: str, queue: str, env: Mapping[str, str]) -> Part:
     """Return Loom's worker. It is ready once Temporal lists this process as a poller."""
     path = f"namespaces/{quote(namespace)}/task-queues/{quote(queue, safe='')}?taskQueueType=1"
     return Part(
         name="worker",
         command=command,
         env=env,
-        answers=lambda identity: _polled_since(identity.started, ask_temporal(ports["ui"], path)),
+        answers=lambda identity: _polled_since(identity.started, ask_temporal(ui, path)),
     )
 
 
-def ask_temporal(ui_port: int, path: str) -> dict[str, Any] | None:
-    """Query Temporal through its Web UI's HTTP API. Return None if Temporal doesn't respond."""
-    connection = http.client.HTTPConnection("127.0.0.1", ui_port, timeout=2)
+class _Connection(http.client.HTTPConnection):
+    """A connection to the Web UI at `http://HOST:PORT` or `unix:PATH`."""
+
+    def __init__(self, ui: str, timeout: float) -> None:
+        super().__init__(urlsplit(ui).netloc or "localhost", timeout=timeout)
+        self._path = ui.removeprefix("unix:") if ui.startswith("unix:") else None
+
+    def connect(self) -> None:
+        """See base class."""
+        if self._path is None:
+            super().connect()
+            return
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def ask_temporal(ui: str, path: str, change: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Query Temporal through its Web UI's HTTP API, or post a change. Return None if Temporal doesn't respond."""
+    connection = _Connection(ui, timeout=2 if change is None else 20)
     try:
-        connection.request("GET", f"/api/v1/{path}")
+        if change is None:
+            connection.request("GET", f"/api/v1/{path}")
+        else:
+            connection.request("POST", f"/api/v1/{path}", json.dumps(change), _SAME_SITE)
         response = connection.getresponse()
         answer = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError):
@@ -140,14 +178,11 @@ def _polled_since(started: float, task_queue: dict[str, Any] | None) -> bool:
     return any(datetime.fromisoformat(p["lastAccessTime"]).timestamp() >= started for p in pollers)
 
 
-def _keep_ended_runs(program: str, address: str, namespace: str) -> None:
+def _keep_ended_runs(ui: str, namespace: str) -> None:
     """Set the Retention Period of a new database. A value that you set later isn't overwritten."""
-    command = (program, "operator", "namespace", "update", "--address", address, "-n", namespace)
-    try:
-        subprocess.run((*command, "--retention", RETENTION), capture_output=True, check=True, timeout=20)
-    except subprocess.SubprocessError as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-        raise StackError(f"temporal: cannot set the retention to {RETENTION}: {said or error}") from None
+    change = {"config": {"workflowExecutionRetentionTtl": RETENTION}}
+    if ask_temporal(ui, f"namespaces/{quote(namespace)}/update", change) is None:
+        raise StackError(f"temporal: cannot set the retention to {RETENTION}; its log says why")
 
 
 def _redis_answers(url: str) -> bool:

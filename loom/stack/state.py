@@ -59,6 +59,8 @@ class StackState:
     ready: bool = False  # whether all requested services have responded
     ui: str | None = None  # Temporal's Web UI
     app: str | None = None  # the app that the worker has loaded
+    workspaces: tuple[str, ...] = ()  # LOOM_WORKSPACES of the worker, if `--workspace-root` was given
+    private: bool = False  # whether only this user's processes reach Temporal
 
     def supervised(self) -> bool:
         """Return whether a supervisor is running."""
@@ -108,6 +110,11 @@ def write(home: Path, state: StackState) -> None:
     fresh.replace(path)
 
 
+def socket_path(home: Path) -> Path:
+    """Return the socket through which a private Temporal server is reached."""
+    return home / "temporal.sock"
+
+
 def own_addresses(home: Path) -> dict[str, str]:
     """Return the addresses of the running services by name: temporal, postgres, redis.
 
@@ -115,7 +122,8 @@ def own_addresses(home: Path) -> dict[str, str]:
     starts again. Until then, a server that listens at Temporal's usual address isn't part of this stack.
     """
     found = read(home)
-    down = {"temporal": f"127.0.0.1:{found.ports['temporal']}"} if "temporal" in found.ports else {}
+    port = found.ports.get("temporal")
+    down = {"temporal": f"unix:{socket_path(home)}" if found.private else f"127.0.0.1:{port}"} if port else {}
     return down | {name: part.address for name, part in found.living().items() if part.address is not None}
 
 
@@ -128,5 +136,7 @@ def _decode(raw: dict[str, Any]) -> StackState:
         worker_wanted=bool(raw["worker_wanted"]),
         ready=bool(raw["ready"]),
         ui=raw["ui"],
-        app=raw.get("app"),  # earlier releases don't write this field
+        app=raw.get("app"),  # earlier releases don't write this field or the next two
+        workspaces=tuple(raw.get("workspaces", ())),
+        private=raw.get("private", False),
     )

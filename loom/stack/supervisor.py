@@ -61,6 +61,7 @@ class Supervisor:
         self._before = StackState()
         self._ports: dict[str, int] = {}
         self._app: str | None = None  # the app that the worker loads
+        self._workspaces: tuple[str, ...] = ()  # the worker's LOOM_WORKSPACES; if empty, those of the environment
         self._ready = False
         self._itself: Identity | None = None
         self._order: signal.Signals | None = None
@@ -71,7 +72,9 @@ class Supervisor:
         with locked(self._home), self._listening():
             self._before = state.read(self._home)
             self._ports = dict(self._before.ports)
-            self._app = self._plan.app or (self._before.app if "worker" in self._before.living() else None)
+            has_worker = "worker" in self._before.living()
+            self._app = self._plan.app or (self._before.app if has_worker else None)
+            self._workspaces = self._plan.workspaces or (self._before.workspaces if has_worker else ())
             self._itself = state.of_pid(os.getpid())
             try:
                 self._bring_up()
@@ -95,7 +98,8 @@ class Supervisor:
         for name in SERVICES:
             self._await(name)
         same_addresses = all(self._services[name].adopted for name in SERVICES)
-        if self._plan.worker is None or not same_addresses or self._app != self._before.app:
+        same_worker = (self._app, self._workspaces) == (self._before.app, self._before.workspaces)
+        if self._plan.worker is None or not same_addresses or not same_worker:
             self._end_recorded("worker")
         if self._plan.worker is not None:
             if not self._adopt("worker"):
@@ -189,7 +193,7 @@ class Supervisor:
     def _part(self, name: str) -> Part:
         match name:
             case "temporal":
-                return parts.temporal(self._home, self._ports, self._plan.namespace)
+                return parts.temporal(self._home, self._ports, self._plan.namespace, private=self._plan.private)
             case "redis":
                 return parts.redis(self._home, self._ports, self._plan.redis_server)
             case "postgres":
@@ -197,7 +201,8 @@ class Supervisor:
             case _:
                 plan = self._plan
                 command = plan.worker or ()
-                return parts.worker(command, self._ports, plan.namespace, plan.task_queue, self._worker_env())
+                ui = self._services["temporal"].part.ui or ""
+                return parts.worker(command, ui, plan.namespace, plan.task_queue, self._worker_env())
 
     def _worker_env(self) -> dict[str, str]:
         """Return this process's environment with the stack's addresses."""
@@ -207,6 +212,8 @@ class Supervisor:
             env["LOOM_METRICS_PORT"] = str(self._ports["metrics"])
         if self._app is not None:
             env["LOOM_APP"] = self._app
+        if self._workspaces:
+            env["LOOM_WORKSPACES"] = os.pathsep.join(self._workspaces)
         return env | {
             "TEMPORAL_ADDRESS": address["temporal"],
             "TEMPORAL_NAMESPACE": self._plan.namespace,
@@ -236,7 +243,9 @@ class Supervisor:
             worker_wanted=self._plan.worker is not None,
             ready=self._ready,
             ui=temporal.part.ui if temporal else None,
+            private=self._plan.private,
             app=self._app if "worker" in running else self._before.app if "worker" in left else None,
+            workspaces=self._workspaces if "worker" in running else self._before.workspaces if "worker" in left else (),
         )
 
     def _record(self) -> None:

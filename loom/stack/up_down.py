@@ -79,10 +79,14 @@ def down(home: Path) -> tuple[str, ...]:
 def _already_up(plan: Plan, deadline: float) -> StackState | None:
     """Return the state of the running stack if it matches the plan.
 
-    If its worker or its app differs, take over the stack and return None.
+    If its worker, its app or its workspaces differ, take over the stack and return None.
     """
     while (now := state.read(plan.home)).supervised():
-        if now.ready and (plan.worker is None or (now.worker_wanted and plan.app in (None, now.app))):
+        if now.private is not plan.private:
+            runs = "with" if now.private else "without"
+            raise StackError(f"the stack in {plan.home} runs {runs} --private: stop it first with `loom down`")
+        same = plan.app in (None, now.app) and plan.workspaces in ((), now.workspaces)
+        if now.ready and (plan.worker is None or (now.worker_wanted and same)):
             return now
         if now.ready and now.supervisor is not None:
             _take_over(now.supervisor)
@@ -181,4 +185,4 @@ def _end_leftovers(home: Path) -> None:
     before = state.read(home)
     end_all({name: Running(identity=part.identity) for name, part in before.living().items()})
     with suppress(OSError):  # without this record, the start times still show that these processes have ended
-        state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted))
+        state.write(home, StackState(ports=before.ports, worker_wanted=before.worker_wanted, private=before.private))

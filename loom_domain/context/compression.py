@@ -3,10 +3,11 @@
     before   task, turns, messages from people, turns, … the last turns
     after    [summary] task, messages from people, … the last turns
 
-Loom keeps the last turns, messages from people, skill instructions and calls without a result word for word. A call is
-always kept together with its result. A model writes the summary's eight sections, which need judgment. If the model
-call fails, Loom builds the sections from excerpts of the messages and from the number of calls to each tool. To-do
-lists, files, skills, artifacts, pending approvals and the budget are filled in from the run's state.
+Loom keeps the following word for word: the last turns, messages from people, skill instructions, and calls without a
+result. A call is always kept together with its result. A model writes the summary's eight sections, which need
+judgment. If the model call fails, Loom builds the sections from excerpts of the messages and from the number of calls
+to each tool. To-do lists, files, skills, artifacts, pending approvals and the budget are filled in from the run's
+state.
 """
 
 import re

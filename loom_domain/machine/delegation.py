@@ -181,7 +181,7 @@ def _key(call_id: str) -> str:
 
 
 def _may_delegate(state: RunState) -> tuple[bool, str]:
-    """Return whether the run can have children, and the text of the result for a call that may not start one."""
+    """Return whether the run can have children, and the message for a call that can't start one."""
     limits = state.tree.limits
     if limits is None:
         return False, f"this run cannot delegate; {_SELF}"

@@ -135,9 +135,8 @@ def _refused_answer(state: RunState, call_id: str | None, digest: str | None) ->
         named = f"call {call_id!r} is not waiting" if call_id else "no call is waiting"
         return f"{named} for approval"
     if digest is not None and digest != ask.digest:
-        return (
-            f"the digest {digest} is not that of call {ask.call_id!r} ({ask.digest}): the call has changed since then"
-        )
+        # The right digest isn't told: whoever approves with it must have seen the call.
+        return f"the digest {digest} is not that of call {ask.call_id!r}: look at the call before you approve it"
     return None
 
 

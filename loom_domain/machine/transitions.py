@@ -64,6 +64,7 @@ from loom.domain.run.events import (
     RunPrepared,
     RunRefused,
     SignalIgnored,
+    SignatureUsed,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
@@ -215,6 +216,10 @@ def _signal_ignored(state: RunState, event: SignalIgnored) -> RunState:
     return note(state, TaskAction.IGNORED, event.at, signal=event.signal, why=event.why)
 
 
+def _signature_used(state: RunState, event: SignatureUsed) -> RunState:
+    return replace(state, speakers=state.speakers.with_used(event.mark))
+
+
 def _notices_published(state: RunState, event: NoticesPublished) -> RunState:
     return replace(state, notices=state.notices.published(event.count))
 
@@ -325,6 +330,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     ),
     WaitEnded: Transition(to=STAYS, change=lambda state, _: state),
     NoticesPublished: Transition(to=STAYS, change=_notices_published),
+    SignatureUsed: Transition(to=STAYS, change=_signature_used),
     SignalIgnored: Transition(to=STAYS, change=_signal_ignored),
     # Requests from people. A request that cannot be carried out adds a notice.
     Approved: Transition(to={**STAYS, S: (S, R)}, change=steered),

@@ -263,9 +263,9 @@ def _by_default(tool: str, rules: Mapping[str, str], declared: Verdict | None) -
 def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: Mode) -> Judgement | None:
     if call.tool not in guards.GUARDED:
         return None
-    moved = guards.moves(call.subjects, call.place)
+    line = guards.line_of(call.subjects, call.place)
     for subject in call.subjects:
-        guard = guards.guard_of(call.tool, subject, call.place, moved=moved)
+        guard = guards.guard_of(call.tool, subject, line)
         if guard is None or (not guard.firm and (mode is Mode.BYPASS or _named(call, scoped, given, subject))):
             continue
         reason = f"{guard.what} is never approved by itself"

@@ -25,6 +25,7 @@ _SERVER: Final = re.compile(r"mcp__(?:(?!__)[\w.-])+")
 _ALLOWED_GLOB: Final = re.compile(_SERVER.pattern + r"__[\w.*-]*")
 _SPREAD: Final = frozenset("*?[{")
 """Characters by which Bash replaces a word with others."""
+_ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*):(?P<value>.*)", re.DOTALL)
 
 
@@ -158,7 +159,17 @@ def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact:
         return False
     if kind_of(tool) is Kind.PATH:
         return patterns.covers_path(rule.pattern, text, loose, home=place.home, exact=exact)
+    if kind_of(tool) is Kind.COMMAND and _names_only_an_assignment(rule.pattern, text):
+        return False
     return _is_like(tool, rule.pattern, text)
+
+
+def _names_only_an_assignment(pattern: str, text: str) -> bool:
+    """Whether the pattern's star begins in the name of an assignment before the command, as `ls*` does for `ls= rm`."""
+    named = patterns.literal_start(pattern)
+    begin = named.rfind(" ") + 1
+    is_before_command = begin == 0 or _ASSIGNS.match(text) is not None
+    return named != "" and is_before_command and "=" not in named[begin:] and _ASSIGNS.match(text, begin) is not None
 
 
 def touches(rule: Rule, tool: str, text: str, loose: str, place: Place) -> bool:

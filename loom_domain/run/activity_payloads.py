@@ -16,6 +16,7 @@ from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import Group, JsonObject, Message, Tail, ToolCall, Usage
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import RunRequest, RunResult
+from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolSpec
 from loom.domain.run.conversation import TooLong, Trigger
@@ -35,6 +36,8 @@ class PrepareRequest:
     request: RunRequest
     lineage: Lineage | None = None
     """Set if another run has started this run."""
+    start: SignedStart | None = None
+    """The signature of the run's start, if it has one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +61,10 @@ class Prepared:
     """The maximum size of the run's tree. None in histories from older versions that don't support run trees."""
     earlier: Earlier | None = None
     """Set for a forked run. Workers have already cached its transcript."""
+    signed: bool = False
+    """Whether the owner of the worker's key signed the run's start."""
+    steering_key: str = ""
+    """The public key that requests to the run must be signed with. Empty if they need no signature."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

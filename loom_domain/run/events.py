@@ -206,6 +206,13 @@ class TimeRanOut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SignatureUsed:
+    """A signed request was accepted, so its signature no longer counts."""
+
+    mark: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SignalIgnored:
     """A signal was unknown, malformed, or too late."""
 
@@ -246,6 +253,7 @@ OwnEvent: TypeAlias = (
     | ToolsReturned
     | AsksExpired
     | TimeRanOut
+    | SignatureUsed
     | SignalIgnored
     | NoticesPublished
     | WaitEnded

@@ -200,7 +200,7 @@ async def test_a_hook_that_asks_waits_for_a_person_even_in_a_run_that_bypasses_t
     working: Working, workspace: Path
 ) -> None:
     use = ToolUse("order_label", {"to": {"town": "Avalon", "street": "1"}, "size": "small"}, "c1")
-    loom, model = await working(turn(use), app=SHOP)
+    loom, model = await working(turn(use), app=SHOP, max_mode="bypass")
     run_id = await loom.start(mode="bypass")
     (ask,) = (await loom.asked(run_id))["pending_approvals"]
     assert ask["reason"] == f"run {run_id} sends to Avalon"
@@ -259,6 +259,21 @@ def test_up_passes_the_app_on_and_starts_the_worker_anew_for_another_one(home: P
     assert told == ["two:app", "two:app"]
     assert second["worker"] != first["worker"]
     assert {name: second[name] for name in SERVICES} == {name: first[name] for name in SERVICES}
+
+
+def test_up_passes_workspace_roots_on_and_starts_the_worker_anew_for_others(home: Path) -> None:
+    def up(*workspaces: str) -> tuple[int, tuple[str, ...], str | None]:
+        """The worker, what is written down, and what the worker was told."""
+        plan = Plan(home=home, worker=POLLING_WORKER, task_queue=QUEUE, workspaces=workspaces)
+        up = stack.up_detached(plan)
+        pid = state.read(home).living()["worker"].pid
+        return pid, up.workspaces, psutil.Process(pid).environ().get("LOOM_WORKSPACES")
+
+    first, *told = up("/one")
+    assert told == [("/one",), "/one"]
+    assert up("/one") == up() == (first, ("/one",), "/one")
+    second, *told = up("/one", "/two")
+    assert (second != first, told) == (True, [("/one", "/two"), "/one:/two"])
 
 
 def test_doctor_says_whether_mcp_servers_answer_and_prints_nothing_but_json(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ def write(content: str, call_id: str) -> ToolUse:
 
 async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: Working, workspace: Path) -> None:
     replies = [calls(write("first", "w1")), calls(write("second", "w2")), text("two drafts")]
-    loom, _ = await working(script([*replies, calls(ToolUse("read_file", {"path": "out.txt"}, "r1")), text("one")]))
+    answers = [*replies, calls(ToolUse("read_file", {"path": "out.txt"}, "r1")), text("one")]
+    loom, _ = await working(script(answers), workspaces=(workspace.parent,))
     cli, origin, fork = command_line(loom), new_id(), new_id()
     await cli("run", "write it", "--id", origin, "--workspace", str(workspace), "--permissions", ALLOWED, "--json")
     folder = workspace.parent / "restored"
@@ -25,7 +26,7 @@ async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: 
     )
 
     assert (went.code, went.json["output"], went.json["turns"]) == (0, "one", 2)
-    assert f"files after turn 1 are in {folder}" in went.err
+    assert f"the files as of the end of turn 1 are in {folder}" in went.err
     assert ((folder / "out.txt").read_text(), (workspace / "out.txt").read_text()) == ("first", "second")
     assert (await cli.status(fork))["forked_from"] == {"run_id": origin, "turn": 1}
 

@@ -73,7 +73,7 @@ async def test_what_is_not_here_is_said_clearly(addresses: Addresses, workspace:
     )
     without = Cli(env={**cli.env, "PATH": str(workspace)})
     lacking = await without("diff", "r2")
-    assert (lacking.code, "the program `git`" in lacking.err) == (2, True)
+    assert (lacking.code, "the `git` program" in lacking.err) == (2, True)
 
 
 async def test_a_run_that_goes_on_is_not_restored_under_its_feet(working: Working, workspace: Path) -> None:

@@ -57,6 +57,7 @@ class Release:
             **clean,
             "LOOM_HOME": str(self.home),
             "LOOM_MODEL": "demo",
+            "LOOM_WORKSPACES": str(self.home.parent),
             "LOOM_ROTATE_AFTER_EVENTS": str(ROTATE_AFTER),
         }
 

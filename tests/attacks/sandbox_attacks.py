@@ -50,6 +50,9 @@ IN_BASH: Final[Mapping[str, str]] = {
     "keys of ssh": "ls -A ~root/.ssh /home/*/.ssh /etc/ssh | grep -q key && echo ESCAPED",
     "the state of Loom": "ls -A @HOME@ | grep -q . && echo ESCAPED; cat @HOME@/secret && echo ESCAPED",
     "the state of Loom by another way": "cat /proc/self/root@HOME@/secret && echo ESCAPED; cat /proc/self/cwd/../home/secret && echo ESCAPED",
+    "another workspace": "cat ../other/secret && echo ESCAPED; ls -A .. | grep -qx 'other\\|home' && echo ESCAPED",
+    "data of the machine": "find /home /root /srv /mnt /media /opt /boot /var -type f -not -path \"$PWD/*\" -not -path '@BASE@/*' 2> /dev/null | grep . && echo ESCAPED",
+    "private settings of the system": "find /etc -type f ! -perm -o=r -readable | grep . && echo ESCAPED; find /etc -type f -path '*private*' -size +0 | grep . && echo ESCAPED",
     "sockets of services": "ls -A /run /var/run/ | grep -v : | grep -q . && echo ESCAPED",
     "a program with the set-user-id bit": "cp /bin/true t; chmod 4755 t; mount | grep -q ' on / .*nosuid' || echo ESCAPED; su -c true nobody < /dev/null && echo ESCAPED",
     "become somebody else": "setpriv --reuid=1 --clear-groups true && echo ESCAPED; newgrp daemon < /dev/null && id | grep daemon && echo ESCAPED",
@@ -135,6 +138,7 @@ async def outcome_of(
     name: str, sandbox: Sandbox | None, why_not: str, workspace: Path, filled: Mapping[str, str]
 ) -> str:
     """What the model would read."""
+    filled = {**filled, "BASE": os.path.realpath(sys.base_prefix)}
     tool = tool_for(name, sandbox, why_not)
     context = ToolContext(workspace=workspace, run_id="r", call_id="c", idempotency_key="k", timeout=40)
     try:

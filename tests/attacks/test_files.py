@@ -279,3 +279,32 @@ async def test_rules_are_not_asked_about_loom_s_own_state(workspace: Path) -> No
 async def test_a_workspace_below_loom_s_own_state_is_a_workspace_as_any(place: Path) -> None:
     workspace = place / "workspace/inside"
     assert await call("read_file", workspace, tools_of(place / "workspace"), path="f") == "     1\tinside"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+async def test_a_hard_link_to_another_users_file_is_outside(place: Path) -> None:
+    theirs = place / "outside/f"
+    os.chown(theirs, 12345, 12345)
+    os.link(theirs, place / "workspace/theirs")
+    workspace = place / "workspace"
+    assert "outside the workspace" in await call("read_file", workspace, path="theirs")
+    assert "outside the workspace" in await call(
+        "edit_file", workspace, path="theirs", old_string=SECRET, new_string="x"
+    )
+    assert SECRET not in await call("grep", workspace, pattern=SECRET)
+    os.chown(theirs, 0, 0)
+    assert SECRET in await call("read_file", workspace, path="theirs")
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(min_size=1), edits=st.booleans())
+async def test_no_write_goes_through_a_hard_link(place: Path, text: str, edits: bool) -> None:
+    name = place / "workspace/link"
+    name.unlink(missing_ok=True)
+    os.link(place / "outside/f", name)
+    if edits:
+        await call("edit_file", name.parent, path="link", old_string=SECRET, new_string=text)
+    else:
+        await call("write_file", name.parent, path="link", content=text)
+    assert (place / "outside/f").read_text() == SECRET
+    assert name.read_text() != SECRET

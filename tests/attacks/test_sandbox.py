@@ -4,25 +4,25 @@ import ctypes
 import json
 import os
 import select
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
+from loom.activities.adapters.sandbox.hidden_paths import SYSTEM, TEMPORARIES
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.toolbox.built_in.shell import Sandbox
+from tests.attacks.ordinary_user import NOBODY, as_nobody, interpreter
 from tests.attacks.sandbox_attacks import IN_BASH, IN_PYTHON, furnish, outcome_of
 
 _ADD_KEY = {"x86_64": 248, "aarch64": 217}
 _SESSION = -3
-_NOBODY = 65534
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +86,8 @@ def here(place: Path) -> tuple[Sandbox | None, str]:
 def _scene(root: Path) -> Path:
     (root / "home").mkdir()
     (root / "home/secret").write_text("secret")
+    (root / "other").mkdir()
+    (root / "other/secret").write_text("secret")
     (root / "workspace").mkdir()
     furnish(root / "workspace")
     return root
@@ -107,6 +109,47 @@ def _is_held(output: str) -> bool:
     return "ESCAPED" not in output and output.rstrip().endswith("tried")
 
 
+async def test_a_command_sees_the_system_and_its_workspace_alone(place: Path) -> None:
+    """Whatever this machine has at its root, and whoever may read it: nothing else is there."""
+    system = {Path(name).parts[1] for name in SYSTEM}
+    base = Path(sys.base_prefix).resolve()
+    own = [(place / "workspace").parts, *([] if base.is_relative_to("/usr") else [base.parts])]
+    seen = (await _found(place, "find / -mindepth 1 -maxdepth 1 -printf '%f\\n'")).split()
+    assert set(seen) <= system | {"proc", "dev", "tmp", "var"} | {parts[1] for parts in own}
+    for parts in own:
+        for depth in range(2, len(parts)):
+            above = Path(*parts[:depth])
+            beside = {each[depth] for each in own if each[:depth] == parts[:depth]}
+            temporary = {each.name for each in TEMPORARIES if each.parent == above}
+            assert set((await _found(place, f"ls -A {above}")).split()) <= beside | temporary
+
+
+async def test_only_a_setting_opens_another_folder_and_keeps_hidden_what_is_hidden(tmp_path: Path) -> None:
+    place = tmp_path.resolve()
+    for name in ("workspace", "tools/bin", "tools/state", "other"):
+        (place / name).mkdir(parents=True)
+        (place / name / "file").write_text(name)
+    sandbox = Bubblewrap(find_program() or "", hidden=[place / "tools/state"], opened=[place / "tools"])
+    words = "cat ../tools/bin/file; ls -A ../tools/state; echo x 2> /dev/null > ../tools/bin/file || echo kept; ls .."
+    assert await _found(place, words, sandbox) == "tools/binkept\ntools\nworkspace\n"
+
+
+async def test_private_settings_of_the_system_are_hidden_from_a_worker_that_may_read_them(place: Path) -> None:
+    assert await _found(place, "find /etc -type f ! -perm -o=r -readable; find /etc -type d ! -perm -o=r") == ""
+
+
+async def _found(place: Path, command: str, sandbox: Bubblewrap | None = None) -> str:
+    chosen = sandbox or Bubblewrap(find_program() or "", hidden=[place / "home"])
+    finished = await chosen.run(
+        ["bash", "-c", command],
+        workspace=place / "workspace",
+        timeout=60,
+        max_output=9999,
+        on_output=lambda _text: None,
+    )
+    return finished.output
+
+
 def _traces(place: Path) -> list[str]:
     """What attacks leave behind where one works."""
     folders = (place, place.parent, *map(Path, ("/", "/etc", "/usr", "/var", "/opt", "/srv", "/tmp")))
@@ -114,43 +157,21 @@ def _traces(place: Path) -> list[str]:
     return found + [Path("/proc/sys/kernel", name).read_text() for name in ("core_pattern", "pid_max")]
 
 
-def _interpreter(root: Path) -> str | None:
-    """A Python that an ordinary user may start and that has our packages: homes are closed to others."""
-    found = shutil.which(f"python3.{sys.version_info[1]}", path="/usr/bin:/usr/local/bin")
-    for candidate in filter(None, (sys.executable, found)):
-        with suppress(PermissionError):
-            if not subprocess.call([candidate, "-c", "import pydantic"], **_as_nobody(root)):
-                return candidate
-    return None
-
-
-def _as_nobody(root: Path) -> dict[str, Any]:
-    packages = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("site-packages"))]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(packages), "LOOM_ATTACKED": "secret"}
-    return {
-        "user": _NOBODY,
-        "group": _NOBODY,
-        "extra_groups": [],
-        "env": {**environment, "HOME": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
-        "cwd": root,
-    }
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="the other tests run as an ordinary user already")
 def test_the_sandbox_withstands_them_all_when_the_worker_is_an_ordinary_user(outside: Mapping[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
         root.chmod(0o755)
-        if (interpreter := _interpreter(root)) is None:
+        if (program := interpreter(root)) is None:
             pytest.skip("no interpreter here that an ordinary user may start")
         _scene(root)
         service = stack.enter_context(socket.socket(socket.AF_UNIX))
         service.bind(str(root / "workspace/service.socket"))
         service.listen()
         for path in (root, *root.rglob("*")):
-            os.chown(path, _NOBODY, _NOBODY)
+            os.chown(path, NOBODY, NOBODY)
         words = json.dumps({**outside, "HOME": str(root / "home"), "SOCKET": service.getsockname()})
-        table = [interpreter, "-m", "tests.attacks.sandbox_attacks", str(root / "workspace"), str(root / "home"), words]
-        results: dict[str, str] = json.loads(subprocess.check_output(table, timeout=100, **_as_nobody(root)))
+        table = [program, "-m", "tests.attacks.sandbox_attacks", str(root / "workspace"), str(root / "home"), words]
+        results: dict[str, str] = json.loads(subprocess.check_output(table, timeout=100, **as_nobody(root)))
     assert {name: output for name, output in results.items() if not _is_held(output)} == {}
     assert list(results) == [*IN_BASH, *IN_PYTHON]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-GUARDED: Final = ("loom_domain", "workflows", "activities/failures.py")
-OUTSIDE_WORKFLOWS: Final = ("workflows/runner.py",)
+GUARDED: Final = ("loom_domain", "workflows", "activities/failures.py", "activities/signatures.py")
+OUTSIDE_WORKFLOWS: Final = ("workflows/runner.py", "workflows/signing.py")
 """Settings of a worker; no workflow imports it."""
 
 ALL: Final = frozenset({"*"})
@@ -46,7 +46,11 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
         ALL,
     ),
     "asyncio": frozenset({"CancelledError", "Future", "Task", "create_task", "gather"}),
+    "contextvars": frozenset({"ContextVar"}),  # a handler's own
+    "cryptography.exceptions": frozenset({"InvalidSignature"}),
+    "cryptography.hazmat.primitives.asymmetric.ed25519": frozenset({"Ed25519PublicKey"}),  # verifies, never signs
     "datetime": frozenset({"UTC", "date", "datetime", "timedelta"}),
+    "fnmatch": frozenset({"fnmatchcase"}),
     "pydantic": frozenset(
         {"AliasChoices", "BaseModel", "ConfigDict", "Field", "StringConstraints", "TypeAdapter", "ValidationError"}
     ),

@@ -74,7 +74,7 @@ def test_an_approval_of_other_arguments_is_refused() -> None:
     refused = evolve(state, yes("a", digest="d0"))
     assert asked(refused) == ["a"]
     assert (
-        notices(refused)[0][1]["why"] == "the digest d0 is not that of call 'a' (d1): the call has changed since then"
+        notices(refused)[0][1]["why"] == "the digest d0 is not that of call 'a': look at the call before you approve it"
     )
     assert running(evolve(state, yes("a", digest="d1"))) == ["a"]
 

@@ -313,3 +313,19 @@ def test_every_rule_that_has_a_say_can_be_listed() -> None:
     }
     found = matching("bash", of("ls -la"), rules, arguments={"timeout": 5})
     assert [rule.text for rule in found] == ["bash(ls:*)", "bash(timeout:5)", "bash", "default"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "allowed"),
+    [
+        ("ls*", "ls -l", True),
+        ("ls*", "ls= id", False),
+        ("a=1 ls*", "a=1 ls -l", True),
+        ("a=1 ls*", "a=1 ls+=2 id", False),
+        ("ls=*", "ls= id", True),
+        ("git config x*", "git config x=1", True),
+        ("*", "ls= id", True),
+    ],
+)
+def test_a_star_does_not_turn_the_name_of_a_program_into_an_assignment(pattern: str, text: str, allowed: bool) -> None:
+    assert (judge("bash", of(text), {f"bash({pattern})": "allow"}).verdict is ALLOW) == allowed

@@ -195,7 +195,7 @@ async def test_what_cannot_be_forked_is_said_before_anything_starts(working: Wor
 
     with pytest.raises(RunNotFoundError, match="there is no run 'nobody'"):
         await loom.client.fork("nobody", turn=1)
-    with pytest.raises(BadRequest, match="the run has no turn 7: it has 1 to 1"):
+    with pytest.raises(BadRequest, match="the run has no turn 7: it has turns 1 to 1"):
         await loom.client.fork(origin, turn=7)
     with pytest.raises(BadRequest, match="turn 1 ended with an answer"):
         await loom.client.fork(origin, turn=1)

@@ -147,7 +147,7 @@ async def test_an_agent_makes_a_tool_and_uses_it_when_it_may(working: Working) -
     assert result.output == "42"
     refused, made, wrong, answer = (heard(request) for request in model.requests[1:])
     assert "line 1: " in refused
-    assert made.startswith("made__double is yours")
+    assert made.startswith("You can call made__double")
     assert "`x`" in wrong
     assert answer == '{"twice": 42}'
     offered = [tool["function"]["name"] for tool in model.requests[2].body["tools"]]

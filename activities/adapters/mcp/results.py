@@ -25,6 +25,7 @@ from mcp_types import (
 from loom.activities.ports import ToolOutput
 from loom.activities.toolbox.mcp_tool import McpCall
 from loom.activities.toolbox.truncation import clip
+from loom.activities.toolbox.untrusted_text import defused
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import Effect
@@ -71,7 +72,7 @@ def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput
     text = "\n".join(collected.texts)
     if not text.strip() and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False)
-    text = clip(scrub(text), TEXT_LIMIT)
+    text = clip(defused(scrub(text)), TEXT_LIMIT)
     if result.is_error:
         raise ToolExecutionError(text or "the tool failed and its server gave no reason: try something else")
     return ToolOutput(text=text, parts=tuple(collected.parts))
@@ -145,7 +146,9 @@ def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
             f"the MCP server {server} was restarted and did not run {call.tool}: call it again in a moment"
         )
     outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
-    return ToolExecutionError(f"the MCP server {server} rejected the call to {call.tool}: {message[:2000]}{outcome}")
+    return ToolExecutionError(
+        f"the MCP server {server} rejected the call to {call.tool}: {defused(message[:2000])}{outcome}"
+    )
 
 
 def repeatable(call: McpCall) -> str:

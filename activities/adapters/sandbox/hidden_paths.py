@@ -1,12 +1,22 @@
-"""Find the files and folders on the host that a sandboxed command must not see. The command may read all other files
-and folders.
+"""The parts of the host's file system that a sandboxed command sees besides its workspace: the system's programs and
+settings, the worker's interpreter, and the folders that the settings open. Everything else on the host is absent. In
+these parts, private files and folders are hidden.
 """
 
 import os
 import stat
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Final
+
+SYSTEM: Final = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/sys"),
+    *("/nix/store", "/gnu/store"),
+)
+"""Folders with programs and their settings. They exist on every machine, or contain only public packages."""
 
 HIDDEN_FOLDERS: Final = (
     *("/root", "/home", "/run", "/mnt", "/media", "/var/run", "/var/spool", "/var/backups", "/var/log"),
@@ -14,8 +24,8 @@ HIDDEN_FOLDERS: Final = (
     *("/var/lib/docker", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/postgresql", "/var/lib/mysql"),
     "/var/lib/redis",
 )
-"""Folders with home directories, keys, and other services' data and sockets. A read-only mount doesn't prevent
-connections to a socket.
+"""Folders with home directories, keys, and other services' data and sockets. They are also hidden in a workspace or an
+opened folder that contains them. A read-only mount doesn't prevent connections to a socket.
 """
 
 HIDDEN_FILES: Final = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/krb5.keytab")
@@ -25,6 +35,29 @@ TEMPORARIES: Final = (TEMPORARY, Path("/var/tmp"), Path("/dev/shm"))  # noqa: S1
 
 _LISTENS: Final = "00010000"
 """The flag that marks a listening socket in /proc/net/unix."""
+_SHARE: Final = 50
+
+
+def interpreter_folders() -> tuple[Path, ...]:
+    """Return the folders of the worker's Python installation that are outside the system. Commands of the `python` tool
+    need them, wherever they are.
+    """
+    named = Path(sys.base_prefix)
+    folders = dict.fromkeys((named, named.resolve()))
+    return tuple(folder for folder in folders if folder != folder.parent and not _is_in_system(folder))
+
+
+def _is_in_system(folder: Path) -> bool:
+    return any(folder.is_relative_to(each) for each in SYSTEM)
+
+
+def system_mounts() -> Iterator[str]:
+    """Return the mounts of the system, which are read-only. On most machines, some of the folders are links."""
+    for folder in map(Path, SYSTEM):
+        if folder.is_symlink():
+            yield from ("--symlink", str(folder.readlink()), str(folder))
+        elif folder.is_dir():
+            yield from ("--ro-bind", str(folder), str(folder))
 
 
 def hidden_folders(further: Sequence[Path]) -> list[Path]:
@@ -45,27 +78,56 @@ def _may_be_hidden(home: Path) -> bool:
     return len(home.parts) > 2 and home.parts[1] not in ("usr", "bin", "sbin", "lib", "lib64", "etc", "dev", "proc")
 
 
-def hidden_files() -> list[str]:
-    """Return the files to hide. The worker's user, and therefore a command, could otherwise read them."""
-    return [name for name in HIDDEN_FILES if os.access(name, os.R_OK)]
+@dataclass(slots=True)
+class PrivateSettings:
+    """Finds the entries of `/etc` that only their owner or group may read, such as keys and passwords of services. The
+    worker's user may be that owner, for example if it is root. The result is cached for fifty times as long as the
+    search took.
+    """
+
+    _until: float = 0.0
+    _found: tuple[Path, ...] = field(default=())
+
+    def present(self) -> tuple[Path, ...]:
+        """Return the entries that exist now. A folder stands for everything in it."""
+        begun = monotonic()
+        if begun >= self._until:
+            self._found = tuple(sorted(_private(Path("/etc"))))
+            now = monotonic()
+            self._until = now + _SHARE * (now - begun)
+        named = (*map(Path, HIDDEN_FILES), *self._found)
+        return tuple(path for path in dict.fromkeys(named) if os.access(path, os.R_OK))
 
 
-def listening_sockets(covered: Sequence[Path], workspace: Path) -> list[str]:
-    """Return the host services' sockets that aren't in a hidden folder. A command could connect to any socket that it
-    can see.
+def _private(folder: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            found = [(Path(entry.path), entry.stat(follow_symlinks=False).st_mode) for entry in entries]
+    except OSError:
+        return  # this user can't read it, or it has just been removed
+    for path, mode in found:
+        if not stat.S_ISLNK(mode) and not mode & stat.S_IROTH:
+            yield path
+        elif stat.S_ISDIR(mode):
+            yield from _private(path)
+
+
+def listening_sockets(visible: Sequence[Path], covered: Sequence[Path], workspace: Path) -> list[str]:
+    """Return the host services' sockets that are in a visible folder and not in a covered one. A command could connect
+    to any socket that it can see.
     """
     try:
         text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return []
-    hidden = tuple(f"{folder}/" for folder in covered)
+    seen, hidden = tuple(f"{folder}/" for folder in visible), tuple(f"{folder}/" for folder in covered)
 
     def is_seen(name: str) -> bool:
-        return name.startswith(f"{workspace}/") or not name.startswith(hidden)
+        return name.startswith(f"{workspace}/") or (name.startswith(seen) and not name.startswith(hidden))
 
     lines = (line.split(maxsplit=7) for line in text.splitlines() if _LISTENS in line)
     names = {words[7] for words in lines if len(words) == 8 and words[3] == _LISTENS}
-    found = {os.path.realpath(name) for name in names if name.startswith("/") and is_seen(name)}
+    found = {os.path.realpath(name) for name in names if name.startswith("/")}
     return sorted(name for name in found if is_seen(name) and _is_socket(name))
 
 

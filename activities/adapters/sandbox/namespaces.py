@@ -1,11 +1,11 @@
 """Run tools' programs in Linux namespaces, which bubblewrap creates.
 
-In the sandbox, only parts of the workspace are writable. Home directories, runtime sockets and host secrets are hidden,
-and there is no network. Processes run in their own PID namespace, which ends when its first process ends. All of
-`/proc` is read-only. Otherwise, a process with root's user id could write to `/proc/sys` even without capabilities, and
-thereby run programs on the host. `--die-with-parent` kills all processes when the worker dies. The kernel regards the
-*thread* that started a process as the parent of that process. Commands must therefore be started from the event loop's
-thread. Asyncio does this.
+Besides its workspace, a command sees the system and the folders that the settings open, and nothing else of the host.
+In the sandbox, only parts of the workspace are writable, and there is no network. Processes run in their own PID
+namespace, which ends when its first process ends. All of `/proc` is read-only. Otherwise, a process with root's user id
+could write to `/proc/sys` even without capabilities, and thereby run programs on the host. `--die-with-parent` kills
+all processes when the worker dies. The kernel regards the *thread* that started a process as the parent of that
+process. Commands must therefore be started from the event loop's thread. Asyncio does this.
 
 The first process is a shell (`--as-pid-1`). Bubblewrap's own first process closes its files, including the host's
 `/proc`, only after it has started the command. A fast command could therefore access the host through `/proc/1/fd`.
@@ -14,7 +14,6 @@ The first process is a shell (`--as-pid-1`). Bubblewrap's own first process clos
 import asyncio
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,11 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from loom.activities.adapters.sandbox.hidden_paths import (
+    SYSTEM,
     TEMPORARIES,
     TEMPORARY,
-    hidden_files,
+    PrivateSettings,
     hidden_folders,
+    interpreter_folders,
     listening_sockets,
+    system_mounts,
 )
 from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
 from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted
@@ -41,6 +43,7 @@ _NAMESPACES: Final = (
     *("--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"),
     *("--new-session", "--die-with-parent", "--as-pid-1"),
 )
+_NOTHING: Final = "/dev/null"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,12 +71,16 @@ class PreparedSandbox:
 class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
 
-    def __init__(self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None) -> None:
-        """`hidden` lists additional folders that commands must not see, such as Loom's own state."""
+    def __init__(
+        self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None, opened: Sequence[Path] = ()
+    ) -> None:
+        """`hidden` lists additional folders that commands must not see, such as Loom's own state. `opened` lists
+        folders outside the workspace that commands may read.
+        """
         self._binary = binary
         self._further = hidden
-        self._files = hidden_files()
-        self._visible = (Path(sys.base_prefix),)
+        self._private = PrivateSettings()
+        self._opened = (*interpreter_folders(), *opened)
         self._limits = limits or Limits()
         self._repositories = Repositories()
         self._filter = system_call_filter()
@@ -128,7 +135,8 @@ class Bubblewrap:
         hidden = hidden_folders(
             self._further
         )  # not cached, because Loom's own state may have been created since the last command
-        outside = [folder for folder in hidden if not folder.is_relative_to(workspace)]
+        visible = (*map(Path, SYSTEM), *self._opened)
+        outside = self._covered(hidden, visible, workspace)
         inside = [folder for folder in hidden if folder.is_relative_to(workspace) and folder != workspace]
         with (
             mounted(workspace, self._repositories, readable, _above(inside, workspace)) as mounts,
@@ -141,16 +149,31 @@ class Bubblewrap:
                 *(self._binary, *_NAMESPACES, "--info-fd", str(told), *filters),
                 *self._system(),
                 *self._places(workspace, mounts, outside, inside),
+                *self._masked(visible, (*TEMPORARIES, *outside, *inside), workspace),
+                *("--remount-ro", "/"),
                 *("--chdir", str(workspace), "--"),
                 *limiting(self._limits, _kernel(stack, mounts)),
             ]
-            temporary = (*TEMPORARIES, *outside)
-            yield PreparedSandbox(words=words, descriptors=mounts.descriptors, temporary=temporary, report=report)
+            yield PreparedSandbox(words=words, descriptors=mounts.descriptors, temporary=TEMPORARIES, report=report)
+
+    def _covered(self, hidden: Sequence[Path], visible: Sequence[Path], workspace: Path) -> list[Path]:
+        """Return the hidden folders that a command could otherwise see outside the workspace. A folder that is opened
+        by its own name is visible.
+        """
+        own = [folder.resolve() for folder in self._further]
+        return [
+            folder
+            for folder in hidden
+            if not folder.is_relative_to(workspace)
+            and any(folder.is_relative_to(each) for each in visible)
+            and (folder not in self._opened or folder in own)
+        ]
 
     def _system(self) -> Sequence[str]:
         sized = ("--perms", "1777", "--size", str(self._limits.temporary), "--tmpfs")
         return (
-            *("--ro-bind", "/", "/", "--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"),
+            *system_mounts(),
+            *("--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"),
             *(word for folder in TEMPORARIES for word in (*sized, str(folder))),
             *("--remount-ro", "/dev"),
         )
@@ -158,24 +181,33 @@ class Bubblewrap:
     def _places(
         self, workspace: Path, mounts: Mounts, outside: Sequence[Path], inside: Sequence[Path]
     ) -> Iterator[str]:
-        """Return the mounts in order. The order matters, because later mounts cover earlier mounts, and the workspace
-        may be inside a hidden folder or contain one.
+        """Return the mounts in order. The order matters, because later mounts cover earlier mounts. An opened folder
+        may be inside a hidden folder or contain one, and so may the workspace.
         """
-        covered = (*TEMPORARIES, *outside)
-        for folder in outside:
-            yield from ("--size", "4096", "--tmpfs", str(folder))
-        for folder in self._visible:
-            if any(folder.is_relative_to(each) for each in covered) and folder not in covered:
-                yield from ("--ro-bind", str(folder), str(folder))
+        for folder in sorted({*self._opened, *outside}):
+            yield from _empty(folder) if folder in outside else ("--ro-bind-try", str(folder), str(folder))
         yield from mounts.words
         for folder in dict.fromkeys((*mounts.emptied, *inside)):
-            yield from ("--size", "4096", "--tmpfs", str(folder))
+            yield from _empty(folder)
         # Mount skills last, because they may be inside emptied folders.
         yield from mounts.readable
-        for folder in dict.fromkeys((*mounts.emptied, *inside)):
+        for folder in dict.fromkeys((*outside, *mounts.emptied, *inside)):
             yield from ("--remount-ro", str(folder))
-        for name in (*self._files, *listening_sockets(covered, workspace)):
-            yield from ("--ro-bind", "/dev/null", name)
+
+    def _masked(self, visible: Sequence[Path], covered: Sequence[Path], workspace: Path) -> Iterator[str]:
+        """Return the mounts that hide private settings and other services' sockets, which are in visible folders."""
+        for path in self._private.present():
+            if not any(path.is_relative_to(each) for each in (*covered, workspace)):
+                hides = (
+                    (*_empty(path), "--remount-ro", str(path)) if path.is_dir() else ("--ro-bind", _NOTHING, str(path))
+                )
+                yield from hides
+        for name in listening_sockets(visible, covered, workspace):
+            yield from ("--ro-bind", _NOTHING, name)
+
+
+def _empty(folder: Path) -> Sequence[str]:
+    return "--size", "4096", "--tmpfs", str(folder)
 
 
 def _above(hidden: Sequence[Path], workspace: Path) -> Sequence[Path]:

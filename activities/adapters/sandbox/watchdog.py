@@ -48,7 +48,7 @@ that was free then must remain free.
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreeSpace:
-    """The free space of a disk."""
+    """The free space on a disk."""
 
     free: int
     """Free bytes."""

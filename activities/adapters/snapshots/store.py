@@ -124,7 +124,7 @@ class Store:
         return out
 
     def running(self, *words: str, lock: int | None = None) -> "subprocess.Popen[bytes]":
-        """Start Git for this store. Git ignores the configuration of the user and the system."""
+        """Start Git for this store. Git ignores user-level and system-level configuration."""
         return subprocess.Popen(
             [_program(), *_OPTIONS, *words],
             cwd=self.path,

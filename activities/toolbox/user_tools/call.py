@@ -19,6 +19,7 @@ import structlog
 
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.truncation import RESULT_LIMIT, Collected
+from loom.activities.toolbox.untrusted_text import defused
 from loom.activities.toolbox.user_tools.output import to_output
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
 from loom.domain.core.messages import Part
@@ -40,7 +41,8 @@ async def called(
     limited = replace(context, progress=_limited(context.progress))
     try:
         given = await _in_time(name, call, limited) if blocking else call(limited)
-        return await _finished(given, limited)
+        output = await _finished(given, limited)
+        return defused(output) if isinstance(output, str) else replace(output, text=defused(output.text))
     except asyncio.CancelledError:
         if is_asked_to_stop():
             raise
@@ -49,7 +51,7 @@ async def called(
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool that calls `sys.exit` must not end the worker
         _log.warning("tool_raised", tool=name, exc_info=True)
-        raise ToolExecutionError(f"{name} failed: {_named(error)}") from None
+        raise ToolExecutionError(f"{name} failed: {defused(_named(error))}") from None
 
 
 async def in_thread(work: Callable[[], Any]) -> Any:

@@ -26,7 +26,9 @@ class Entry(NamedTuple):
 
 
 class NotAFile(OSError):
-    """Raised if the path refers to a device, pipe, socket or folder, but a regular file is required."""
+    """Raised if the path refers to a device, pipe, socket or folder, but a regular file is required, or to a file from
+    outside.
+    """
 
 
 @contextmanager
@@ -52,14 +54,23 @@ def folder(root: str, parts: Sequence[str], *, create: bool = False) -> Iterator
 
 
 def open_file(root: str, parts: Sequence[str]) -> int:
-    """Return a descriptor for reading the regular file `root/parts…`."""
+    """Return a descriptor for reading the regular file `root/parts…`. Raises NotAFile if the file is known to be a hard
+    link from outside.
+    """
     if not parts:
         raise NotAFile("it is a folder")
     with folder(root, parts[:-1]) as parent:
         opened = os.open(parts[-1], os.O_RDONLY | _FILE, dir_fd=parent)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        around = os.fstat(parent)
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode):
         os.close(opened)
         raise NotAFile("it is not a regular file")
+    # Hard links are common: `git clone --local`, pnpm, uv. Their owner is the user who created the folder. A link to
+    # another user's file leads out of the workspace.
+    if found.st_nlink > 1 and found.st_uid != around.st_uid:
+        os.close(opened)
+        raise NotAFile("it is a hard link to a file of another user, which is outside the workspace")
     return opened
 
 

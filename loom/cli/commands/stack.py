@@ -5,6 +5,7 @@ import json
 import os
 import pkgutil
 import re
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -14,6 +15,7 @@ from loom.cli.arguments import Json, new_app
 from loom.composition.load_settings import load_settings, read_settings
 from loom.composition.settings import Settings
 from loom.doctor import examine, with_addresses_of
+from loom.domain.core.errors import BadRequest
 from loom.exit_codes import UNREACHABLE
 from loom.stack import state as stack_state
 from loom.stack import up_down
@@ -28,20 +30,39 @@ App: TypeAlias = Annotated[
     typer.Option("--app", help="Your app with its tools and agents: package.module:app, or path/to/file.py:app."),
 ]
 
+Roots: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--workspace-root",
+        metavar="DIR",
+        help="Also serve workspaces in this folder, besides those of LOOM_WORKSPACES. Repeatable.",
+    ),
+]
+
+AS_ROOT: Final = (
+    "Note: Loom runs as root. File tools and commands read and change every file of a workspace, whoever owns it, and\n"
+    "your own tools, hooks and MCP servers may do anything on this machine. Start Loom as an ordinary user if you can."
+)
+
 app = new_app()
 
 
 @app.command()
-def up(
+def up(  # noqa: PLR0917 - one parameter for each option
     detach: Annotated[bool, typer.Option("--detach", help="Return once everything is ready.")] = False,
     no_worker: Annotated[bool, typer.Option("--no-worker", help="Start only the services.")] = False,
     app: App = None,
+    workspace_root: Roots = None,
+    private: Annotated[bool, typer.Option("--private", help="Let only your own processes reach Temporal.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start Temporal, Postgres, Redis and a worker on this machine."""
     _set_app(app)
+    _add_roots(workspace_root)
     settings = read_settings()
-    plan = _plan(settings, no_worker=no_worker)
+    if os.geteuid() == 0:
+        typer.echo(AS_ROOT, err=True)
+    plan = _plan(settings, no_worker=no_worker, names_roots=bool(workspace_root), private=private)
     if detach:
         _print_state(up_down.up_detached(plan), settings, as_json=as_json)
         return
@@ -74,9 +95,10 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def worker(app: App = None) -> None:
+def worker(app: App = None, workspace_root: Roots = None) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C."""
     _set_app(app)
+    _add_roots(workspace_root)
     pkgutil.resolve_name(WORKER)()
 
 
@@ -86,14 +108,34 @@ def _set_app(app: str | None) -> None:
         os.environ["LOOM_APP"] = with_absolute_file(app)
 
 
-def _plan(settings: Settings, *, no_worker: bool) -> Plan:
+def _add_roots(folders: list[Path] | None) -> None:
+    """Add the folders of `--workspace-root` to LOOM_WORKSPACES in this process and its child processes.
+
+    Raises BadRequest if one of them isn't a folder.
+    """
+    if not folders:
+        return
+    for folder in folders:
+        if not folder.expanduser().is_dir() or os.pathsep in str(folder):
+            raise BadRequest(
+                f"--workspace-root: {str(folder)!r} is not a folder whose name LOOM_WORKSPACES can hold; create it, or"
+                f" name one without {os.pathsep!r}",
+                field="--workspace-root",
+            )
+    roots = (*read_settings().roots, *(folder.expanduser().absolute() for folder in folders))
+    os.environ["LOOM_WORKSPACES"] = os.pathsep.join(map(str, dict.fromkeys(roots)))
+
+
+def _plan(settings: Settings, *, no_worker: bool, names_roots: bool, private: bool) -> Plan:
     plan = Plan(
         home=settings.home,
         task_queue=settings.task_queue,
         namespace=settings.temporal_namespace,
         metrics_port=settings.metrics_port,
         app=settings.app,
+        workspaces=tuple(map(str, settings.roots)) if names_roots else (),
         redis_server=settings.redis_server,
+        private=private or settings.private == "on",
     )
     return plan.without_worker() if no_worker else plan
 

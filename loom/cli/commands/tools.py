@@ -16,7 +16,7 @@ from rich.table import Table
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.pipeline import execute
-from loom.app.package_preview import brief, described
+from loom.app.package_preview import brief, described, installation
 from loom.app.packages import enabled, installed
 from loom.cli.arguments import App, Json, absolute, new_app, read_object
 from loom.cli.output import console, counted, plain, print_json, print_notice, seconds
@@ -138,7 +138,8 @@ async def _packages(settings: Settings) -> list[dict[str, Any]]:
 
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
-    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits)
+    opened = (*installation(), *settings.sandbox_readable)
+    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits, opened)
     found = []
     for name, package in packages.items():
         facts: dict[str, Any] = {

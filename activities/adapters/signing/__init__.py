@@ -1,0 +1,1 @@
+"""Signing keys in files, and a Temporal client that signs with them."""

@@ -1,0 +1,60 @@
+"""Sign what a Temporal client says to runs: starts, signals and updates."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from temporalio.api.common.v1 import Payload
+from temporalio.client import (
+    Interceptor,
+    OutboundInterceptor,
+    SignalWorkflowInput,
+    StartWorkflowInput,
+    StartWorkflowUpdateInput,
+    WorkflowHandle,
+    WorkflowUpdateHandle,
+)
+from temporalio.converter import PayloadConverter
+
+from loom.activities.start_gate import KeySource
+from loom.domain.core.signatures import Statement, digest_of_arguments
+
+
+class SigningClient(Interceptor):
+    """Signs requests with the key of this process, if there is one."""
+
+    def __init__(self, key: KeySource, converter: PayloadConverter) -> None:
+        self._key = key
+        self._converter = converter
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
+        """See base class."""
+        return _SigningOutbound(next, self)
+
+    def header(
+        self, kind: Literal["start", "signal", "update"], name: str, run_id: str, arguments: Sequence[Any]
+    ) -> Mapping[str, Payload]:
+        """Return the header for this request, or no header if there is no key."""
+        if (key := self._key()) is None:
+            return {}
+        plain = self._converter.from_payloads(self._converter.to_payloads(arguments))
+        statement = Statement(kind=kind, name=name, run_id=run_id, arguments=digest_of_arguments(plain))
+        return key.header(statement, datetime.now(UTC))
+
+
+class _SigningOutbound(OutboundInterceptor):
+    def __init__(self, following: OutboundInterceptor, signer: SigningClient) -> None:
+        super().__init__(following)
+        self._signer = signer
+
+    async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:  # noqa: A002
+        input.headers = {**input.headers, **self._signer.header("start", input.workflow, input.id, input.args)}
+        return await super().start_workflow(input)
+
+    async def signal_workflow(self, input: SignalWorkflowInput) -> None:  # noqa: A002
+        input.headers = {**input.headers, **self._signer.header("signal", input.signal, input.id, input.args)}
+        await super().signal_workflow(input)
+
+    async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:  # noqa: A002
+        input.headers = {**input.headers, **self._signer.header("update", input.update, input.id, input.args)}
+        return await super().start_workflow_update(input)

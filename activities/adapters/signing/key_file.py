@@ -1,0 +1,71 @@
+"""The file of a signing key. Only its owner can read it."""
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_hex
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+
+from loom.activities.start_gate import SigningKey
+from loom.domain.core.errors import BadRequest
+
+
+class KeyFile:
+    """The key in a file. It is read once, when it is first needed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._key: SigningKey | None = None
+
+    def read(self) -> SigningKey | None:
+        """Return the key, or None if there is no such file or it belongs to somebody else.
+
+        Raises BadRequest if the file isn't a key, or if other users can read it.
+        """
+        if self._key is None:
+            try:
+                with self._path.open("rb") as file:
+                    mode, pem = os.fstat(file.fileno()).st_mode, file.read()
+            except OSError:
+                return None
+            if stat.S_IMODE(mode) & 0o077:
+                raise self._unusable(f"other users can read it: `chmod 600 {self._path}`")
+            self._key = self._parsed(pem)
+        return self._key
+
+    def created(self) -> SigningKey:
+        """Return the key, and create it if there is none.
+
+        Raises OSError if it can't be written, and BadRequest if the file isn't a usable key.
+        """
+        if (key := self.read()) is not None:
+            return key
+        pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        fresh = self._path.with_name(f"{self._path.name}.{token_hex(4)}")
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh.touch(mode=0o600)
+        try:
+            fresh.write_bytes(pem)
+            with suppress(FileExistsError):  # another process has just created the key
+                os.link(fresh, self._path)
+        finally:
+            fresh.unlink()
+        if (key := self.read()) is None:
+            raise self._unusable("it can't be read")
+        return key
+
+    def _parsed(self, pem: bytes) -> SigningKey:
+        try:
+            private = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm):
+            private = None
+        if not isinstance(private, Ed25519PrivateKey):
+            raise self._unusable("it isn't an Ed25519 key without a password in PEM format")
+        return SigningKey(private)
+
+    def _unusable(self, why: str) -> BadRequest:
+        return BadRequest(f"LOOM_SIGNING_KEY: {self._path} is no usable key: {why}", field="LOOM_SIGNING_KEY")

@@ -1,0 +1,70 @@
+"""Decide whether the owner of the worker's key started a run, and sign requests with that key."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from temporalio.api.common.v1 import Payload
+
+from loom.activities.signatures import header_of, is_signed
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.signatures import Signature, SignedStart, Statement, is_near, mark_of, microseconds
+
+STARTS_REMEMBERED: Final = 10_000
+"""The number of accepted starts that a worker remembers, so that a recorded start doesn't count twice."""
+
+
+class SigningKey:
+    """A private key."""
+
+    def __init__(self, private: Ed25519PrivateKey) -> None:
+        self._private = private
+        self.public = private.public_key().public_bytes_raw().hex()
+        """The public key in hexadecimal digits."""
+
+    def header(self, statement: Statement, at: datetime) -> Mapping[str, Payload]:
+        """Return the header that signs this statement."""
+        moment = microseconds(at)
+        signature = Signature(at=moment, value=self._private.sign(statement.signed_at(moment)).hex())
+        return header_of(signature)
+
+
+class StartGate:
+    """Decides whether a run was started by the owner of the worker's key, and whether another one may start."""
+
+    def __init__(self, key: SigningKey | None, *, requires_signature: bool) -> None:
+        self._key = key
+        self.requires_signature = requires_signature
+        self.steering_key = key.public if key and requires_signature else ""
+        """The public key that requests to a run must be signed with, or an empty string if they need no signature."""
+        self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
+
+    def is_owners(self, start: SignedStart | None) -> bool:
+        """Whether the start carries a valid signature. Raises BadRequest if it doesn't, but must."""
+        if start is not None and self._holds(start):
+            return True
+        if self.requires_signature:
+            found = "no signature" if start is None else "a signature that isn't valid for it"
+            raise BadRequest(
+                f"this worker takes only signed runs (LOOM_REQUIRE_SIGNED), and this one carries {found}: start it with"
+                " `loom` or LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
+                field="LOOM_REQUIRE_SIGNED",
+            )
+        return False
+
+    def _holds(self, start: SignedStart) -> bool:
+        if self._key is None or not is_near(start.signature.at, start.began_at):
+            return False
+        if not is_signed(start.statement, start.signature, self._key.public):
+            return False
+        mark = mark_of(start.statement, start.signature.at)
+        if self._used.setdefault(mark, start.execution) != start.execution:
+            return False
+        if len(self._used) > STARTS_REMEMBERED:
+            del self._used[next(iter(self._used))]
+        return True
+
+
+KeySource = Callable[[], SigningKey | None]
+"""Returns the key of this process, or None as long as there is none."""

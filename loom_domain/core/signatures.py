@@ -1,0 +1,101 @@
+"""Signed requests to runs: what a signature covers, and which signatures a run has already accepted.
+
+A signature covers a *statement*: the kind and name of the request, the run's id, a digest of the arguments, and the
+time. It therefore holds for one request to one run, and counts once. `activities/signatures.py` verifies signatures,
+and `activities/start_gate.py` makes them.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, Literal
+
+from loom.domain.core.messages import canonical
+
+TOLERANCE: Final = timedelta(minutes=10)
+"""The maximum difference between the clock of the signer and the clock of the Temporal server."""
+REMEMBERED: Final = 200
+"""The number of accepted signatures that a run remembers. It accepts none that is older than all of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Statement:
+    """The content of a signed request."""
+
+    kind: Literal["start", "signal", "update"]
+    name: str
+    """The workflow type of a start, or the name of the signal or update."""
+    run_id: str
+    arguments: str
+    """The digest of the arguments."""
+
+    def signed_at(self, at: int) -> bytes:
+        """Return the bytes to sign for the time `at`, in microseconds since the epoch."""
+        told = {"kind": self.kind, "name": self.name, "run_id": self.run_id, "arguments": self.arguments, "at": at}
+        return canonical({"loom-signature": 1, **told}).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Signature:
+    """A signature, as the header of a request carries it."""
+
+    at: int
+    """The time of signing, in microseconds since the epoch."""
+    value: str
+    """The signature in hexadecimal digits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignedStart:
+    """The signature that came with the start of a run, and the facts that it is checked against."""
+
+    statement: Statement
+    signature: Signature
+    began_at: int
+    """The time at which the server started the run, in microseconds since the epoch."""
+    execution: str
+    """The server's id of this execution."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speakers:
+    """Who may steer a run, recorded when the run is prepared."""
+
+    signed: bool = False
+    """Whether the start was signed with the key of the workers."""
+    key: str = ""
+    """The public key that requests to the run must be signed with. Empty if they need no signature."""
+    used: tuple[str, ...] = ()
+    """The marks of the signatures that were accepted most recently, oldest first."""
+    forgotten: str = ""
+    """The newest mark that is no longer remembered. A signature must be newer."""
+
+    def refused(self, mark: str) -> bool:
+        """Whether a signature with this mark was accepted before, or is too old to tell."""
+        return mark <= self.forgotten or mark in self.used
+
+    def with_used(self, mark: str) -> "Speakers":
+        """Return the speakers with one more signature remembered."""
+        used = tuple(sorted((*self.used, mark)))
+        dropped = used[:-REMEMBERED]
+        return replace(self, used=used[-REMEMBERED:], forgotten=dropped[-1] if dropped else self.forgotten)
+
+
+def digest_of_arguments(arguments: list[Any]) -> str:
+    """Return the digest of a request's arguments, which are plain JSON values."""
+    return sha256(canonical({"arguments": arguments}).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def mark_of(statement: Statement, at: int) -> str:
+    """Return a short text that identifies a signed request. Marks sort by time."""
+    return f"{at:020d}-{sha256(statement.signed_at(at)).hexdigest()[:16]}"
+
+
+def microseconds(at: datetime) -> int:
+    """Return a time in microseconds since the epoch."""
+    return round(at.timestamp() * 1_000_000)
+
+
+def is_near(at: int, other: int) -> bool:
+    """Whether two times differ by at most the tolerance."""
+    return abs(at - other) <= TOLERANCE / timedelta(microseconds=1)

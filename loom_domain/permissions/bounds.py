@@ -1,0 +1,42 @@
+"""The bounds of a worker: the workspaces and the permission modes that it serves, whoever starts the run."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from loom.domain.core.errors import BadRequest
+from loom.domain.permissions.judge import Mode
+
+_WIDTH: Final = {
+    mode: width for width, mode in enumerate((Mode.READ_ONLY, Mode.DEFAULT, Mode.ACCEPT_EDITS, Mode.BYPASS))
+}
+"""How much each mode permits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bounds:
+    """What a worker serves. The default values are the widest bounds."""
+
+    roots: tuple[str, ...] | None = None
+    """The real paths of the folders in which workspaces may be. None: any folder."""
+    max_mode: Mode = Mode.BYPASS
+
+    def refuse_workspace(self, workspace: str) -> None:
+        """Raise BadRequest if the workspace is neither a root nor inside one. `workspace` must be a real path."""
+        if self.roots is None or any(f"{workspace}/".startswith(f"{root.rstrip('/')}/") for root in self.roots):
+            return
+        raise BadRequest(
+            f"workspace {workspace!r} is outside the folders that this worker serves"
+            f" ({', '.join(self.roots)}): choose one in them, or restart the worker with yours in"
+            " LOOM_WORKSPACES, or named by --workspace-root",
+            field="workspace",
+        )
+
+    def refuse_mode(self, mode: Mode) -> None:
+        """Raise BadRequest if the mode permits more than `max_mode`."""
+        if _WIDTH[mode] <= _WIDTH[self.max_mode]:
+            return
+        raise BadRequest(
+            f"mode {mode.value!r} permits more than this worker does ({self.max_mode.value}): choose another mode, or"
+            f" restart the worker with LOOM_MAX_MODE={mode.value}",
+            field="mode",
+        )

@@ -1,0 +1,69 @@
+"""Require approval for allowed calls that would destroy work or write files that control other programs.
+
+A guard turns an allow verdict into an ask. A guard is overridden by a rule that spells out the guarded call, by a
+person's grant, or by the bypass mode. Removing a critical folder always needs approval.
+
+`removal` guards what removes much, `git` what rewrites a repository or runs programs through Git, and `files` the
+files that other programs run or obey. Guards see the words of a command. They don't see what a script does.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from loom.domain.permissions.command_words import folders_of, program_of
+from loom.domain.permissions.guards import git, removal
+from loom.domain.permissions.guards.files import protected, written_by
+from loom.domain.permissions.guards.guard import Guard, Line
+from loom.domain.permissions.patterns import literal_start
+from loom.domain.permissions.rules import COMMANDS, Kind, Rule, is_exact, kind_of
+from loom.domain.permissions.subjects import Place, Subject
+
+__all__ = ["EDITS", "GUARDED", "Guard", "Line", "guard_of", "line_of", "protected", "spells_out"]
+
+EDITS: Final = frozenset({"write_file", "edit_file"})
+"""Tools that write files."""
+GUARDED: Final = EDITS | COMMANDS
+"""Guards can apply only to calls of these tools."""
+
+
+def line_of(subjects: Sequence[Subject], place: Place) -> Line:
+    """Return what the commands of a line have in common."""
+    folders = folders_of(subjects, place.workspace, place.home)
+    return Line(
+        place=place,
+        folders=folders,
+        is_fed=any("xargs" in f"{each.text} {each.loose}".split() for each in subjects),
+        is_git_elsewhere=len(folders) > 1 or any(git.sets_repository(each.text) for each in subjects),
+    )
+
+
+def guard_of(tool: str, subject: Subject, line: Line) -> Guard | None:
+    """Return the guard that applies to this subject, which is part of this line."""
+    if kind_of(tool) is Kind.COMMAND:
+        return _of_command(subject, line)
+    if tool in EDITS and (name := protected(subject.text)):
+        return Guard(what=f"write to {name}")
+    return None
+
+
+def spells_out(rule: Rule, tool: str, place: Place) -> bool:
+    """Whether a guard would apply to the text before the first star of an allow rule."""
+    if kind_of(tool) is Kind.PATH:
+        return protected(rule.pattern or "") != ""
+    words = tuple(literal_start(rule.pattern or "").split())
+    spelled = (words, words if is_exact(rule) else (*words, "x"))
+    line = line_of((), place)
+    return any(protected(word) for word in words) or any(
+        guard_of(tool, Subject(text="", words=each), line) is not None for each in spelled
+    )
+
+
+def _of_command(subject: Subject, line: Line) -> Guard | None:
+    if not subject.words:
+        return None
+    if guard := removal.guard_of(subject, line):
+        return guard
+    if program_of(subject.words) == "git" and (what := git.danger_of(subject, line)):
+        return Guard(what=what)
+    name = written_by(subject)
+    return Guard(what=f"write to {name}") if name else None

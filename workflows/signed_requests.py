@@ -1,0 +1,82 @@
+"""The signature of a request that a run receives. `workflows/signing.py` notes it before the handler runs.
+
+A run decides only with the public key that its preparation recorded, so a replay decides the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+
+from loom.activities.signatures import flaw_of, signature_in
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.signatures import (
+    Signature,
+    SignedStart,
+    Statement,
+    digest_of_arguments,
+    mark_of,
+    microseconds,
+)
+from loom.domain.run.state import RunState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Heard:
+    """The request that a handler is handling."""
+
+    signature: Signature | None
+    arguments: Sequence[Any]
+
+
+_heard: Final[ContextVar[_Heard]] = ContextVar("heard")
+
+
+def hear(headers: Mapping[str, Payload], arguments: Sequence[Any]) -> None:
+    """Note the request that the current task handles. Every handler runs in a task of its own."""
+    _heard.set(_Heard(signature=signature_in(headers), arguments=arguments))
+
+
+def signed_start(arguments: Sequence[Any]) -> SignedStart | None:
+    """Return the signature that came with the start of this run, or None. It has not been verified."""
+    info = workflow.info()
+    if (signature := signature_in(info.headers)) is None:
+        return None
+    digest = digest_of_arguments(list(arguments))
+    return SignedStart(
+        statement=Statement(kind="start", name=info.workflow_type, run_id=info.workflow_id, arguments=digest),
+        signature=signature,
+        began_at=microseconds(info.workflow_start_time),
+        execution=info.original_execution_run_id,
+    )
+
+
+def has_signed_start() -> bool:
+    """Whether a signature came with the start of this run, valid or not."""
+    return signature_in(workflow.info().headers) is not None
+
+
+def proof(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
+    """Return the mark of the signature of the request that is being handled.
+
+    Raises BadRequest if the signature is missing, invalid, too old, or used before.
+    """
+    heard = _heard.get(None)
+    if heard is None or heard.signature is None:
+        raise _refused(name, "carries no signature")
+    digest = digest_of_arguments(list(heard.arguments))
+    statement = Statement(kind=kind, name=name, run_id=state.run_id, arguments=digest)
+    if flaw := flaw_of(statement, heard.signature, state.speakers, began_at=state.began_at, now=workflow.now()):
+        raise _refused(name, flaw)
+    return mark_of(statement, heard.signature.at)
+
+
+def _refused(name: str, flaw: str) -> BadRequest:
+    return BadRequest(
+        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {flaw}: send it with `loom` or"
+        " LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
+        field="LOOM_REQUIRE_SIGNED",
+    )

@@ -1,0 +1,93 @@
+"""A worker's interceptor: it lets runs read the signatures of requests, and signs what they send to other runs.
+
+Requests to other runs of a tree are signed with the worker's own key, if the run's start was signed. A signature that
+is sent has no effect on the sending run, so a replay may omit it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from temporalio import workflow
+from temporalio.worker import (
+    HandleSignalInput,
+    HandleUpdateInput,
+    Interceptor,
+    SignalExternalWorkflowInput,
+    StartChildWorkflowInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+from temporalio.workflow import ChildWorkflowHandle
+
+from loom.activities.start_gate import KeySource
+from loom.domain.core.signatures import Statement, digest_of_arguments
+from loom.workflows.signed_requests import hear
+
+
+@runtime_checkable
+class SigningRun(Protocol):
+    """A workflow whose requests to other runs are signed, as long as its own start was."""
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the start of this run was signed."""
+
+
+class SignedRequests(Interceptor):
+    """Lets runs read the signatures of requests, and signs the requests that signed runs send."""
+
+    def __init__(self, key: KeySource = lambda: None) -> None:
+        self._key = key
+
+    def workflow_interceptor_class(
+        self,
+        input: WorkflowInterceptorClassInput,  # noqa: A002 - the SDK's name
+    ) -> type[WorkflowInboundInterceptor]:
+        """See base class."""
+        key = self._key
+
+        class Inbound(_Inbound):
+            def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+                super().init(_Outbound(outbound, key))
+
+        return Inbound
+
+
+class _Inbound(WorkflowInboundInterceptor):
+    async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002
+        hear(input.headers, input.args)
+        await super().handle_signal(input)
+
+    def handle_update_validator(self, input: HandleUpdateInput) -> None:  # noqa: A002
+        hear(input.headers, input.args)
+        super().handle_update_validator(input)
+
+    async def handle_update_handler(self, input: HandleUpdateInput) -> Any:  # noqa: A002
+        hear(input.headers, input.args)
+        return await super().handle_update_handler(input)
+
+
+class _Outbound(WorkflowOutboundInterceptor):
+    def __init__(self, following: WorkflowOutboundInterceptor, key: KeySource) -> None:
+        super().__init__(following)
+        self._key = key
+
+    async def start_child_workflow(self, input: StartChildWorkflowInput) -> ChildWorkflowHandle[Any, Any]:  # noqa: A002
+        input.headers = {**input.headers, **self._header("start", input.workflow, input.id, input.args)}
+        return await super().start_child_workflow(input)
+
+    async def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:  # noqa: A002
+        input.headers = {**input.headers, **self._header("signal", input.signal, input.workflow_id, input.args)}
+        await super().signal_external_workflow(input)
+
+    def _header(
+        self, kind: Literal["start", "signal"], name: str, run_id: str, arguments: Sequence[Any]
+    ) -> dict[str, Any]:
+        run, key = workflow.instance(), self._key()
+        if key is None or not isinstance(run, SigningRun) or not run.is_signed:
+            return {}
+        converter = workflow.payload_converter()
+        plain = converter.from_payloads(converter.to_payloads(arguments))
+        statement = Statement(kind=kind, name=name, run_id=run_id, arguments=digest_of_arguments(plain))
+        return dict(key.header(statement, workflow.now()))
