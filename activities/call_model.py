@@ -13,7 +13,7 @@ from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
 from loom.activities.plan_calls import CallPreparer
-from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from loom.activities.ports import EventStream, ModelCall, Prices, Providers, StreamRedactor, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import ContextSource, recalled
 from loom.domain.agents.reflection import approves
@@ -57,6 +57,7 @@ class LanguageModel:
         transcripts: TranscriptStore,
         stream: EventStream,
         redact: Callable[[str], str],
+        masked: Callable[[], StreamRedactor],
         prices: Prices,
         manifests: Manifests,
         sources: Sequence[ContextSource] = (),
@@ -66,6 +67,7 @@ class LanguageModel:
         self._transcripts = transcripts
         self._stream = stream
         self._redact = redact
+        self._masked = masked
         self._prices = prices
         self._manifests = manifests
         self._sources = sources
@@ -162,10 +164,12 @@ class LanguageModel:
             temperature=spec.temperature,
         )
         started = perf_counter()
-        answer = await provider.answer(call, lambda text: writer.emit(model_said(request, text)))
+        said_so_far = _Said(writer, request, self._masked())
+        answer = await provider.answer(call, said_so_far.add)
+        said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
-        message = _with_new_ids(said, transcript.messages, request.turn)
+        message = _with_new_ids(self._without_secrets(said), transcript.messages, request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         took = milliseconds(perf_counter() - started)
@@ -188,9 +192,39 @@ class LanguageModel:
             approves=request.stage == "critique" and approves(message.text),
         )
 
+    def _without_secrets(self, message: Message) -> Message:
+        """Return the reply with secrets redacted in its text. The arguments of its calls stay as they are, because the
+        tools need them. They are redacted wherever they are shown.
+        """
+        if isinstance(message.content, str):
+            return replace(message, content=self._redact(message.content))
+        parts = (replace(part, text=self._redact(part.text)) for part in message.content)
+        return replace(message, content=tuple(parts))
+
     def _tell_failure(self, writer: StreamWriter, request: ModelRequest, model: str, error: LoomError) -> None:
         _log.warning("model_failed", model=model, error=type(error).__name__, message=error.message)
         writer.emit(model_failed(model, request, error=type(error).__name__, message=self._redact(error.message)))
+
+
+class _Said:
+    """Reports the model's text on the live stream, with secrets redacted."""
+
+    def __init__(self, writer: StreamWriter, request: ModelRequest, masked: StreamRedactor) -> None:
+        self._writer = writer
+        self._request = request
+        self._masked = masked
+
+    def add(self, piece: str) -> None:
+        """Report the text so far, except for the part that may be the start of a secret."""
+        self._show(self._masked.feed(piece))
+
+    def end(self) -> None:
+        """Report the text that was held back."""
+        self._show(self._masked.flush())
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._writer.emit(model_said(self._request, text))
 
 
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:

@@ -20,7 +20,7 @@ from loom.activities.adapters.postgres.effects import PostgresEffects
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redaction.stream import StreamingMask
+from loom.activities.adapters.redaction.stream import WORDS, StreamingMask
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
@@ -127,6 +127,7 @@ def parts_for(
         embedder=embedder,
         sanitizer=OutputSanitizer(mask, artifacts),
         masked=partial(StreamingMask, mask),
+        masked_words=partial(StreamingMask, mask, ends=WORDS),
         own=RunTools(made=made, skills=skill_tools(settings, made)),
         skills=skills_from(settings, registry),
         memory=memory,

@@ -80,6 +80,9 @@ class WorkerParts:
     withheld: frozenset[str]
     """Tools that rules and agents may refer to, but that no run has."""
     masked: Callable[[], StreamRedactor]
+    """Redacts a tool's partial output, and emits complete lines."""
+    masked_words: Callable[[], StreamRedactor]
+    """Redacts a model's text, and emits complete words."""
     gate: StartGate
     """Decides which runs may start."""
     refuse_changed_tools: bool = False
@@ -167,6 +170,7 @@ class WorkerParts:
             transcripts=self.transcripts,
             stream=self.stream,
             redact=self.sanitizer.clean,
+            masked=self.masked_words,
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),

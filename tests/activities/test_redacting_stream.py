@@ -5,8 +5,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loom.activities.adapters.redaction.disguises import LEAST_TAIL
 from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redaction.stream import StreamingMask
+from loom.activities.adapters.redaction.stream import WORDS, StreamingMask
 from tests.corpora.secrets.making import ALNUM, Maker
 from tests.corpora.secrets.samples import Sample, leaks, samples
 
@@ -95,3 +96,36 @@ def test_what_a_stream_keeps_back_is_bounded() -> None:
         fed, shown = fed + len(piece), shown + len(stream.feed(piece))
         assert fed - shown < 100_000
     assert shown > 100_000
+
+
+def words(mask: SecretMask, pieces: list[str]) -> list[str]:
+    stream = StreamingMask(mask, ends=WORDS)
+    return [*map(stream.feed, pieces), stream.flush()]
+
+
+def test_words_pass_as_soon_as_they_are_complete() -> None:
+    seen = words(SecretMask(), ["The ans", "wer", " is ", "4", "2. Use ", '"x = 1" ', "then"])
+    assert seen == ["The ", "", "answer is ", "", "42. Use ", '"x = 1" ', "", "then"]
+
+
+@given(SHORT, PLACES)
+@settings(max_examples=300, deadline=None)
+def test_word_by_word_no_secret_leaks_wherever_the_text_is_cut(sample: Sample, places: list[int]) -> None:
+    text = f"It says: {sample.text} and that is all. "
+    if not leaks(sample, MASK.redact(text)):
+        assert not leaks(sample, "".join(words(MASK, cut(text, places))))
+
+
+OWN = MAKER.of(ALNUM, 24)
+
+
+@given(
+    st.sampled_from([" ".join(OWN), f"{OWN[:10]}\n{OWN[10:]}", OWN.upper(), OWN[::-1], f"{OWN[:8]} {OWN[8:]}"]), PLACES
+)
+@settings(max_examples=200, deadline=None)
+def test_a_known_secret_in_disguise_is_held_back_until_it_is_whole(disguised: str, places: list[int]) -> None:
+    text = f"It says {disguised}\nand that is all.\n"
+    for shown in ("".join(words(SecretMask([OWN]), cut(text, places))), streamed(SecretMask([OWN]), cut(text, places))):
+        assert shown.startswith("It says ")
+        assert shown.endswith("[REDACTED]\nand that is all.\n")
+        assert len(shown) < len("It says [REDACTED]\nand that is all.\n") + 2 * LEAST_TAIL

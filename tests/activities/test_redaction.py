@@ -3,8 +3,9 @@
 import json
 import re
 import shlex
-from base64 import b64encode, urlsafe_b64encode
+from base64 import b64encode, encodebytes, urlsafe_b64encode
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import thread_time
@@ -50,6 +51,30 @@ def test_a_megabyte_of_ordinary_source_code_is_not_touched() -> None:
     code = ordinary_code(1_000_000)
     assert len(code) == 1_000_000
     assert MASK.redact(code) == code
+
+
+@pytest.mark.parametrize("name", ["ACME_TOKEN", "ACME_KEY", "ACME_API_KEY", "acme_secret", "apiKey"])
+@pytest.mark.parametrize("place", ["{}={}", "{}: '{}'", '{{"{}": "{}"}}', "export {} = {}", "<{0}>{1}</{0}>"])
+def test_every_uuid_under_a_secret_s_name_goes(name: str, place: str) -> None:
+    uuids = [MAKER.uuid() for _ in range(50)]
+    assert [uuid for uuid in uuids if uuid in MASK.redact(place.format(name, uuid))] == []
+
+
+@pytest.mark.parametrize("dummy", ["x" * 40, "X" * 40, "*" * 40, "0" * 40, "YOUR_TOKEN_GOES_HERE_" + "a" * 20])
+@pytest.mark.parametrize("prefix", ["gh" + "p_", "gl" + "pat-", "np" + "m_", "s" + "k-ant-api03-", "EZ" + "AK"])
+def test_a_dummy_in_a_secret_s_format_stays(prefix: str, dummy: str) -> None:
+    assert MASK.redact(f"TOKEN={prefix}{dummy}") == f"TOKEN={prefix}{dummy}"
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["kind before data", "data before kind"])
+@pytest.mark.parametrize("value", ["  password: {}", "  password: '{}'", "  .dockercfg: |\n    {}"])
+def test_the_data_of_a_kubernetes_secret_goes(value: str, is_first: bool) -> None:
+    secret = MAKER.base64(24)
+    data = f"data:\n  user: YWRtaW4=\n{value.format(secret)}\n"
+    kind = "kind: Secret\n"
+    manifest = f"apiVersion: v1\n{kind + data if is_first else data + kind}type: Opaque\n"
+    other = f"---\nkind: ConfigMap\ndata:\n  digest: {MAKER.base64(24)}\n"
+    assert MASK.redact(manifest + other) == manifest.replace(secret, "[REDACTED]") + other
 
 
 def test_redacting_twice_is_redacting_once() -> None:
@@ -110,6 +135,52 @@ def test_base64_of_a_known_secret_goes_wherever_it_begins(encode: type, before: 
 )
 def test_known_secrets_go_in_their_usual_spellings(spelt: str) -> None:
     assert WITH_OWN.redact(f"x {spelt} y") == "x [REDACTED] y"
+
+
+DISGUISES: dict[str, Callable[[str], str]] = {
+    "spaced": " ".join,
+    "dashed": "-".join,
+    "one character a line": "\n".join,
+    "folded": lambda text: f"{text[:9]}\n    {text[9:]}",
+    "concatenated": lambda text: f'"{text[:11]}" \\\n    + "{text[11:]}"',
+    "reversed": lambda text: text[::-1],
+    "upper case": str.upper,
+    "spaced upper case": lambda text: " ".join(text.upper()),
+    "hex": lambda text: text.encode().hex(" "),
+    "hex dump": lambda text: text.encode().hex(":").upper(),
+    "base64 in lines": lambda text: encodebytes(f"{'text before it ' * 5}{text} and after".encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_known_secret_goes_in_disguise(disguise: str) -> None:
+    for _ in range(50):
+        secret = MAKER.of(ALNUM, 24)
+        shown = SecretMask([secret]).redact(f"before {DISGUISES[disguise](secret)} after")
+        assert shown.startswith("before ")
+        assert shown.endswith(" after")
+        assert "[REDACTED]" in shown
+        assert DISGUISES[disguise](secret)[6:30] not in shown
+
+
+def _base64_at(offset: int) -> Callable[[bytes], bytes]:
+    return lambda data: b64encode(b"~" * offset + data + b"tail")
+
+
+ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
+    "hex": lambda data: data.hex().encode(),
+    "URL": lambda data: quote(data, safe="").encode(),
+    **{f"base64 at {offset}": _base64_at(offset) for offset in range(3)},
+}
+
+
+@pytest.mark.parametrize("inner", ENCODINGS)
+@pytest.mark.parametrize("outer", ENCODINGS)
+def test_a_known_secret_goes_when_it_is_encoded_twice(outer: str, inner: str) -> None:
+    for _ in range(50):
+        secret = MAKER.of(ALNUM, 32)
+        encoded = ENCODINGS[outer](ENCODINGS[inner](secret.encode())).decode()
+        assert "[REDACTED]" in SecretMask([secret]).redact(f"before {encoded} after"), (secret, encoded)
 
 
 def test_a_known_secret_with_quotes_goes_however_it_is_quoted() -> None:
@@ -178,7 +249,20 @@ def test_many_threads_may_use_one_mask() -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["password=", "api_key=token=", "token: ", "://a:", "eyJ", "curl -u ", "bearer ", "QUJD" * 16 + "\n"],
+    [
+        "password=",
+        "api_key=token=",
+        "token: ",
+        "://a:",
+        "eyJ",
+        "curl -u ",
+        "curl \\\n -u a:",
+        "bearer ",
+        "QUJD" * 16 + "\n",
+        "kind: secret\ndata:\n",
+        "token: |\n  ",
+        "123456789012345|",
+    ],
 )
 def test_no_text_makes_it_slow(unit: str) -> None:
     """Four times the text takes about four times as long; were anything quadratic, it would be sixteen."""

@@ -3,6 +3,7 @@
 import pytest
 
 from loom.domain.core.tasks import Action
+from tests.corpora.secrets.making import ALNUM, Maker
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, cut_after, script, status, text
 from tests.stream import actions, assert_whole, count, texts, told
@@ -27,10 +28,10 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     assert_whole(events)
     assert actions(events) == [
         "node.start",
-        *("node.turn", "node.thinking", "node.model_call", "node.tool_call", "node.tool_result"),
-        *("node.turn", "node.thinking", "node.model_call", "node.approval_requested"),
+        *("node.turn", "node.thinking", "node.thinking", "node.model_call", "node.tool_call", "node.tool_result"),
+        *("node.turn", "node.thinking", "node.thinking", "node.model_call", "node.approval_requested"),
         *("node.message", "node.paused", "node.resumed", "node.approval_decided", "node.tool_call", "node.tool_result"),
-        *("node.turn", "node.thinking", "node.thinking", "node.thinking", "node.model_call"),
+        *("node.turn", "node.thinking", "node.thinking", "node.model_call"),
         "node.complete",
     ]
     by_action = {event.task.action: event.task for event in events}
@@ -46,6 +47,16 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     assert ended["output"] == result.output
     assert texts(events) == {1: "I look.", 2: "I write.", 3: result.output}
     assert {event.task.run_id for event in events} == {run_id}
+
+
+async def test_what_a_model_says_shows_no_secret(working: Working) -> None:
+    secret = "gh" + "p_" + Maker(3).of(ALNUM, 36)
+    loom, _ = await working(script([text(f"The token is {secret} and that is all.", chunks=12)]))
+    run_id = await loom.start()
+    result = await loom.client.result(run_id)
+
+    assert result.output == "The token is [REDACTED] and that is all."
+    assert texts(await told(loom.client, run_id)) == {1: result.output}
 
 
 async def test_any_offset_is_a_place_to_go_on_from(working: Working) -> None:

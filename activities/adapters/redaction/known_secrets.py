@@ -1,10 +1,9 @@
-"""Find the secrets of this process, in every form that they can take in text."""
+"""Find the secrets of this process, as text, URLs, JSON, shells, Python and HTML spell them."""
 
 import html
 import json
 import re
 import shlex
-from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from urllib.parse import quote, quote_plus, unquote, urlsplit
@@ -56,10 +55,19 @@ def can_be_hidden(value: str) -> bool:
 
 
 def spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return every form that one of the values can take, longest first."""
-    parts = (part for value in values for part in _parts(value) if can_be_hidden(part))
-    found = {spelt for part in parts for spelt in _spellings(part) if len(spelt) >= SHORTEST and spelt not in MASK}
+    """Return every spelling of the values, longest first."""
+    found = {
+        spelt
+        for part in hidden_parts(values)
+        for spelt in _spellings(part)
+        if len(spelt) >= SHORTEST and spelt not in MASK
+    }
     return tuple(sorted(found, key=lambda spelt: (-len(spelt), spelt)))
+
+
+def hidden_parts(values: Iterable[str]) -> tuple[str, ...]:
+    """Return the parts of the values that can be redacted everywhere."""
+    return tuple(dict.fromkeys(part for value in values for part in _parts(value) if can_be_hidden(part)))
 
 
 def _parts(value: str) -> list[str]:
@@ -73,8 +81,6 @@ def _parts(value: str) -> list[str]:
 def _spellings(value: str) -> Iterator[str]:
     raw = value.encode("utf-8", "surrogatepass")
     yield value
-    yield from (raw.hex(), raw.hex().upper())
-    yield from _base64(raw)
     for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
         yield from (quoted, re.sub("%..", lambda found: found[0].lower(), quoted))
     for escaped in (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
@@ -84,14 +90,3 @@ def _spellings(value: str) -> Iterator[str]:
     yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", value)
     yield repr(value)[1:-1]
     yield html.escape(value)
-
-
-def _base64(raw: bytes) -> Iterator[str]:
-    """For each of the three alignments, yield the part of the value's base64 encoding that doesn't depend on the
-    surrounding text.
-    """
-    for before in range(3):
-        first = -(-before * 8 // 6)
-        last = (before + len(raw)) * 8 // 6
-        for encode in (b64encode, urlsafe_b64encode):
-            yield encode(bytes(before) + raw).decode()[first:last]

@@ -81,8 +81,14 @@ def _is_basic(value: str) -> bool:
 
 
 _VALUE: Final = r"\\{0,3}(?P<quote>[\"']?)(?P<secret>[^\s\"'\\$<{]{4,200})\\{0,3}(?P=quote)(?=\s|$|[;|&)])"
+LONGEST_COMMAND: Final = 2_000
+"""Number of characters after which a command isn't followed to its next line."""
+
 _OPTIONS: Final[dict[str, re.Pattern[str]]] = {
-    "curl ": re.compile(rf"[ \t](?:-u|--user)[ =]?[\"']?[\w.@+-]{{1,64}}:{_VALUE}".replace("(?P=quote)", "[\"']?")),
+    "curl ": re.compile(
+        r"[ \t](?:-u|--user)(?:=|[ \t]{0,4})[\"']?[^\s:\"'$<]{0,64}[\"']?:\\{0,3}[\"']?"
+        r"(?P<secret>[^\s\"'\\$<{][^\s\"'\\<]{3,199})\\{0,3}[\"']?(?=\s|$|[;|&)])"
+    ),
     "docker login": re.compile(rf"[ \t]-p[ =]?{_VALUE}"),
     "sshpass": re.compile(rf"[ \t]-p[ ]?{_VALUE}"),
     "mysql": re.compile(rf"[ \t]-p{_VALUE}"),
@@ -98,16 +104,23 @@ def options(text: str) -> Iterator[Span]:
         for at in positions(text, program):
             if at < done:
                 continue
-            end = text.find("\n", at)
-            done = len(text) if end < 0 else end
+            done = _end_of_command(text, at)
             for found in option.finditer(text, at, done):
                 if is_url_password(found["secret"]):
                     yield found.span("secret")
 
 
+def _end_of_command(text: str, at: int) -> int:
+    """Return the end of a command. A backslash at the end of a line continues the command on the next line."""
+    end = text.find("\n", at)
+    while 0 < end < at + LONGEST_COMMAND and text[end - 1] == "\\":
+        end = text.find("\n", end + 1)
+    return len(text) if end < 0 else end
+
+
 _AUTHORIZATION: Final = re.compile(
     r"(?<=authorization)\\{0,3}[\"']?[ \t]{0,4}[:=][ \t]{0,4}\\{0,3}[\"']?"
-    r"(?:[\w-]{1,30}[ \t]+)?(?P<secret>[A-Za-z0-9._~+/=-]{16,4000})",
+    r"(?:[\w-]{1,30}[ \t]+)?(?P<secret>[A-Za-z0-9._~+/=@-]{16,4000})",
     re.IGNORECASE,
 )
 _COOKIE: Final = re.compile(r"[\w.-]{1,60}=(?P<secret>[^\s;,\"'\\]{16,4000})")
@@ -143,6 +156,32 @@ def pgpass(text: str) -> Iterator[Span]:
                 yield found.span("secret")
 
 
+_SECRET_OBJECT: Final = re.compile(r"(?m)^[ \t]{0,4}kind:[ \t]{0,4}[\"']?secret[\"']?[ \t]*\r?$", re.IGNORECASE)
+_DATA: Final = re.compile(
+    r"(?m)^(?P<indent>[ \t]{0,4})data:[ \t]*\r?\n(?P<lines>(?:(?P=indent)[ \t]+[^\n]*\n?){1,200})"
+)
+_DATA_VALUE: Final = re.compile(
+    r"(?m)^[ \t]+(?:[\w.-]{1,253}:[ \t]*)?[\"']?(?P<secret>[A-Za-z0-9+/]{10,}={0,3})[\"']?[ \t]*\r?$"
+)
+LONGEST_MANIFEST: Final = 20_000
+"""Number of characters before and after `kind: Secret` that can belong to the same manifest."""
+
+
+def kubernetes_secrets(text: str, folded: str) -> Iterator[Span]:
+    """Yield the values in the `data` of Kubernetes manifests whose kind is `Secret`. They are base64."""
+    done = 0
+    for at in positions(folded, "kind:"):
+        if at < done or _SECRET_OBJECT.match(text, text.rfind("\n", done, at) + 1) is None:
+            continue
+        before = max(done, at - LONGEST_MANIFEST)
+        start = max(before, text.rfind("\n---", before, at))
+        done = text.find("\n---", at, at + LONGEST_MANIFEST)
+        done = min(len(text), at + LONGEST_MANIFEST) if done < 0 else done
+        data = _DATA.search(text, start, done)
+        if data is not None:
+            yield from (each.span("secret") for each in _DATA_VALUE.finditer(text, *data.span("lines")))
+
+
 _DISCORD: Final = re.compile(
     EDGE + r"(?P<id>[MNO][A-Za-z0-9]{22,27})\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,40}(?![\w-])", re.ASCII
 )
@@ -172,9 +211,12 @@ _TAIL: Final = r"(?P<tail>[A-Za-z0-9_.\-]{0,24})"
 _CLOSED: Final = r"(?P<closed>\\{0,3}[\"'`]\]?)?"
 _ELSEWHERE: Final = r",?[ \t]{0,4}\\{0,3}[\"']?value\\{0,3}[\"']?[ \t]{0,4}[:=]"
 """Matches a name and a value in two members of an object: `"name": "TOKEN", "value": "…"`."""
+_NEXT_LINE: Final = r"\r?\n[ \t]{1,24}"
 _SEPARATOR: Final = (
-    rf"(?:=>|:=|={{1,3}}|:(?:{_GAP}[A-Za-z_][\w.\[\]| ]{{0,40}}=)?|is:?(?=[ \t])|{_ELSEWHERE}"
-    r"|(?P<comma>,)|(?P<tag>>)|(?P<space>(?<=[ \t])|[ \t]))"
+    rf"(?:=>|[:?+.|]{{1,3}}=|={{1,3}}|:{_GAP}[|>][+-]?[ \t]?{_NEXT_LINE}"
+    rf"|:(?:{_GAP}[A-Za-z_][\w.\[\]| ]{{0,40}}=)?|is:?(?=[ \t])|{_ELSEWHERE}"
+    rf"|(?P<comma>,)|(?P<tag>>(?:{_NEXT_LINE})?)"
+    r"|(?P<typed>(?<=[ \t])[A-Za-z][\w.*\[\]]{0,20}[ \t]{1,4}=)|(?P<space>(?<=[ \t])|[ \t]))"
 )
 _QUOTED: Final = r"[bru]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\r\n\x1b]{1,4000}?)\\{0,3}(?P=quote)"
 _BARE: Final = r"(?P<bare>[^\s\"'`,;<>(){}\[\]\\|\x1b\x00-\x1f]{6,256})(?P<after>[(\[{]?)"
@@ -202,8 +244,14 @@ _KEYS: Final = """
 api access private account auth encryption signing master shared storage app application service license function client
 sharedaccess subscription primary secondary
 """
-_KEY_OF: Final = re.compile("|".join(rf"(?<={of})|(?<={of}[_\- .])" for of in _KEYS.split()))
+_KEY_OF: Final = re.compile("|".join(rf"(?<={of})|(?<={of}[_\- .])" for of in _KEYS.split()), re.IGNORECASE)
 """Matches the types of keys that are secret."""
+
+_ORDINARY_KEYS: Final = "FOREIGN PUBLIC PARTITION SORT CACHE IDEMPOTENCY OBJECT ROW UNIQUE"
+_KEY_VARIABLE: Final = re.compile(
+    "(?<=[A-Z0-9]_)KEY(?!_?[A-Za-z])" + "".join(f"(?<!{kind}_KEY)" for kind in _ORDINARY_KEYS.split())
+)
+"""Matches the end of a variable's name, such as `HEROKU_KEY`."""
 
 _NEXT_PARAMETER: Final = re.compile(r"&(?:amp;)?(?=&|\Z|[\w.-]+=)")
 """Matches the end of a query parameter's value."""
@@ -220,7 +268,7 @@ def _always(_text: str, _at: int) -> bool:
 
 
 def _is_key(text: str, at: int) -> bool:
-    return bool(_KEY_OF.match(text, at))
+    return bool(_KEY_OF.match(text, at) or _KEY_VARIABLE.match(text, at))
 
 
 _KEYWORDS: Final[dict[str, tuple[Callable[[str, int], bool], Callable[[str], bool]]]] = {
@@ -253,7 +301,7 @@ def assigned(text: str, folded: str) -> Iterator[Span]:
         at = folded.find(word)
         while at >= 0:
             after = at + len(word)
-            found = _ASSIGNED.match(text, after) if stands(folded, at) else None
+            found = _ASSIGNED.match(text, after) if stands(text, at) else None
             if found is not None and (span := _value(text, at, found, is_secret)) is not None:
                 yield span
                 after = span[1]
@@ -281,9 +329,13 @@ def _joins(text: str, at: int, found: re.Match[str]) -> bool:
         return False
     is_quoted = found["quoted"] is not None
     if found["comma"] is not None:
-        return is_quoted and found["closed"] is not None and len(found["quoted"]) >= 8
+        if is_quoted:
+            return found["closed"] is not None and len(found["quoted"]) >= 8
+        return found["closed"] is None and found.end("comma") == found.start("bare") and is_token(found["bare"])
     if found["tag"] is not None:
-        return found["closed"] is None and text.startswith("<", found.end())
+        return found["closed"] is None and text[found.end() : found.end() + CONTEXT].lstrip().startswith("<")
+    if found["typed"] is not None:
+        return is_quoted
     if found["space"] is not None:
         named = found["tail"].lower() in ("word", "wd", "phrase") or text.startswith("requirepass", at - 7)
         ways = (_FLAG, *[_LOGIN] * named, *[_SQL] * is_quoted)

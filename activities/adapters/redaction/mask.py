@@ -7,7 +7,8 @@ are replaced with a single `[REDACTED]`. The rest of the text stays unchanged, b
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from loom.activities.adapters.redaction.known_secrets import spellings
+from loom.activities.adapters.redaction.disguises import Disguises
+from loom.activities.adapters.redaction.known_secrets import hidden_parts, spellings
 from loom.activities.adapters.redaction.locations import (
     Span,
     assigned,
@@ -15,12 +16,22 @@ from loom.activities.adapters.redaction.locations import (
     discord_tokens,
     headers,
     is_secret_under,
+    kubernetes_secrets,
     options,
     pgpass,
     positions,
     userinfo,
 )
-from loom.activities.adapters.redaction.patterns import ANYWHERE, IN_RUNS, MASK, RUN, Shape
+from loom.activities.adapters.redaction.patterns import (
+    ANYWHERE,
+    BEFORE_RUNS,
+    DUMMY,
+    IN_RUNS,
+    MASK,
+    REACH,
+    RUN,
+    Shape,
+)
 from loom.activities.adapters.redaction.private_keys import private_keys
 
 PASSES: Final = 8
@@ -31,7 +42,9 @@ class SecretMask:
     """A `Redactor` that is thread-safe and needs to be created only once."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
-        self._known = spellings(known)
+        parts = hidden_parts(known)
+        self._known = spellings(parts)
+        self._disguises = Disguises(part for part in parts if part not in MASK)
 
     def redact(self, text: str) -> str:
         """Return the text with every secret replaced by `[REDACTED]`. A text without secrets is returned unchanged."""
@@ -61,7 +74,13 @@ class SecretMask:
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of all secrets, in order and without overlaps."""
-        return merged([*self._known_in(text), *_formats(text), *_places(text)])
+        words = [found.span() for found in RUN.finditer(text)]
+        disguised = self._disguises.spans(text, words)
+        return merged([*self._known_in(text), *disguised, *_formats(text, words), *_places(text)])
+
+    def unfinished(self, text: str) -> int | None:
+        """Return the start of a known secret in disguise that the end of the text cuts off, or None."""
+        return self._disguises.unfinished(text)
 
     def _known_in(self, text: str) -> Iterator[Span]:
         for spelt in self._known:
@@ -90,12 +109,15 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return whole
 
 
-def _formats(text: str) -> Iterator[Span]:
-    runs = RUN.findall(text)
-    together = " ".join(runs)
-    for shape in IN_RUNS:
-        if shape.literal in together:
-            yield from _shaped(shape, text)
+def _formats(text: str, words: Sequence[Span]) -> Iterator[Span]:
+    runs = [text[start:end] for start, end in words]
+    for shapes, together in (
+        (IN_RUNS, " ".join(runs)),
+        (BEFORE_RUNS, " ".join(text[max(0, start - REACH) : end] for start, end in words)),
+    ):
+        for shape in shapes:
+            if shape.literal in together:
+                yield from _shaped(shape, text)
     if runs:
         yield from discord_tokens(text, runs)
     for shape in ANYWHERE:
@@ -106,7 +128,7 @@ def _formats(text: str) -> Iterator[Span]:
 def _shaped(shape: Shape, text: str) -> Iterator[Span]:
     for at in positions(text, shape.literal):
         found = shape.pattern.match(text, max(0, at - shape.before))
-        if found is not None:
+        if found is not None and not DUMMY.search(text, *found.span()):
             yield found.span("secret" if "secret" in shape.pattern.groupindex else 0)
 
 
@@ -122,3 +144,4 @@ def _places(text: str) -> Iterator[Span]:
     yield from headers(text, folded)
     yield from options(text)
     yield from pgpass(text)
+    yield from kubernetes_secrets(text, folded)

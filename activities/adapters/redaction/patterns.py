@@ -45,6 +45,8 @@ RUN: Final = re.compile(r"[A-Za-z0-9_-]{20,}")
 _WORD: Final = "[A-Za-z0-9_-]"
 _ALNUM: Final = "[A-Za-z0-9]"
 
+_GITLAB: Final = ("dt", "ft", "rt", "ptt", "cbt", "oas", "imt", "soat", "ffct", "agent")
+
 _PREFIXED: Final[dict[str, str]] = {
     **dict.fromkeys(("AKIA", "ASIA", "ABIA", "ACCA"), r"(?![A-Z0-9]{9}EXAMPLE)[A-Z2-7]{16}(?![\w/+=])"),
     "eyJ": rf"{_WORD}{{17,4000}}\.(?:eyJ{_WORD}{{7,}}(?:\.{_WORD}*)?|(?:{_WORD}*\.){{3}}{_WORD}{{10,}})",
@@ -52,7 +54,22 @@ _PREFIXED: Final[dict[str, str]] = {
     **{f"gh{kind}_": rf"{_ALNUM}{{36,}}" for kind in "pousr"},
     "github_pat_": r"\w{22,}",
     "glpat-": r"[\w.-]{20,}",
-    **{f"{kind}-": r"[\w.-]{20,}" for kind in ("gldt", "glrt", "glptt", "glcbt", "gloas", "glsoat", "glagent")},
+    **{
+        f"gl{kind}-": r"[\w.-]{20,}" for kind in ["dt", "ft", "rt", "ptt", "cbt", "oas", "imt", "soat", "ffct", "agent"]
+    },
+    "GR1348941": rf"{_WORD}{{20,}}",
+    "ATCTT3": r"[\w=-]{60,}",
+    "AKCp": rf"{_ALNUM}{{69,}}",
+    "cmVmd": rf"{_ALNUM}{{59}}(?!{_WORD})",
+    "sgp_": r"(?:(?:[a-fA-F0-9]{16}|local)_)?[a-fA-F0-9]{40}(?![A-Za-z0-9])",
+    "slk_": r"[a-f0-9]{64}",
+    "CLOJARS_": rf"{_ALNUM}{{50,}}",
+    "oy2": r"[a-z0-9]{43}(?![A-Za-z0-9])",
+    "bkua_": r"[a-f0-9]{40}",
+    "CCIPAT_": rf"{_ALNUM}{{22}}_[a-f0-9]{{40}}",
+    "CCIPRJ_": rf"{_ALNUM}{{22}}_[a-f0-9]{{40}}",
+    "API-": r"(?=[A-Z]{0,25}\d)[A-Z0-9]{26}(?![A-Za-z0-9])",
+    **{f"sq{kind}_": rf"{_ALNUM}{{40}}(?!{_WORD})" for kind in "upa"},
     "ATATT3": r"[\w=-]{60,}",
     "ATBB": rf"{_ALNUM}{{28,}}\b",
     "npm_": rf"{_ALNUM}{{36,}}",
@@ -71,6 +88,13 @@ _PREFIXED: Final[dict[str, str]] = {
     "r8_": rf"{_ALNUM}{{37,}}",
     "lsv2_": r"(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}",
     "tvly-": r"[\w-]{28,}",
+    "pcsk_": rf"{_ALNUM}{{4,8}}_{_ALNUM}{{50,}}",
+    "nvapi-": rf"{_WORD}{{60,}}",
+    "csk-": rf"{_ALNUM}{{40,}}",
+    "tgp_v1_": rf"{_WORD}{{40,}}",
+    "jina_": rf"{_ALNUM}{{50,}}",
+    "sk_": r"[a-f0-9]{48}(?![A-Za-z0-9])",
+    "ABSK": r"[A-Za-z0-9+/]{109,}",
     # clouds
     "AIza": rf"{_WORD}{{35,}}",
     "GOCSPX-": rf"{_WORD}{{24,}}",
@@ -87,6 +111,18 @@ _PREFIXED: Final[dict[str, str]] = {
     "sbp_": r"[a-f0-9]{40}",
     "pscale_": r"(?:tkn|pw|oauth)_[\w.=-]{32,}",
     "AGE-SECRET-KEY-1": r"[0-9A-Z]{58}",
+    "dnkey-": r"[A-Za-z0-9=_-]{26}-[A-Za-z0-9=_-]{52}",
+    "fo1_": rf"{_WORD}{{43}}",
+    "4b1d": rf"(?=[0-9a-f]{{0,37}}[g-zA-Z]){_ALNUM}{{38}}(?!{_WORD})",
+    "tskey-": r"[a-z]+-[A-Za-z0-9]{8,}-[A-Za-z0-9]{20,}",
+    "tk-us-": rf"{_WORD}{{48}}",
+    "nfp_": rf"{_ALNUM}{{36}}",
+    "rnd_": rf"{_ALNUM}{{28,}}",
+    "pnu_": rf"{_ALNUM}{{36}}",
+    "ico-": rf"{_ALNUM}{{32}}(?!{_WORD})",
+    "AQVN": rf"{_WORD}{{35,38}}(?!{_WORD})",
+    "s-s4t2": r"(?:ud|af)-[a-fA-F0-9]{64}",
+    "p8e-": rf"{_ALNUM}{{32}}(?!{_WORD})",
     # services
     **{f"xox{kind}-": r"[A-Za-z0-9-]{16,}" for kind in "abeoprs"},
     "xapp-": r"\d-[A-Za-z0-9-]{20,}",
@@ -105,27 +141,66 @@ _PREFIXED: Final[dict[str, str]] = {
     "NRAK-": r"[A-Z0-9]{27}",
     "figd_": rf"{_WORD}{{36,}}",
     "PMAK-": r"[a-f0-9]{24}-[a-f0-9]{34}",
+    "EZ": rf"[AT]K{_ALNUM}{{54}}(?!{_WORD})",
+    "xkeysib-": r"[a-f0-9]{64}-[A-Za-z0-9]{16}",
+    "xsmtpsib-": r"[a-f0-9]{64}-[A-Za-z0-9]{16}",
+    "shippo_": r"(?:live|test)_[a-fA-F0-9]{40}",
+    "rdme_": r"[a-zA-Z0-9]{70}",
+    "FLWSECK": r"(?:_TEST|_LIVE)?-(?:[a-z0-9]{32}-X|[a-z0-9]{12,})",
+    "FLWPUBK": r"(?:_TEST|_LIVE)?-[a-z0-9]{32}-X",
+    "ops_eyJ": r"[A-Za-z0-9+/]{200,}={0,3}",
+    "A3-": r"[A-Z0-9]{6}-(?:[A-Z0-9]{11}|[A-Z0-9]{6}-[A-Z0-9]{5})(?:-[A-Z0-9]{5}){3}(?![A-Za-z0-9])",
+    "duffel_": rf"(?:test|live)_{_WORD}{{43}}",
+    "fio-u-": rf"{_WORD}{{64}}",
+    "EAA": rf"[A-Z](?=[A-Za-z]{{0,80}}\d){_ALNUM}{{90,}}",
+    "PMAT-": r"[A-Z0-9]{26}",
+    "NRII-": rf"{_WORD}{{32}}",
+    "glc_": r"[A-Za-z0-9+/]{32,}={0,3}",
+    "phx_": rf"{_ALNUM}{{40,}}",
+    "apify_api_": rf"{_ALNUM}{{34,}}",
+    "CFPAT-": rf"{_WORD}{{43}}",
+    "waka_": r"[0-9a-fA-F-]{36}",
+    "tfp_": r"[\w.=-]{59}",
+    **{f"sm_{kind}at_": rf"{_ALNUM}{{16,}}" for kind in "aps"},
+    **{f"access-{stage}-": r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" for stage in ("sandbox", "production")},
+    **{f"{mode}_": r"[a-f0-9]{35}(?![A-Za-z0-9])" for mode in ("live", "test")},
     "pat-": r"(?:na|eu)\d-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
 """Maps prefixes to the patterns that follow them. Each match contains a long word that `RUN` matches."""
 
-_LOOSE: Final[dict[str, str]] = {
+_DOTTED: Final[dict[str, str]] = {
     "ya29.": r"[\w.-]{20,}",
     "1//0": r"[\w-]{40,}",
     "v1.0-": r"[a-f0-9]{24}-[a-f0-9]{146}",
     "hvs.": rf"{_WORD}{{24,}}",
     "hvb.": rf"{_WORD}{{24,}}",
-    "fm2_": r"[A-Za-z0-9+/=_-]{100,}",
     "dp.": r"(?:pt|st|ct|sa|scim|audit)\.[\w.-]{40,}",
+    "dt0c01.": rf"{_ALNUM}{{24}}\.{_ALNUM}{{64}}",
+    "dt0s": rf"\d\d\.{_ALNUM}{{8,24}}\.{_ALNUM}{{64}}",
+    **{f"{kind}at.": rf"{_WORD}{{22}}\.{_ALNUM}{{24}}\.{_ALNUM}{{20}}" for kind in "ps"},
+    "sha256~": rf"{_WORD}{{43}}(?!{_WORD})",
+    "sl.": r"(?:u\.)?(?=[\w=-]{0,60}\d)[\w=-]{130,}",
     "xoxe.": r"xox[bp]-\d-[A-Za-z0-9-]{20,}",
-    "whsec_": r"[A-Za-z0-9+/=]{24,}",
     "SG.": rf"{_WORD}{{16,32}}\.{_WORD}{{32,}}",
-    "sntry": r"[su]_[A-Za-z0-9+/=_-]{40,}",
 }
-"""Prefixes of secrets that have other characters near their start."""
+"""Prefixes of secrets that have other characters near their start, directly before a long word."""
+
+_LOOSE: Final[dict[str, str]] = {
+    **{f"fm{kind}": r"_[A-Za-z0-9+/=_,-]{100,}" for kind in ("2", "1r", "1a")},
+    "whsec_": r"[A-Za-z0-9+/=]{24,}",
+    "sntry": r"[su]_[A-Za-z0-9+/=_-]{40,}",
+    "MII": r"[A-Za-z0-9+/]{3}[A-Za-z0-9+/]?IBA[A-Za-z0-9+/]{60,4000}={0,2}",
+}
+"""Prefixes of secrets that are base64, and need not contain a long word."""
+
+_BEFORE_RUNS: Final[tuple[Shape, ...]] = (
+    Shape(literal=":AA", pattern=_regex(rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})")),
+    Shape(literal="|", pattern=_regex(rf"\D?(?P<secret>\d{{15,16}}\|{_WORD}{{27,40}})(?!{_WORD})"), before=16),
+    Shape(literal=".atlasv1.", pattern=_regex(rf"{_ALNUM}{{14}}\.atlasv1\.[\w=-]{{60,70}}"), before=14),
+)
+_ENDING: Final = Shape(literal="_mmk", pattern=_regex(rf"{EDGE}{_ALNUM}{{6}}_{_ALNUM}{{29}}_mmk(?!\w)"), before=36)
 
 _PLACED: Final[tuple[Shape, ...]] = (
-    Shape(literal=":AA", pattern=_regex(rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})")),
     Shape(literal="Q~", pattern=_regex(EDGE + r"[\w~.-]{3}\dQ~[\w~.-]{31,34}(?![\w~-])"), before=4),
     Shape(literal="hooks.slack.com/", pattern=_regex(r"hooks\.slack\.com/[a-z]{8,9}/(?P<secret>[\w+/]{30,})")),
     Shape(literal="/api/webhooks/", pattern=_regex(r"/api/webhooks/\d{16,20}/(?P<secret>[\w-]{60,})")),
@@ -137,6 +212,10 @@ _PLACED: Final[tuple[Shape, ...]] = (
 """Formats whose secret part doesn't start with the literal."""
 
 
+DUMMY: Final = re.compile(r"([x*0#.])\1{7}|your[_-]?(?:access|api|key|secret|token)|abcdefghijklm", re.IGNORECASE)
+"""Matches a part of a text that has a secret's format, but was written by a person in place of the secret."""
+
+
 def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:
     return Shape(literal=prefix, pattern=_regex(rf"{EDGE if edge else ''}{re.escape(prefix)}(?:{rest})"))
 
@@ -146,8 +225,13 @@ def _any_of(prefixes: Mapping[str, str]) -> tuple[Shape, ...]:
     return tuple(_prefixed(prefix, rest, edge=len(prefix) < 6) for prefix, rest in prefixes.items())
 
 
-IN_RUNS: Final = _any_of(_PREFIXED)
-"""Formats that can only occur where `RUN` matches."""
+IN_RUNS: Final = (*_any_of(_PREFIXED), _ENDING)
+"""Formats whose literal can only occur where `RUN` matches."""
+
+BEFORE_RUNS: Final = _any_of(_DOTTED) + _BEFORE_RUNS
+"""Formats whose literal can only occur up to `REACH` characters before such a match."""
+
+REACH: Final = 48
 
 ANYWHERE: Final = _any_of(_LOOSE) + _PLACED
 """All other formats."""

@@ -9,7 +9,7 @@ from loom.activities.adapters.redaction.patterns import MASK
 
 _STANDS_FOR_ONE: Final = tuple(
     r"""
-    ${ $( {{ }} %( < > ... \x \u \0 xxxx **** #### ____ ---- 00000000 12345678 abcdef deadbeef [password]
+    ${ $( {{ }} %( < > ... \x \u \0 xxxx **** #### ____ ---- [password]
     your example changeme change_me change-me placeholder place_holder dummy redacted replace insert_ todo sample fake
     foobar foo_bar foo-bar mysecret my_secret my-secret mytoken my_token my-token mypass my_pass my-pass myapi my_api
     my-api supersecret super_secret super-secret verysecret very_secret topsecret top_secret top-secret notreal
@@ -18,14 +18,24 @@ _STANDS_FOR_ONE: Final = tuple(
 )
 """Matches placeholders that people write in place of a secret."""
 
+_SEQUENCES: Final = ("00000000", "12345678", "abcdef", "deadbeef")
+LONGEST_SEQUENCE: Final = 32
+"""Maximum length of a placeholder that is recognized by a sequence of characters. Longer values are redacted, because
+they can also contain such a sequence by chance.
+"""
+
 _FORMAT: Final = re.compile(r"%[sdr](?!\w)")
 _REFERENCE: Final = re.compile(r"\$\w+|%\w+%|[@&*]\w+|\{.*\}|[A-Za-z]:\\.*|[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
 """Matches a reference to a variable, a file or a URL."""
 
 _PATH: Final = re.compile(r"@?(?:~|\.{1,2})?/.*", re.DOTALL)
 
+_RANDOM_SEGMENT: Final = re.compile(r"(?:^|/)(?=[^/]*[a-z])(?=[^/]*[A-Z])(?=[^/]*\d)[A-Za-z0-9+]{30,}")
+
 _CODE: Final = re.compile(r"_*[A-Za-z]\w*(?:(?:\.|->|::)_*[A-Za-z]\w*)+")
 _WORDS: Final = re.compile(r"[A-Za-z_. /:,-]*\d{0,3}[_. /:,-]*|[\d\W_]*")
+_SHORT_TOKEN: Final = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*\d.*\d.*\d)[A-Za-z0-9]{10,15}")
+_HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _PIECES: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _NO_PASSWORD: Final = re.compile(
@@ -39,6 +49,8 @@ def is_placeholder(value: str) -> bool:
     folded = value.lower()
     if MASK in value or any(word in folded for word in _STANDS_FOR_ONE):
         return True
+    if len(value) <= LONGEST_SEQUENCE and any(sequence in folded for sequence in _SEQUENCES):
+        return True
     if len(set(value)) < 4 or _FORMAT.search(value) or _REFERENCE.fullmatch(value):
         return True
     return is_path(value)
@@ -46,7 +58,7 @@ def is_placeholder(value: str) -> bool:
 
 def is_path(value: str) -> bool:
     """Whether the value is a file path. Base64 can also start with a slash, but it contains no words."""
-    return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4
+    return bool(_PATH.fullmatch(value)) and _mean_piece(value) > 2.4 and not _RANDOM_SEGMENT.search(value)
 
 
 def is_url_password(value: str) -> bool:
@@ -70,14 +82,17 @@ def is_token(value: str) -> bool:
     """Whether the value looks randomly generated: it is long, contains digits but no words, and its characters are
     evenly distributed.
     """
+    if len(value) < 16 and _SHORT_TOKEN.fullmatch(value):
+        return _mean_piece(value) < 2 and not is_placeholder(value)
     if len(value) < 16 or not any(map(str.isdigit, value)) or not any(map(str.isalpha, value)):
         return False
-    return not _is_about_one(value) and entropy(value) >= 3.0 and not is_of_words(value)
+    enough = 2.7 if _HEX.fullmatch(value) else 3.0
+    return not _is_about_one(value) and entropy(value) >= enough and not is_of_words(value)
 
 
 def is_of_words(value: str) -> bool:
     """Whether the value is an identifier made of words. Capitals, digits or punctuation separate the words."""
-    if not _IDENTIFIER.fullmatch(value):
+    if not _IDENTIFIER.fullmatch(value) or (len(value) >= 32 and 2 * sum(map(str.isdigit, value)) > len(value)):
         return False
     return _mean_piece(value) >= 3.8
 

@@ -61,6 +61,18 @@ const PASSWORD_REGEX = /^(?=.*[A-Z])(?=.*\d).{8,}$/;
 input[type=password]{border:1px solid #ccc}
 <input type="password" name="password" id="password2" placeholder="Password (8+)">
 "publishable": "pk_live_is_public"
+GITHUB_TOKEN=ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+glpat-XXXXXXXXXXXXXXXXXXXX and npm_000000000000000000000000000000000000
+SLACK_BOT_TOKEN=xoxb-xxxxxxxxxxxx-xxxxxxxxxxxx-xxxxxxxxxxxxxxxxxxxxxxxx
+"apiKey": "sk-ant-api03-your-api-key-goes-in-here-and-nowhere-else"
+key = AKIAXXXXXXXXXXXXXXXX
+EZAK**********************************************************
+API_KEY=YOUR_API_KEY
+EASYPOST_KEY=<token>
+api_key: 1234567890abcdef1234567890abcdef
+FOREIGN_KEY = "2f0c9b1e-5f0b-4d2a-9a51-3c8f5a0d7e11"
+foreign_key: 2f0c9b1e-5f0b-4d2a-9a51-3c8f5a0d7e11
+commit 4b1d0f1e2d3c4b5a69788796a5b4c3d2e1f00112
 task-runner-2024-01-01T00-00-00Z-build-artifacts-linux-x86-64
 disk-usage-report-for-the-month-of-january-2024.txt
 SG.something.else
