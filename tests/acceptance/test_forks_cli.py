@@ -71,5 +71,5 @@ async def test_what_cannot_be_forked_or_compared_is_a_wrong_request(working: Wor
     assert [ran.code for ran in (unknown, beyond, answered, taken, other)] == [2] * 5
     assert "no run 'nobody'" in unknown.err
     assert "no turn 3" in beyond.err
-    assert "say with a message how it goes on" in answered.err
+    assert "add a message that says how to continue" in answered.err
     assert "already exists" in taken.err
