@@ -19,8 +19,7 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.redaction.known_secrets import secrets_of
-from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redaction.stream import WORDS, StreamingMask
+from loom.activities.adapters.redaction.mask import WORDS, SecretMask, StreamingMask
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts

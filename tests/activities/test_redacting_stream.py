@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.activities.adapters.redaction.disguises import LEAST_TAIL
-from loom.activities.adapters.redaction.mask import SecretMask
-from loom.activities.adapters.redaction.stream import WORDS, StreamingMask
+from loom.activities.adapters.redaction.mask import LINE_LIMIT, RESERVE, WORDS, SecretMask, StreamingMask
 from tests.corpora.secrets.making import ALNUM, Maker
 from tests.corpora.secrets.samples import Sample, leaks, samples
 
@@ -16,8 +15,8 @@ MAKER = Maker(7)
 MASK = SecretMask([MAKER.password() + "/" + MAKER.password()])
 
 
-def streamed(mask: SecretMask, pieces: list[str], **limits: int) -> str:
-    stream = StreamingMask(mask, **limits)
+def streamed(mask: SecretMask, pieces: list[str], line_limit: int = LINE_LIMIT, reserve: int = RESERVE) -> str:
+    stream = StreamingMask(mask, line_limit=line_limit, reserve=reserve)
     return "".join([*map(stream.feed, pieces), stream.flush()])
 
 

@@ -56,6 +56,8 @@ class Disguises:
 
     def unfinished(self, text: str) -> int | None:
         """Return the start of a secret that the end of the text cuts off, or None if there is no such secret."""
+        if not self._forms:
+            return None
         before = max(0, len(text) - LONGEST_TAIL)
         places = _places(text[before:])
         tail = _squeezed(text[before:].encode("utf-8", "surrogatepass"))
