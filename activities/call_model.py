@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import TypeAlias
 
 import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered
-from loom.activities.conversations import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
@@ -24,7 +24,7 @@ from loom.domain.core.errors import LLMContextLengthError, LoomError
 from loom.domain.core.messages import Message, Transcript
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.permissions.dead_rules import offered
-from loom.domain.run.activity_payloads import ModelReply, ModelRequest
+from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
 from loom.domain.run.conversation import TooLong
 from loom.domain.run.stream_events import (
     milliseconds,
@@ -38,6 +38,9 @@ from loom.domain.run.stream_events import (
 from loom.domain.tree.budget import Spend
 
 _log = structlog.get_logger("loom.model")
+
+ConversationRequest: TypeAlias = ModelRequest | CompressRequest | EvaluateRequest
+"""The requests that contain digests of a spec and of a conversation."""
 
 LEAST_OUTPUT = 256
 """Minimum number of tokens available for a reply, even if the context window is full."""
@@ -273,3 +276,20 @@ def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Me
         taken.add(name)
         calls.append(call if name == call.id else replace(call, id=name))
     return replace(message, tool_calls=tuple(calls))
+
+
+async def load_conversation(
+    transcripts: TranscriptStore, request: ConversationRequest
+) -> tuple[AgentSpec, Transcript] | None:
+    """Return the spec and the transcript, or None if either is missing on this worker.
+
+    If the result is None, the activity asks the workflow to send both in full. A spec that was sent in full is stored
+    for later calls.
+    """
+    spec = request.spec or await transcripts.load_spec(request.spec_digest)
+    transcript = await transcripts.load(request.origin.run_id, request.tail)
+    if spec is None or transcript is None:
+        return None
+    if request.spec is not None:
+        await transcripts.save_spec(spec)
+    return spec, transcript

@@ -10,7 +10,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, worst_case
-from loom.activities.conversations import load_conversation
+from loom.activities.call_model import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer

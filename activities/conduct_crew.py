@@ -10,7 +10,7 @@ from dataclasses import replace
 import structlog
 from temporalio import activity
 
-from loom.activities.conversations import load_conversation
+from loom.activities.call_model import load_conversation
 from loom.activities.failures import to_application_error
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
