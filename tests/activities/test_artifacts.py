@@ -60,7 +60,7 @@ async def test_long_text_is_kept_small_and_short_text_as_it_is(url: str, artifac
 async def test_the_longest_text_is_kept_and_a_longer_one_refused(artifacts: PostgresArtifacts) -> None:
     run_id = uuid4().hex
     await artifacts.save(run_id, "most", "x" * LIMIT)
-    with pytest.raises(ValueError, match=f"artifact more has {LIMIT + 1} bytes, the limit is {LIMIT}: cut it"):
+    with pytest.raises(ValueError, match=f"artifact more has {LIMIT + 1} bytes, but the limit is {LIMIT}: truncate it"):
         await artifacts.save(run_id, "more", "ä" + "x" * (LIMIT - 1))
     assert await artifacts.load(run_id, "most") == "x" * LIMIT
     assert await artifacts.load(run_id, "more") is None

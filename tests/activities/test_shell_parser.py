@@ -353,7 +353,7 @@ def test_a_deny_sees_through_runners_in_runners(outer: str, inner: str, command:
         ("ls ${x@P}", "${x@P}"),
         ("uv run rm x", "uv"),
         ("EDITOR='rm x' git commit", "EDITOR"),
-        ("GIT_PAGER=$x git log", "GIT_PAGER"),
+        ("PAGER=$x man ls", "PAGER"),
     ],
 )
 def test_what_a_deny_may_reach_is_an_ask_that_says_why(command: str, cause: str) -> None:

@@ -93,3 +93,5 @@ if __name__ == "__main__":
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     asyncio.run(main(sys.argv[2:]))
+    sys.stdout.flush()
+    os._exit(0)  # Temporal's SDK sometimes crashes the interpreter at its regular end

@@ -6,6 +6,7 @@ standard input, and prints what came of each: the type and text of the error, or
 
 import asyncio
 import json
+import os
 import sys
 from typing import Any
 from uuid import uuid4
@@ -31,3 +32,5 @@ async def _all(address: str, queue: str, requests: list[tuple[str, dict[str, Any
 
 if __name__ == "__main__":
     print(json.dumps(asyncio.run(_all(sys.argv[1], sys.argv[2], json.load(sys.stdin)))))
+    sys.stdout.flush()
+    os._exit(0)  # Temporal's SDK sometimes crashes the interpreter at its regular end

@@ -50,7 +50,7 @@ async def test_a_worker_takes_in_what_its_app_registers_and_its_runs_read_it(
         app.write_text(app.read_text().replace("docs/handbook", "elsewhere"))
         await working(script([]), **given | {"app": f"{app.rename(app.with_name('other.py'))}:app"})
         (refused,) = await eventually(lambda: events(logs, "knowledge_not_taken_in"))
-        assert "handbook is what" in refused["why"]
+        assert "handbook contains the documents of" in refused["why"]
         (base,) = await PostgresKnowledge(database).bases()
         assert (base.folder, base.documents) == (str(app.parent / "docs" / "handbook"), 2)
 
