@@ -290,7 +290,9 @@ def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> No
 
     report = json.loads(loom.run("doctor", "--json").stdout)
     assert report["ok"]
-    assert report["parts"]["worker"] == {"ok": True, "pids": [left["worker"]]}
+    worker = report["parts"]["worker"]
+    assert (worker["ok"], worker["pids"]) == (True, [left["worker"]])
+    assert (worker["workspaces"], worker["max_mode"]) == ([str(loom.home.parent)], "accept-edits")
 
     _kill_supervisor(loom)
     assert set(stack.down(loom.home)) == {"worker", *SERVICES}
