@@ -115,7 +115,9 @@ class Preparation:
 
     async def _prepared(self, request: PrepareRequest) -> Prepared:
         asked, lineage, run_id = request.request, request.lineage, request.origin.run_id
-        signed = (request.start is not None or self._gate.requires_signature) and self._gate.is_owners(request.start)
+        signed = (request.start is not None or self._gate.requires_signature) and self._gate.is_signed_by_owner(
+            request.start
+        )
         bounds = self._owner_bounds if signed else self._bounds
         point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
         resolved = (

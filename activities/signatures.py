@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import TypeAdapter, ValidationError
 from temporalio.api.common.v1 import Payload
 
-from loom.domain.core.signatures import TOLERANCE, Signature, Speakers, Statement, mark_of, microseconds
+from loom.domain.core.signatures import TOLERANCE, Signature, SignatureChecks, Statement, fingerprint_of, microseconds
 
 HEADER: Final = "loom-signature"
 """The name of the header."""
@@ -45,19 +45,19 @@ def is_signed(statement: Statement, signature: Signature, public: str) -> bool:
     return True
 
 
-def flaw_of(
-    statement: Statement, signature: Signature, speakers: Speakers, *, began_at: datetime, now: datetime
+def rejection_of(
+    statement: Statement, signature: Signature, signature_checks: SignatureChecks, *, began_at: datetime, now: datetime
 ) -> str | None:
     """Return the reason that a signed request to a run doesn't count, or None if it counts.
 
     A signal waits at the server until a worker handles it, so a signature doesn't expire while the run is alive.
     """
-    if not is_signed(statement, signature, speakers.key):
+    if not is_signed(statement, signature, signature_checks.key):
         return "carries a signature that isn't valid for it"
     if signature.at < microseconds(began_at - TOLERANCE):
         return "was signed before this run started"
     if signature.at > microseconds(now + TOLERANCE):
         return "was signed in the future (compare the clocks of the machines)"
-    if speakers.refused(mark_of(statement, signature.at)):
+    if signature_checks.refused(fingerprint_of(statement, signature.at)):
         return "was accepted before, or is too old to tell"
     return None

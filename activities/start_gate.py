@@ -9,7 +9,7 @@ from temporalio.api.common.v1 import Payload
 
 from loom.activities.signatures import header_of, is_signed
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.signatures import Signature, SignedStart, Statement, is_near, mark_of, microseconds
+from loom.domain.core.signatures import Signature, SignedStart, Statement, fingerprint_of, is_near, microseconds
 
 STARTS_REMEMBERED: Final = 10_000
 """The number of accepted starts that a worker remembers, so that a recorded start doesn't count twice."""
@@ -40,9 +40,9 @@ class StartGate:
         """The public key that requests to a run must be signed with, or an empty string if they need no signature."""
         self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
 
-    def is_owners(self, start: SignedStart | None) -> bool:
+    def is_signed_by_owner(self, start: SignedStart | None) -> bool:
         """Whether the start carries a valid signature. Raises BadRequest if it doesn't, but must."""
-        if start is not None and self._holds(start):
+        if start is not None and self._is_valid(start):
             return True
         if self.requires_signature:
             found = "no signature" if start is None else "a signature that isn't valid for it"
@@ -53,13 +53,13 @@ class StartGate:
             )
         return False
 
-    def _holds(self, start: SignedStart) -> bool:
+    def _is_valid(self, start: SignedStart) -> bool:
         if self._key is None or not is_near(start.signature.at, start.began_at):
             return False
         if not is_signed(start.statement, start.signature, self._key.public):
             return False
-        mark = mark_of(start.statement, start.signature.at)
-        if self._used.setdefault(mark, start.execution) != start.execution:
+        fingerprint = fingerprint_of(start.statement, start.signature.at)
+        if self._used.setdefault(fingerprint, start.execution) != start.execution:
             return False
         if len(self._used) > STARTS_REMEMBERED:
             del self._used[next(iter(self._used))]

@@ -119,7 +119,7 @@ class AgentRun:
     @property
     def is_signed(self) -> bool:
         """Whether the owner of the worker's key started this run. Its requests to other runs are then signed."""
-        return self._state.speakers.signed
+        return self._state.signature_checks.signed
 
     def _advance(self, event: Event) -> None:
         if (why := ignored(self._state, event)) is not None:

@@ -18,7 +18,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.machine.steering import extent, refusal
 from loom.domain.run.events import Event, SignalIgnored, SignatureUsed
 from loom.domain.run.state import RunState, status_of
-from loom.workflows.signed_requests import has_signed_start, proof
+from loom.workflows.signed_requests import has_signed_start, verified_fingerprint
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
 
 UNSIGNED: Final = STOPS
@@ -55,7 +55,7 @@ def register_handlers(run: SteeredRun) -> None:
 def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
     async def handle(payload: object = None, *_: object) -> None:
         try:
-            await _prove_signal(run, name)
+            await _verify_signal(run, name)
             run.advance(read_steering(name, payload, workflow.now()))
         except BadRequest as error:
             # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
@@ -71,7 +71,7 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
 def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
     async def handle(payload: object = None, *_: object) -> None:
         try:
-            await _prove_signal(run, name)
+            await _verify_signal(run, name)
             run.advance(read_from_relative(name, payload))
         except BadRequest as error:
             _ignore(run, name, error.message)
@@ -79,7 +79,7 @@ def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]
     return handle
 
 
-async def _prove_signal(run: SteeredRun, name: str) -> None:
+async def _verify_signal(run: SteeredRun, name: str) -> None:
     """Check the signature of the signal that is being handled, if the run requires one.
 
     Raises BadRequest if the signature doesn't count.
@@ -87,8 +87,8 @@ async def _prove_signal(run: SteeredRun, name: str) -> None:
     if name in UNSIGNED:
         return
     await _until_prepared(run, name)
-    if run.current().speakers.key:
-        run.advance(SignatureUsed(mark=proof(run.current(), "signal", name)))
+    if run.current().signature_checks.key:
+        run.advance(SignatureUsed(fingerprint=verified_fingerprint(run.current(), "signal", name)))
 
 
 async def _until_prepared(run: SteeredRun, name: str) -> None:
@@ -106,8 +106,8 @@ def _on_update(run: SteeredRun, name: str) -> Callable[..., Awaitable[JsonObject
         run.count_update()
         if name not in UNSIGNED:
             await _until_prepared(run, name)
-        if mark := _proof_of_update(run, name):
-            run.advance(SignatureUsed(mark=mark))
+        if fingerprint := _verify_update(run, name):
+            run.advance(SignatureUsed(fingerprint=fingerprint))
         event = read_steering(name, payload, workflow.now())
         given = extent(run.current(), event)
         run.advance(event)
@@ -119,7 +119,7 @@ def _on_update(run: SteeredRun, name: str) -> Callable[..., Awaitable[JsonObject
 
 def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
     def validate(payload: object = None, *_: object) -> None:
-        _proof_of_update(run, name)
+        _verify_update(run, name)
         try:
             event = read_steering(name, payload, workflow.now())
         except BadRequest as error:
@@ -130,12 +130,12 @@ def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
     return validate
 
 
-def _proof_of_update(run: SteeredRun, name: str) -> str | None:
-    """Return the mark of the update's signature, or None if the run requires none."""
-    if name in UNSIGNED or not run.current().speakers.key:
+def _verify_update(run: SteeredRun, name: str) -> str | None:
+    """Return the fingerprint of the update's signature, or None if the run requires none."""
+    if name in UNSIGNED or not run.current().signature_checks.key:
         return None
     try:
-        return proof(run.current(), "update", name)
+        return verified_fingerprint(run.current(), "update", name)
     except BadRequest as error:
         raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
 

@@ -11,33 +11,33 @@ from typing import Any, Final, Literal
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 
-from loom.activities.signatures import flaw_of, signature_in
+from loom.activities.signatures import rejection_of, signature_in
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.signatures import (
     Signature,
     SignedStart,
     Statement,
     digest_of_arguments,
-    mark_of,
+    fingerprint_of,
     microseconds,
 )
 from loom.domain.run.state import RunState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Heard:
+class _Request:
     """The request that a handler is handling."""
 
     signature: Signature | None
     arguments: Sequence[Any]
 
 
-_heard: Final[ContextVar[_Heard]] = ContextVar("heard")
+_current_request: Final[ContextVar[_Request]] = ContextVar("current_request")
 
 
-def hear(headers: Mapping[str, Payload], arguments: Sequence[Any]) -> None:
+def remember_request(headers: Mapping[str, Payload], arguments: Sequence[Any]) -> None:
     """Note the request that the current task handles. Every handler runs in a task of its own."""
-    _heard.set(_Heard(signature=signature_in(headers), arguments=arguments))
+    _current_request.set(_Request(signature=signature_in(headers), arguments=arguments))
 
 
 def signed_start(arguments: Sequence[Any]) -> SignedStart | None:
@@ -59,24 +59,26 @@ def has_signed_start() -> bool:
     return signature_in(workflow.info().headers) is not None
 
 
-def proof(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
-    """Return the mark of the signature of the request that is being handled.
+def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
+    """Return the fingerprint of the signature of the request that is being handled.
 
     Raises BadRequest if the signature is missing, invalid, too old, or used before.
     """
-    heard = _heard.get(None)
-    if heard is None or heard.signature is None:
+    request = _current_request.get(None)
+    if request is None or request.signature is None:
         raise _refused(name, "carries no signature")
-    digest = digest_of_arguments(list(heard.arguments))
+    digest = digest_of_arguments(list(request.arguments))
     statement = Statement(kind=kind, name=name, run_id=state.run_id, arguments=digest)
-    if flaw := flaw_of(statement, heard.signature, state.speakers, began_at=state.began_at, now=workflow.now()):
-        raise _refused(name, flaw)
-    return mark_of(statement, heard.signature.at)
+    if reason := rejection_of(
+        statement, request.signature, state.signature_checks, began_at=state.began_at, now=workflow.now()
+    ):
+        raise _refused(name, reason)
+    return fingerprint_of(statement, request.signature.at)
 
 
-def _refused(name: str, flaw: str) -> BadRequest:
+def _refused(name: str, reason: str) -> BadRequest:
     return BadRequest(
-        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {flaw}: send it with `loom` or"
+        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {reason}: send it with `loom` or"
         " LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
         field="LOOM_REQUIRE_SIGNED",
     )

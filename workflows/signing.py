@@ -22,7 +22,7 @@ from temporalio.workflow import ChildWorkflowHandle
 
 from loom.activities.start_gate import KeySource
 from loom.domain.core.signatures import Statement, digest_of_arguments
-from loom.workflows.signed_requests import hear
+from loom.workflows.signed_requests import remember_request
 
 
 @runtime_checkable
@@ -56,15 +56,15 @@ class SignedRequests(Interceptor):
 
 class _Inbound(WorkflowInboundInterceptor):
     async def handle_signal(self, input: HandleSignalInput) -> None:  # noqa: A002
-        hear(input.headers, input.args)
+        remember_request(input.headers, input.args)
         await super().handle_signal(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:  # noqa: A002
-        hear(input.headers, input.args)
+        remember_request(input.headers, input.args)
         super().handle_update_validator(input)
 
     async def handle_update_handler(self, input: HandleUpdateInput) -> Any:  # noqa: A002
-        hear(input.headers, input.args)
+        remember_request(input.headers, input.args)
         return await super().handle_update_handler(input)
 
 

@@ -31,8 +31,8 @@ class Statement:
 
     def signed_at(self, at: int) -> bytes:
         """Return the bytes to sign for the time `at`, in microseconds since the epoch."""
-        told = {"kind": self.kind, "name": self.name, "run_id": self.run_id, "arguments": self.arguments, "at": at}
-        return canonical({"loom-signature": 1, **told}).encode("utf-8", "surrogatepass")
+        content = {"kind": self.kind, "name": self.name, "run_id": self.run_id, "arguments": self.arguments, "at": at}
+        return canonical({"loom-signature": 1, **content}).encode("utf-8", "surrogatepass")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class SignedStart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Speakers:
+class SignatureChecks:
     """Who may steer a run, recorded when the run is prepared."""
 
     signed: bool = False
@@ -66,17 +66,17 @@ class Speakers:
     key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
     used: tuple[str, ...] = ()
-    """The marks of the signatures that were accepted most recently, oldest first."""
+    """The fingerprints of the signatures that were accepted most recently, oldest first."""
     forgotten: str = ""
-    """The newest mark that is no longer remembered. A signature must be newer."""
+    """The newest fingerprint that is no longer remembered. A signature must be newer."""
 
-    def refused(self, mark: str) -> bool:
-        """Whether a signature with this mark was accepted before, or is too old to tell."""
-        return mark <= self.forgotten or mark in self.used
+    def refused(self, fingerprint: str) -> bool:
+        """Whether a signature with this fingerprint was accepted before, or is too old to tell."""
+        return fingerprint <= self.forgotten or fingerprint in self.used
 
-    def with_used(self, mark: str) -> "Speakers":
-        """Return the speakers with one more signature remembered."""
-        used = tuple(sorted((*self.used, mark)))
+    def with_used(self, fingerprint: str) -> "SignatureChecks":
+        """Return the checks with one more signature remembered."""
+        used = tuple(sorted((*self.used, fingerprint)))
         dropped = used[:-REMEMBERED]
         return replace(self, used=used[-REMEMBERED:], forgotten=dropped[-1] if dropped else self.forgotten)
 
@@ -86,8 +86,8 @@ def digest_of_arguments(arguments: list[Any]) -> str:
     return sha256(canonical({"arguments": arguments}).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def mark_of(statement: Statement, at: int) -> str:
-    """Return a short text that identifies a signed request. Marks sort by time."""
+def fingerprint_of(statement: Statement, at: int) -> str:
+    """Return a short text that identifies a signed request. Fingerprints sort by time."""
     return f"{at:020d}-{sha256(statement.signed_at(at)).hexdigest()[:16]}"
 
 

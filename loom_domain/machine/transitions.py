@@ -217,7 +217,7 @@ def _signal_ignored(state: RunState, event: SignalIgnored) -> RunState:
 
 
 def _signature_used(state: RunState, event: SignatureUsed) -> RunState:
-    return replace(state, speakers=state.speakers.with_used(event.mark))
+    return replace(state, signature_checks=state.signature_checks.with_used(event.fingerprint))
 
 
 def _notices_published(state: RunState, event: NoticesPublished) -> RunState:

@@ -8,7 +8,7 @@ from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
 from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user
 from loom.domain.core.requests import RunError, RunStatus
-from loom.domain.core.signatures import Speakers
+from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
 from loom.domain.machine.reflection_step import has_word_from_person, interrupted, with_draft
@@ -36,7 +36,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         spec=spec,
         conversation=replace(state.conversation, spec_digest=spec.digest, send_spec=spec != prepared.spec),
         environment=Environment(search_attributes=prepared.search_attributes, ledger=prepared.ledger),
-        speakers=Speakers(signed=prepared.signed, key=prepared.steering_key),
+        signature_checks=SignatureChecks(signed=prepared.signed, key=prepared.steering_key),
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),
     )

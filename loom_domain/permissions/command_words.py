@@ -12,6 +12,10 @@ Words = Sequence[str | None]
 
 _MOST: Final = 64
 """Maximum number of alternatives of a word, and of folders that a line may be in."""
+_GIT_VALUES: Final = frozenset(
+    {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix", "--attr-source"}
+)
+"""Git's own options with a value."""
 _INNERMOST_BRACES: Final = re.compile(r"(?<!\$)\{([^{}]*,[^{}]*)\}")
 
 
@@ -76,6 +80,14 @@ def _short(word: str, names: Sequence[str], rest: Iterator[str | None]) -> Itera
             yield f"-{letter}", word[place:] or next(rest, "")
             return
         yield f"-{letter}", ""
+
+
+def git_subcommand_at(words: Words) -> int:
+    """Return the position of Git's subcommand, which is the number of words if there is none."""
+    at = 1
+    while at < len(words) and (word := words[at]) is not None and word.startswith("-"):
+        at += 2 if word in _GIT_VALUES else 1
+    return min(at, len(words))
 
 
 def alternatives(word: str) -> list[str]:

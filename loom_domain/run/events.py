@@ -209,7 +209,7 @@ class TimeRanOut:
 class SignatureUsed:
     """A signed request was accepted, so its signature no longer counts."""
 
-    mark: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

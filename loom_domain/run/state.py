@@ -12,7 +12,7 @@ from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is_from_person, last_text, usage_view
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
-from loom.domain.core.signatures import Speakers
+from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.tool_names import ASK_USER
@@ -240,7 +240,7 @@ class RunState:
     """The run's parent and children, and the budget share of the run and its descendants."""
     inbox: tuple[Message, ...] = ()
     """Messages that the model has not read. They are added to the conversation when the next turn begins."""
-    speakers: Speakers = field(default_factory=Speakers)
+    signature_checks: SignatureChecks = field(default_factory=SignatureChecks)
     """Who may steer the run."""
     hold: Hold | None = None
     outcome: Outcome | None = None

@@ -12,23 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.signing.key_file import KeyFile
-from loom.activities.signatures import flaw_of, signature_in
+from loom.activities.signatures import rejection_of, signature_in
 from loom.activities.start_gate import SigningKey, StartGate
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.signatures import (
     REMEMBERED,
     TOLERANCE,
     Signature,
+    SignatureChecks,
     SignedStart,
-    Speakers,
     Statement,
     digest_of_arguments,
-    mark_of,
+    fingerprint_of,
     microseconds,
 )
 
 OWNER, OUTSIDER = SigningKey(Ed25519PrivateKey.generate()), SigningKey(Ed25519PrivateKey.generate())
-SPEAKERS = Speakers(signed=True, key=OWNER.public)
+CHECKS = SignatureChecks(signed=True, key=OWNER.public)
 BEGAN = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
 json_values = st.recursive(
@@ -52,20 +52,22 @@ def signed(statement: Statement, at: datetime, key: SigningKey = OWNER) -> Signa
     return signature
 
 
-def flaw(statement: Statement, signature: Signature, speakers: Speakers = SPEAKERS, *, now: datetime) -> str | None:
-    return flaw_of(statement, signature, speakers, began_at=BEGAN, now=now)
+def rejection(
+    statement: Statement, signature: Signature, checks: SignatureChecks = CHECKS, *, now: datetime
+) -> str | None:
+    return rejection_of(statement, signature, checks, began_at=BEGAN, now=now)
 
 
 @given(statements, moments, st.timedeltas(timedelta(0), timedelta(days=30)))
 def test_the_owners_request_counts_however_long_it_waits_for_a_worker(
     statement: Statement, at: datetime, later: timedelta
 ) -> None:
-    assert flaw(statement, signed(statement, at), now=at + later) is None
+    assert rejection(statement, signed(statement, at), now=at + later) is None
 
 
 @given(statements, statements, moments)
 def test_a_signature_holds_for_no_other_request(statement: Statement, other: Statement, at: datetime) -> None:
-    assert (flaw(other, signed(statement, at), now=at) is None) is (other == statement)
+    assert (rejection(other, signed(statement, at), now=at) is None) is (other == statement)
 
 
 @given(statements, moments, st.integers(-(10**9), 10**9).filter(bool))
@@ -73,7 +75,7 @@ def test_a_signature_holds_for_no_other_time(statement: Statement, at: datetime,
     signature = signed(statement, at)
     moved = replace(signature, at=signature.at + shift)
 
-    assert flaw(statement, moved, now=at + timedelta(days=1)) == "carries a signature that isn't valid for it"
+    assert rejection(statement, moved, now=at + timedelta(days=1)) == "carries a signature that isn't valid for it"
 
 
 @given(statements, moments, st.integers(0, 511))
@@ -81,43 +83,43 @@ def test_a_signature_with_one_bit_changed_is_none(statement: Statement, at: date
     signature = signed(statement, at)
     tampered = f"{int(signature.value, 16) ^ (1 << bit):0128x}"
 
-    assert flaw(statement, replace(signature, value=tampered), now=at)
+    assert rejection(statement, replace(signature, value=tampered), now=at)
 
 
 @given(statements, moments, st.text() | st.binary(max_size=70).map(bytes.hex))
 def test_what_is_no_signature_of_the_owner_is_refused(statement: Statement, at: datetime, value: str) -> None:
-    assert flaw(statement, Signature(at=microseconds(at), value=value), now=at)
-    assert flaw(statement, signed(statement, at, OUTSIDER), now=at)
+    assert rejection(statement, Signature(at=microseconds(at), value=value), now=at)
+    assert rejection(statement, signed(statement, at, OUTSIDER), now=at)
 
 
 @given(statements, moments)
 def test_a_recorded_request_counts_once(statement: Statement, at: datetime) -> None:
     signature = signed(statement, at)
-    after = SPEAKERS.with_used(mark_of(statement, signature.at))
+    after = CHECKS.with_used(fingerprint_of(statement, signature.at))
 
-    assert flaw(statement, signature, after, now=at) == "was accepted before, or is too old to tell"
+    assert rejection(statement, signature, after, now=at) == "was accepted before, or is too old to tell"
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=3 * REMEMBERED, unique=True), st.data())
 def test_no_request_counts_twice_although_a_run_remembers_few(seconds: list[int], data: st.DataObject) -> None:
     statement = Statement(kind="signal", name="approve", run_id="run-1", arguments="")
-    speakers = SPEAKERS
+    checks = CHECKS
     for second in seconds:
-        if not speakers.refused(mark := mark_of(statement, second)):
-            speakers = speakers.with_used(mark)
+        if not checks.refused(fingerprint := fingerprint_of(statement, second)):
+            checks = checks.with_used(fingerprint)
     again = data.draw(st.sampled_from(seconds))
 
-    assert speakers.refused(mark_of(statement, again))
-    assert not speakers.refused(mark_of(statement, max(seconds) + 1))
-    assert len(speakers.used) <= REMEMBERED
+    assert checks.refused(fingerprint_of(statement, again))
+    assert not checks.refused(fingerprint_of(statement, max(seconds) + 1))
+    assert len(checks.used) <= REMEMBERED
 
 
 @given(statements)
 def test_a_request_from_before_the_run_or_from_the_future_is_refused(statement: Statement) -> None:
     early, late = BEGAN - TOLERANCE - timedelta(seconds=1), BEGAN + TOLERANCE + timedelta(seconds=1)
 
-    assert flaw(statement, signed(statement, early), now=BEGAN) == "was signed before this run started"
-    assert "future" in str(flaw(statement, signed(statement, late), now=BEGAN))
+    assert rejection(statement, signed(statement, early), now=BEGAN) == "was signed before this run started"
+    assert "future" in str(rejection(statement, signed(statement, late), now=BEGAN))
 
 
 # ---- the start of a run ----------------------------------------------------------------------------------------
@@ -147,21 +149,21 @@ FORGED = {
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED.keys())
 def test_a_start_that_the_owner_has_not_signed_is_a_strangers(forged: SignedStart | None) -> None:
-    assert not StartGate(OWNER, requires_signature=False).is_owners(forged)
+    assert not StartGate(OWNER, requires_signature=False).is_signed_by_owner(forged)
     with pytest.raises(BadRequest, match="LOOM_REQUIRE_SIGNED"):
-        StartGate(OWNER, requires_signature=True).is_owners(forged)
+        StartGate(OWNER, requires_signature=True).is_signed_by_owner(forged)
 
 
 def test_a_recorded_start_counts_for_one_execution_and_all_its_attempts() -> None:
     gate = StartGate(OWNER, requires_signature=False)
 
-    assert gate.is_owners(start())
-    assert gate.is_owners(start()), "an attempt of the same execution"
-    assert not gate.is_owners(start(execution="e2"))
+    assert gate.is_signed_by_owner(start())
+    assert gate.is_signed_by_owner(start()), "an attempt of the same execution"
+    assert not gate.is_signed_by_owner(start(execution="e2"))
 
 
 def test_a_worker_without_a_key_has_no_owner() -> None:
-    assert not StartGate(None, requires_signature=False).is_owners(start())
+    assert not StartGate(None, requires_signature=False).is_signed_by_owner(start())
     assert StartGate(None, requires_signature=False).steering_key == ""
     assert StartGate(OWNER, requires_signature=False).steering_key == ""
     assert StartGate(OWNER, requires_signature=True).steering_key == OWNER.public

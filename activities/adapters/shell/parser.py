@@ -16,7 +16,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from loom.activities.adapters.shell import builtins, wrappers
-from loom.activities.adapters.shell.transparent import is_evaluated, is_harmless, is_obeyed, is_of_looks, opaque_part
+from loom.activities.adapters.shell.transparent import is_cosmetic, is_evaluated, is_harmless, may_be_run, opaque_part
 from loom.activities.adapters.shell.words import (
     PlacedNode,
     Word,
@@ -157,10 +157,10 @@ class BashParser:
     def _assignment(self, each: PlacedNode, depth: int) -> Iterator[Subject]:
         """Yield an assignment, and what runs if a program takes its value for a command (`EDITOR='rm x'`)."""
         name, _, value = text_of(each.node).partition("=")
-        if each.parent not in _ASSIGNING and not is_of_looks(name):
+        if each.parent not in _ASSIGNING and not is_cosmetic(name):
             yield Subject(text=_line(each.node), passive=is_harmless(name))
         known = value_of(each.children[-1])
-        if known is None and is_obeyed(name):
+        if known is None and may_be_run(name):
             yield Subject(text=_line(each.node), opaque=True, passive=True, cause=name)
         if not is_harmless(name):
             yield from self._possible((known or value,), name, depth)
@@ -298,7 +298,7 @@ def _lasting(name: str, assigned: Sequence[str]) -> tuple[str, ...]:
     """Return the assignments before a command that may change what it does."""
     names = {text: text.partition("=")[0] for text in assigned}
     return tuple(
-        text for text in assigned if not is_of_looks(names[text]) and not (name == "read" and names[text] == "IFS")
+        text for text in assigned if not is_cosmetic(names[text]) and not (name == "read" and names[text] == "IFS")
     )
 
 

@@ -21,7 +21,7 @@ from loom.activities.adapters.shell.words import PlacedNode, strays_of, test_par
 
 _HARMLESS: Final = re.compile(r"(?!auto_resume$|histchars$|npm_|\w*_proxy$)[a-z]\w*")
 """Variables that neither Bash nor the programs that it starts obey. Bash's own variables are in upper case."""
-_OF_LOOKS: Final = re.compile(
+_COSMETIC: Final = re.compile(
     r"NODE_ENV|LANG|LANGUAGE|LC_[A-Z]+|TZ|CI|PYTHONUNBUFFERED|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE"
 )
 """Variables that affect only the appearance of a command's output."""
@@ -45,14 +45,14 @@ def is_evaluated(name: str) -> bool:
     return _EVALUATED.fullmatch(name) is not None
 
 
-def is_obeyed(name: str) -> bool:
+def may_be_run(name: str) -> bool:
     """Whether Bash or a program that it starts may run this variable's value."""
     return is_evaluated(name) or _OF_PROGRAMS.fullmatch(name) is not None
 
 
-def is_of_looks(name: str) -> bool:
+def is_cosmetic(name: str) -> bool:
     """Whether a command does the same with this variable as without it."""
-    return _OF_LOOKS.fullmatch(name) is not None
+    return _COSMETIC.fullmatch(name) is not None
 
 
 def _types(names: str) -> frozenset[str]:
@@ -261,7 +261,7 @@ def _is_name(each: PlacedNode, _: bytes) -> bool:
 
 def _is_export(each: PlacedNode, _: bytes) -> bool:
     names = [text_of(child).partition("=")[0] for child in each.children[1:]]
-    return all(is_harmless(name) or is_of_looks(name) for name in names)
+    return all(is_harmless(name) or is_cosmetic(name) for name in names)
 
 
 def _is_test(each: PlacedNode, _: bytes) -> bool:

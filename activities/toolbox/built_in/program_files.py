@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
-from loom.domain.permissions.command_words import Arguments, Words, arguments_of, program_of
+from loom.domain.permissions.command_words import Arguments, Words, arguments_of, git_subcommand_at, program_of
 
 _Tool: TypeAlias = Literal["read_file", "write_file"]
 
@@ -448,13 +448,10 @@ def _of_wget(words: Words) -> _Uses:
 
 
 _WGET_OUTPUTS: Final = "-O --output-document -o --output-file -a --append-output --save-cookies --warc-file"
-_GIT_VALUES: Final = frozenset({"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env"})
 
 
 def _of_git(words: Words) -> _Uses:
-    at = 1
-    while at < len(words) and (words[at] or "").startswith("-"):
-        at += 2 if words[at] in _GIT_VALUES else 1
+    at = git_subcommand_at(words)
     verb, rest = (words[at] if at < len(words) else None) or "", words[at:]
     arguments = arguments_of(rest, "-o --output --output-directory -s --source -b -B -m --message -F --file --orphan")
     yield from _write(*(path for path in arguments.values("--output", "--output-directory") if path != ""))

@@ -7,16 +7,14 @@ was there before.
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Final
 
-from loom.domain.permissions.command_words import Arguments, Words, arguments_of
+from loom.domain.permissions.command_words import Arguments, Words, arguments_of, git_subcommand_at
 from loom.domain.permissions.guards.guard import Line
 from loom.domain.permissions.subjects import Subject
 
 _PLACE: Final = ("-C", "--git-dir", "--work-tree", "-c", "--exec-path", "--config-env")
-_GLOBAL_VALUES: Final = frozenset(
-    {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix", "--attr-source"}
-)
 _HARMLESS_KEY: Final = re.compile(
     r"(?:user\.(?:name|email)|color\.\w+|advice\.\w+|init\.defaultbranch|core\.(?:quotepath|abbrev)|core\.pager=cat\Z)"
     r"(?:=.*)?",
@@ -125,7 +123,7 @@ def sets_repository(text: str) -> bool:
 
 def danger_of(subject: Subject, line: Line) -> str:
     """Return what is dangerous about a Git command, or an empty string."""
-    at, elsewhere = _verb_at(subject.words)
+    at = git_subcommand_at(subject.words)
     verb = subject.words[at] if at < len(subject.words) else ""
     if verb is None:
         return "git with a computed verb"
@@ -134,20 +132,17 @@ def danger_of(subject: Subject, line: Line) -> str:
         return danger
     if verb == "checkout" and any(file.tool == "write_file" for file in subject.files):
         return "git checkout of files"
-    if line.is_git_elsewhere or elsewhere or sets_repository(subject.text):
+    if line.is_git_elsewhere or _is_elsewhere(subject.words[1:at]) or sets_repository(subject.text):
         return "git in another folder or with other settings"
     return ""
 
 
-def _verb_at(words: Words) -> tuple[int, bool]:
-    """Return the subcommand's position, and whether options before it change the repository or its settings."""
-    at, elsewhere = 1, False
-    while at < len(words) and (word := words[at]) is not None and word.startswith("-"):
-        setting = words[at + 1] if word == "-c" and at + 1 < len(words) else ""
-        is_harmless = bool(setting) and _HARMLESS_KEY.fullmatch(setting or "") is not None
-        elsewhere = elsewhere or (word.startswith(_PLACE) and not is_harmless)
-        at += 2 if word in _GLOBAL_VALUES else 1
-    return at, elsewhere
+def _is_elsewhere(options: Words) -> bool:
+    """Whether the options before the subcommand change the repository or its settings."""
+    return any(
+        word is not None and word.startswith(_PLACE) and not (word == "-c" and _HARMLESS_KEY.fullmatch(value or ""))
+        for word, value in zip_longest(options, options[1:])
+    )
 
 
 def _danger(verb: str, rest: Words, arguments: Arguments) -> str:
