@@ -232,11 +232,12 @@ def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
         return False
     line_end = source.find(b"\n", start.end_byte)
     text = source[line_end + 1 : end.start_byte]
+    last_line = source[source.rfind(b"\n", 0, end.end_byte) + 1 :].split(b"\n", 1)[0]
     word = (start.text or b"").strip(b"'\"")
     is_literal = (start.text or b"")[:1] in (b"'", b'"')
     return not (
         b"<<" in source[start.end_byte : line_end].replace(b"<<<", b"")
-        or (end.text or b"").strip() != word
+        or last_line.strip(b"\t") != word
         or word in (line.strip(b"\t") for line in text.split(b"\n"))
         or (not is_literal and bool(_EXPANDED.search(text)))
     )
