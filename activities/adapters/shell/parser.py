@@ -128,6 +128,7 @@ class BashParser:
         before = _lasting(name, assigned)
         yield from _spellings(words, inner, before, cause)
         yield from _forwarded(name, inner)
+        yield from self._possible(_forwarded_scripts(name, inner), name, depth)
         for set_first, command in runs:
             yield from self._simple(command, set_first, depth + 1)
             yield from self._possible((text.partition("=")[2] for text in set_first), name, depth)
@@ -292,6 +293,14 @@ def _forwarded(name: str, words: _Words) -> Iterator[Subject]:
         if first is not None and first[:1] not in ("-", ""):
             plain = (wrappers.program_of(first), *(_plain(word) for word in words[at + 1 :]))
             yield Subject(text=" ".join(plain), passive=True, is_possible=True, cause=_joined(words[:1]))
+
+
+def _forwarded_scripts(name: str, words: _Words) -> Iterator[str]:
+    """Yield the arguments of a program that are scripts if a shell is among the commands that it may run."""
+    begin = wrappers.forwarded_from(name, len(words))
+    fixed = [word.fixed or "" for word in words[begin : begin + _MOST_FORWARDED]]
+    if any(wrappers.program_of(word) in wrappers.SHELLS for word in fixed):
+        yield from (word for word in fixed if re.search(r"\s", word))
 
 
 def _lasting(name: str, assigned: Sequence[str]) -> tuple[str, ...]:

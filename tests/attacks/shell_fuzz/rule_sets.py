@@ -174,7 +174,8 @@ def granted(grants: Sequence[str], original: Sequence[Ran]) -> RuleSet:
     seen = set(original)
 
     def may_run(ran: Ran) -> bool:
-        return ran in seen or prefixes(ran) or " ".join((ran[0].rpartition("/")[2], *ran[1:])) in exact
+        spelled = {" ".join(ran), " ".join((ran[0].rpartition("/")[2], *ran[1:]))}
+        return ran in seen or prefixes(ran) or not spelled.isdisjoint(exact)
 
     return RuleSet(
         name="for the run: " + ", ".join(grants),
