@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from loom.activities.adapters.shell.words import PlacedNode, strays_of, test_parts, text_of
+from loom.activities.adapters.shell.words import PlacedNode, strays_of, target_of, test_parts, text_of
 
 _HARMLESS: Final = re.compile(r"(?!auto_resume$|histchars$|npm_|\w*_proxy$)[a-z]\w*")
 """Variables that neither Bash nor the programs that it starts obey. Bash's own variables are in upper case."""
@@ -137,6 +137,9 @@ _PATTERN: Final = re.compile(r"[\w./:,@%+*?^$=-]*")
 _EVALUATING_TESTS: Final = frozenset(("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 _ASSIGNED_DESCRIPTOR: Final = re.compile(rb"(?<![$\w])\{[^{}\s]+\}\Z|(?<![^\s;|&()])\d+\Z")
 
+_ENDED: Final = re.compile(rb"[\s;|&()<>`]|\\\n|\Z")
+_PLAIN_TARGET: Final = re.compile(r"[\w./-]+")
+
 _ODD_TEXT: Final = re.compile(rb"\S\\\n\S|[\x00-\x08\x0b-\x1f\x7f]|\xc2\xa0|\xe2\x80[\x80-\xaf]|\xe3\x80\x80")
 """Matches words that span two lines, control characters, and white space that Bash treats as letters."""
 _BLANK: Final = re.compile(rb"(?:\s|\\\n)*")
@@ -149,7 +152,8 @@ _EXPANDED: Final = re.compile(rb"\$\(|`|\$\{|\$\[|\\\n")
 
 def opaque_part(nodes: Sequence[PlacedNode], source: bytes) -> str:
     """Return the first part of the command line that isn't transparent, or an empty string."""
-    return next(_opaque_parts(nodes, source), "").strip()
+    part = next(_opaque_parts(nodes, source), "")
+    return part.strip() or repr(part) if part else ""
 
 
 def _opaque_parts(nodes: Sequence[PlacedNode], source: bytes) -> Iterator[str]:
@@ -168,7 +172,8 @@ def _opaque_parts(nodes: Sequence[PlacedNode], source: bytes) -> Iterator[str]:
 
 def _is_listed(each: PlacedNode) -> bool:
     if not each.node.is_named:
-        return True
+        # The parser takes `-l<<` for an operator.
+        return text_of(each.node).strip() == each.node.type.strip()
     if each.node.type in ("expansion", "arithmetic_expansion"):
         return True
     allowed = _CHILDREN.get(each.node.type)
@@ -205,8 +210,18 @@ def _is_on_one_line(each: PlacedNode, source: bytes) -> bool:
 
 
 def _is_redirect(each: PlacedNode, source: bytes) -> bool:
-    """Whether a redirect assigns no variable, as `{fd}> file` does, and the tree hasn't taken its number for a word."""
-    return _is_on_one_line(each, source) and not _ASSIGNED_DESCRIPTOR.search(source[: each.node.start_byte])
+    """Whether the tree has read a redirect as Bash does.
+
+    Bash assigns a variable in `{fd}> file`, expands the target of `>&` even if it is quoted, and joins a target with
+    the text that touches it.
+    """
+    operator, target = target_of(each.node)
+    return (
+        _is_on_one_line(each, source)
+        and not _ASSIGNED_DESCRIPTOR.search(source[: each.node.start_byte])
+        and _ENDED.match(source, each.node.end_byte) is not None
+        and (operator not in (">&", "<&") or target is None or _PLAIN_TARGET.fullmatch(text_of(target)) is not None)
+    )
 
 
 def _is_dollar(each: PlacedNode, source: bytes) -> bool:

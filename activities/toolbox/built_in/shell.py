@@ -174,7 +174,7 @@ def _rule(command: Subject) -> str | None:
     """Return the rule that allows a command. An exact rule can't express a word that is known only when it runs."""
     if command.opaque:
         return None
-    program = command.text.split(maxsplit=1)[0]
+    program = command.text.partition(" ")[0]
     if program in BY_NAME:
         return f"bash({program}:*)"
     return None if None in command.words else f"bash({escaped(command.text)})"

@@ -36,7 +36,7 @@ REAL: Final = frozenset(
 
 STAND_INS: Final = frozenset(
     """
-    sudo doas su runuser chroot stdbuf unshare nsenter capsh systemd-run strace ltrace busybox toybox parallel watch
+    sudo doas su runuser chroot unshare nsenter capsh systemd-run strace ltrace busybox toybox parallel watch
     entr chronic unbuffer faketime xvfb-run dbus-run-session setterm start-stop-daemon catchsegv valgrind gdb rlwrap
     """.split()  # noqa: SIM905
 )
@@ -56,6 +56,8 @@ case $name in
   REAL) exec -a "$0" "/real/$name" "$@" ;;
   ld-*) while [[ ${1-} == --library-path || ${1-} == --argv0 ]]; do shift 2; done
         while [[ ${1-} == -* ]]; do shift; done
+        exec "$@" ;;
+  stdbuf) while [[ ${1-} == -* ]]; do [[ $1 == -[ioe] ]] && shift; shift; done
         exec "$@" ;;
   STAND_INS) until (($# == 0)) || type -P -- "$1" >/dev/null; do shift; done
         if (($#)); then exec "$@"; fi ;;
@@ -196,7 +198,7 @@ class Arena:
         programs = self.folder / "bin"
         programs.mkdir()
         there = {path.name for path in (self.folder / "real").iterdir()}
-        for name in PROGRAMS | STAND_INS | (REAL & there):
+        for name in PROGRAMS | STAND_INS | {"stdbuf"} | (REAL & there):
             (programs / name).symlink_to("/stub")
         return [
             *("--ro-bind", str(self._stub()), "/stub", "--ro-bind", str(programs), "/usr/bin"),
