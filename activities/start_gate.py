@@ -12,7 +12,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.signatures import Signature, SignedStart, Statement, fingerprint_of, is_near, microseconds
 
 STARTS_REMEMBERED: Final = 10_000
-"""The number of accepted starts that a worker remembers, so that a recorded start doesn't count twice."""
+"""The number of accepted starts that a worker remembers. It refuses a start that it remembers."""
 
 
 class SigningKey:
@@ -31,23 +31,23 @@ class SigningKey:
 
 
 class StartGate:
-    """Decides whether a run was started by the owner of the worker's key, and whether another one may start."""
+    """Decides whether the owner of the worker's key started a run, and whether other runs may start."""
 
     def __init__(self, key: SigningKey | None, *, requires_signature: bool) -> None:
         self._key = key
         self.requires_signature = requires_signature
         self.steering_key = key.public if key and requires_signature else ""
-        """The public key that requests to a run must be signed with, or an empty string if they need no signature."""
+        """The public key that verifies requests to a run, or an empty string if requests need no signature."""
         self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
 
     def is_signed_by_owner(self, start: SignedStart | None) -> bool:
-        """Whether the start carries a valid signature. Raises BadRequest if it doesn't, but must."""
+        """Whether the start has a valid signature. Raises BadRequest if it has none but needs one."""
         if start is not None and self._is_valid(start):
             return True
         if self.requires_signature:
             found = "no signature" if start is None else "a signature that isn't valid for it"
             raise BadRequest(
-                f"this worker takes only signed runs (LOOM_REQUIRE_SIGNED), and this one carries {found}: start it with"
+                f"this worker accepts only signed runs (LOOM_REQUIRE_SIGNED), and this run has {found}: start it with"
                 " `loom` or LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
                 field="LOOM_REQUIRE_SIGNED",
             )
@@ -67,4 +67,4 @@ class StartGate:
 
 
 KeySource = Callable[[], SigningKey | None]
-"""Returns the key of this process, or None as long as there is none."""
+"""Returns the key of this process, or None while there is none."""

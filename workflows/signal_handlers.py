@@ -22,7 +22,7 @@ from loom.workflows.signed_requests import has_signed_start, verified_fingerprin
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
 
 UNSIGNED: Final = STOPS
-"""Requests that never need a signature: whoever reaches the server can terminate the run as well."""
+"""Requests that never need a signature. Anyone who can reach the server can also terminate the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +82,7 @@ def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]
 async def _verify_signal(run: SteeredRun, name: str) -> None:
     """Check the signature of the signal that is being handled, if the run requires one.
 
-    Raises BadRequest if the signature doesn't count.
+    Raises BadRequest if the signature isn't valid.
     """
     if name in UNSIGNED:
         return
@@ -94,8 +94,8 @@ async def _verify_signal(run: SteeredRun, name: str) -> None:
 async def _until_prepared(run: SteeredRun, name: str) -> None:
     """Wait until a run whose start was signed knows whether requests to it must be signed, too.
 
-    Other runs don't wait: if signatures are required, they are refused. `resume` doesn't wait either, because a paused
-    run isn't prepared until it is resumed.
+    Other runs don't wait, because they are refused if signatures are required. `resume` doesn't wait either, because
+    a paused run isn't prepared until it is resumed.
     """
     if name != "resume" and has_signed_start():
         await workflow.wait_condition(lambda: run.current().spec is not None or run.current().outcome is not None)
@@ -131,7 +131,7 @@ def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
 
 
 def _verify_update(run: SteeredRun, name: str) -> str | None:
-    """Return the fingerprint of the update's signature, or None if the run requires none."""
+    """Return the fingerprint of the update's signature, or None if the run doesn't require signatures."""
     if name in UNSIGNED or not run.current().signature_checks.key:
         return None
     try:

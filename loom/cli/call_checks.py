@@ -1,4 +1,4 @@
-"""Judge tool calls as runs on a worker in the current directory would. The app's hooks and interceptors take part."""
+"""Judge tool calls as a run on a worker in the current directory would, with the app's hooks and interceptors."""
 
 import os
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ _NO_RULES: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checked:
-    """The verdict on a call, and what led to it."""
+    """The verdict on a call, and the reasons for it."""
 
     made: Authorized
     tool: Tool | None
@@ -72,7 +72,7 @@ class Checker:
     servers: Sequence[str]
     workspace: str
     _specs: dict[tuple[str, frozenset[tuple[str, str]]], AgentSpec] = field(default_factory=dict)
-    """The specs whose rules have been checked, by agent and additional rules."""
+    """The specs whose rules have been checked, with agents and additional rules as keys."""
 
     async def checked(
         self,
@@ -82,7 +82,7 @@ class Checker:
         rules: Mapping[str, str] = _NO_RULES,
         mode: Mode | None = None,
     ) -> Checked:
-        """Judge a call of this agent's run. `rules` are merged over the agent's, and `mode` replaces the agent's mode.
+        """Judge a call of this agent's run. `rules` override the agent's rules, and `mode` replaces the agent's mode.
 
         Raises BadRequest with the field `agent`, `permissions` or `arguments` if one of these is invalid.
         """
@@ -126,7 +126,7 @@ class Checker:
 async def opened_checker(
     tools: Collection[str], agents: Collection[str], *, workspace: str, app: str | None = None
 ) -> AsyncIterator[Checker]:
-    """Open a checker for calls of these tools by these agents.
+    """Open a checker for calls to these tools by these agents.
 
     Connect to the MCP servers if one of the tools is an MCP tool, and open the app's dependencies if a hook of one of
     the agents needs them. Raises BadRequest if the workspace isn't a folder.

@@ -1,9 +1,9 @@
-"""Run Temporal in a network namespace of its own, which only this user's processes reach, through a Unix socket.
+"""Run Temporal in its own network namespace. Only this user's processes can reach it, through a Unix socket.
 
     python -m loom.stack.private_network --socket PATH --frontend PORT --ui PORT -- PROGRAM ARGUMENT …
 
-The socket is an HTTP CONNECT proxy for the frontend, which Temporal's SDKs support. Any other request goes to the Web
-UI. The kernel lets only the socket's owner connect. The namespace has no other network than its own loopback.
+The socket is an HTTP CONNECT proxy for the frontend. Temporal's SDKs support such proxies. Any other request goes to
+the Web UI. The kernel lets only the socket's owner connect. The namespace's only network is its own loopback.
 """
 
 import argparse
@@ -90,7 +90,7 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, f
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Copy bytes until the source ends, and then tell the target."""
+    """Copy bytes until the source ends. Then signal the end to the target."""
     with suppress(OSError):
         while chunk := await source.read(65536):
             target.write(chunk)

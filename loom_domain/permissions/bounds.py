@@ -1,4 +1,4 @@
-"""The bounds of a worker: the workspaces and the permission modes that it serves, whoever starts the run."""
+"""A worker's bounds: the workspaces and the permission modes that it serves."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -26,8 +26,8 @@ class Bounds:
             return
         raise BadRequest(
             f"workspace {workspace!r} is outside the folders that this worker serves"
-            f" ({', '.join(self.roots)}): choose one in them, or restart the worker with yours in"
-            " LOOM_WORKSPACES, or named by --workspace-root",
+            f" ({', '.join(self.roots)}): choose a workspace in them, or restart the worker with yours in"
+            " LOOM_WORKSPACES or --workspace-root",
             field="workspace",
         )
 

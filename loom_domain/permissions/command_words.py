@@ -11,7 +11,7 @@ from loom.domain.permissions.subjects import Subject, expanded, normal
 Words = Sequence[str | None]
 
 _MOST: Final = 64
-"""Maximum number of alternatives of a word, and of folders that a line may be in."""
+"""Maximum number of alternatives for a word, and of folders in which a line may run."""
 _GIT_VALUES: Final = frozenset(
     {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix", "--attr-source"}
 )
@@ -24,17 +24,17 @@ class Arguments:
     """A command's arguments."""
 
     options: tuple[tuple[str, str | None], ...]
-    """The options and their values. The value is empty if the option has none, and None if it is known only when the
-    command runs.
+    """The options and their values. The value is empty if the option has none. It is None if it is known only when
+    the command runs.
     """
     operands: tuple[str | None, ...]
 
     def has(self, *names: str) -> str:
-        """Return the first of these options that is given, in full or abbreviated, or an empty string."""
+        """Return the first of these options that the command has, in full or abbreviated, or an empty string."""
         return next((name for name in names for given, _ in self.options if is_option(given, name)), "")
 
     def values(self, *names: str) -> Iterator[str | None]:
-        """Yield the values of these options, which must be among the valued ones."""
+        """Yield the values of these options. All of them must be options that take a value."""
         yield from (value for given, value in self.options if given in names)
 
 
@@ -91,7 +91,7 @@ def git_subcommand_at(words: Words) -> int:
 
 
 def alternatives(word: str) -> list[str]:
-    """Return the words that Bash makes of a word with braces. Beyond 64, the rest stays unexpanded."""
+    """Return the words to which Bash expands a word with braces. Beyond 64 words, the rest stays unexpanded."""
     found: list[str] = []
     waiting = [word]
     while waiting:
@@ -105,8 +105,8 @@ def alternatives(word: str) -> list[str]:
 
 
 def folders_of(commands: Sequence[Subject], workspace: str, home: str) -> tuple[str | None, ...]:
-    """Return the folders that relative paths may be relative to, the workspace first. There can be several, because a
-    `cd` may run earlier, later or not at all. None stands for an unknown folder.
+    """Return the folders to which a relative path may refer, starting with the workspace. There can be several folders,
+    because a `cd` may run earlier, later or not at all. None stands for an unknown folder.
     """
     folders: list[str | None] = [workspace]
     for target in dict.fromkeys(target for each in commands for target in _entered(each.words)):

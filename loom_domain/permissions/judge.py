@@ -213,7 +213,7 @@ def _by_allow(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule]) -> Jud
 
 def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> tuple[str, ...] | None:
     """Return the allow rules that cover this subject: the tool's own rules or, for a redirect, the rules for the file
-    that it writes. An exact rule doesn't cover a command with a word that is known only when the command runs.
+    that it writes. An exact rule doesn't cover a command with a computed word.
     """
     if subject.opaque:
         return None
@@ -298,12 +298,12 @@ def _because(subject: Subject) -> str:
 
 
 def _explained(call: _Call, judged: Judgement, scoped: Sequence[Rule]) -> Judgement:
-    """Add to an ask which part of the call no allow rule can cover."""
+    """Add to an ask's reason the part of the call that no allow rule can cover."""
     opaque = next((subject for subject in call.subjects if subject.opaque and subject.cause), None)
     is_tried = any(rule.verdict is Verdict.ALLOW and names(rule, call.tool) for rule in scoped)
     if opaque is None or not is_tried or judged.verdict is not Verdict.ASK:
         return judged
-    return replace(judged, reason=f"{judged.reason}, and no allow rule covers what can't be analyzed: {opaque.cause}")
+    return replace(judged, reason=f"{judged.reason}, and no allow rule covers the unclear part: {opaque.cause}")
 
 
 def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:

@@ -36,7 +36,7 @@ def literal_start(pattern: str) -> str:
 
 
 def has_text_after_star(pattern: str) -> bool:
-    """Whether a command pattern names text that may be anywhere in a command."""
+    """Whether a command pattern names text that can be anywhere in a command."""
     found = [match[2] is not None for match in _STARRED.finditer(pattern.removesuffix(":*"))]
     return True in found and False in found[found.index(True) :]
 

@@ -24,7 +24,7 @@ _RULE: Final = re.compile(r"(?P<tool>[A-Za-z_*][\w.*-]*)(?:\((?P<pattern>.+)\))?
 _SERVER: Final = re.compile(r"mcp__(?:(?!__)[\w.-])+")
 _ALLOWED_GLOB: Final = re.compile(_SERVER.pattern + r"__[\w.*-]*")
 _SPREAD: Final = frozenset("*?[{")
-"""Characters by which Bash replaces a word with others."""
+"""Characters that make Bash replace a word with other words."""
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _PARAMETER: Final = re.compile(r"(?P<name>[A-Za-z_][\w-]*):(?P<value>.*)", re.DOTALL)
 
@@ -165,7 +165,7 @@ def covers(rule: Rule, tool: str, text: str, loose: str, place: Place, *, exact:
 
 
 def _names_only_an_assignment(pattern: str, text: str) -> bool:
-    """Whether the pattern's star begins in the name of an assignment before the command, as `ls*` does for `ls= rm`."""
+    """Whether the pattern matches only because the line begins with an assignment, as `ls*` matches `ls= rm`."""
     named = patterns.literal_start(pattern)
     begin = named.rfind(" ") + 1
     is_before_command = begin == 0 or _ASSIGNS.match(text) is not None
@@ -189,7 +189,7 @@ def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> boo
 
 
 def may_become(rule: Rule, tool: str, words: Sequence[str | None]) -> bool:
-    """Whether a computed word of a command, a glob or braces might become a text that an ask or deny rule names."""
+    """Whether a computed word, a glob or braces might become text that an ask or deny rule names."""
     if rule.pattern is None or kind_of(tool) is not Kind.COMMAND or not names(rule, tool):
         return False
     named = patterns.literal_start(rule.pattern).split()

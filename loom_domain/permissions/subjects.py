@@ -38,7 +38,7 @@ class Subject:
     cause: str = ""
     """The part of an opaque or possible subject that prevents the analysis."""
     is_possible: bool = False
-    """Whether the command may run, but need not. Deny rules that match it require approval."""
+    """Whether it is uncertain that the command runs. Deny rules that match such a command require approval."""
     words: tuple[str | None, ...] = ()
     """The command's words as the shell reads them. None stands for a word that can't be determined before the command
     runs.

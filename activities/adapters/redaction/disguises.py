@@ -1,7 +1,7 @@
-"""Find the secrets of this process in disguise: spaced, folded over lines, reversed, in another case, or encoded.
+"""Find this process's secrets in disguise: spaced, folded over lines, reversed, in another case, or encoded.
 
 The text and the secrets are squeezed: separators are removed, and letters are changed to lower case. A squeezed secret
-is then found wherever the separators are. Long words are also decoded, to find secrets that are encoded twice.
+is then found, no matter where the separators were. Long words are also decoded to find secrets that are encoded twice.
 """
 
 import re
@@ -13,16 +13,16 @@ from urllib.parse import quote
 from loom.activities.adapters.redaction.locations import Span
 
 SHORTEST: Final = 10
-"""Minimum length of a squeezed secret. Shorter ones also occur in ordinary text without its separators."""
+"""Minimum length of a squeezed secret. Shorter secrets also occur in squeezed ordinary text."""
 
 SHORTEST_ENCODED: Final = 8
 """Minimum length of a squeezed encoding of a secret. Encodings don't occur in ordinary text."""
 
 LONGEST_TAIL: Final = 600
-"""Number of characters at the end of a text in which a secret that is cut off is searched."""
+"""Number of characters at the end of a text that are searched for a truncated secret."""
 
 LEAST_TAIL: Final = 4
-"""Minimum number of a secret's characters that are recognized as its start."""
+"""Minimum number of characters that are recognized as the start of a secret."""
 
 _LOWER: Final = bytes(range(256)).lower()
 _SEPARATORS: Final = b" \t\r\n\v\f-_.,:;|+/\\\"'`*>=&~"
@@ -32,7 +32,7 @@ _URL_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 
 
 class Disguises:
-    """The known secrets in the forms that are searched in squeezed text."""
+    """The forms of the known secrets that are searched for in squeezed text."""
 
     def __init__(self, values: Iterable[str]) -> None:
         forms = (form for value in values for form in _forms(value.encode("utf-8", "surrogatepass")))
@@ -55,7 +55,7 @@ class Disguises:
                 yield word.span()
 
     def unfinished(self, text: str) -> int | None:
-        """Return the start of a secret that the end of the text cuts off, or None if there is no such secret."""
+        """Return the start of a secret that is cut off at the end of the text, or None if there is no such secret."""
         if not self._forms:
             return None
         before = max(0, len(text) - LONGEST_TAIL)
@@ -77,7 +77,7 @@ class Disguises:
 
 
 def _overlap(tail: bytes, form: bytes) -> int:
-    """Return the length of the longest proper start of the form that the tail ends with."""
+    """Return the length of the form's longest proper prefix at the end of the tail."""
     lengths = range(min(len(form) - 1, len(tail)), LEAST_TAIL - 1, -1)
     return next((length for length in lengths if tail.endswith(form[:length])), 0)
 
@@ -87,14 +87,14 @@ def _squeezed(text: bytes) -> bytes:
 
 
 def _places(text: str) -> list[int]:
-    """Return the position in the text of each byte of the squeezed text."""
+    """Return, for each byte of the squeezed text, its position in the original text."""
     return [
         at for at, char in enumerate(text) for byte in char.encode("utf-8", "surrogatepass") if byte not in _SEPARATORS
     ]
 
 
 def _forms(value: bytes) -> Iterator[bytes]:
-    """Yield the squeezed value, and its encodings as far as they don't depend on the surrounding text."""
+    """Yield the squeezed value and the parts of its encodings that don't depend on the surrounding text."""
     for plain in map(_squeezed, (value, value[::-1])):
         if _is_unusual(plain):
             yield plain
@@ -114,7 +114,7 @@ def _is_unusual(plain: bytes) -> bool:
 
 
 def _decoded(word: bytes) -> Iterator[bytes]:
-    """Yield everything that a long word can be the encoding of."""
+    """Yield all possible decodings of a long word."""
     joined = b"".join(word.split())
     if _HEX.fullmatch(joined):
         yield from (bytes.fromhex(joined[at : at + (len(joined) - at) // 2 * 2].decode()) for at in (0, 1))

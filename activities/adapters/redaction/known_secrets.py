@@ -1,4 +1,4 @@
-"""Find the secrets of this process, as text, URLs, JSON, shells, Python and HTML spell them."""
+"""Find the secrets of this process as they are spelled in text, URLs, JSON, shells, Python and HTML."""
 
 import html
 import json

@@ -83,7 +83,7 @@ def _is_basic(value: str) -> bool:
 
 _VALUE: Final = r"\\{0,3}(?P<quote>[\"']?)(?P<secret>[^\s\"'\\$<{]{4,200})\\{0,3}(?P=quote)(?=\s|$|[;|&)])"
 LONGEST_COMMAND: Final = 2_000
-"""Number of characters after which a command isn't followed to its next line."""
+"""Maximum length of a command that is followed to its next line."""
 
 _OPTIONS: Final[dict[str, re.Pattern[str]]] = {
     "curl ": re.compile(
@@ -165,11 +165,11 @@ _DATA_VALUE: Final = re.compile(
     r"(?m)^[ \t]+(?:[\w.-]{1,253}:[ \t]*)?[\"']?(?P<secret>[A-Za-z0-9+/]{10,}={0,3})[\"']?[ \t]*\r?$"
 )
 LONGEST_MANIFEST: Final = 20_000
-"""Number of characters before and after `kind: Secret` that can belong to the same manifest."""
+"""Maximum number of characters before and after `kind: Secret` that belong to the same manifest."""
 
 
 def kubernetes_secrets(text: str, folded: str) -> Iterator[Span]:
-    """Yield the values in the `data` of Kubernetes manifests whose kind is `Secret`. They are base64."""
+    """Yield the base64 values in the `data` of Kubernetes manifests whose kind is `Secret`."""
     done = 0
     for at in positions(folded, "kind:"):
         if at < done or _SECRET_OBJECT.match(text, text.rfind("\n", done, at) + 1) is None:

@@ -84,7 +84,7 @@ class SecretMask:
         return merged([*self._known_in(text), *disguised, *_formats(text, words), *_places(text)])
 
     def unfinished(self, text: str) -> int | None:
-        """Return the start of a known secret in disguise that the end of the text cuts off, or None."""
+        """Return the start of a disguised known secret that is cut off at the end of the text, or None."""
         return self._disguises.unfinished(text)
 
     def _known_in(self, text: str) -> Iterator[Span]:
@@ -164,7 +164,7 @@ LINES: Final = "\n\r"
 WORDS: Final = " \t\n\r"
 
 BEGINNING: Final = 300
-"""Number of characters before the cut in which an open quote is searched."""
+"""Number of characters before the cut that are searched for an open quote."""
 
 _BEGUN: Final = re.compile(r"(?:[:=(,]|=>)[ \t]{0,4}\\{0,3}[\"'`][^\"'`\r\n]{0,200}\Z|-----[A-Z0-9 ]{0,60}\Z")
 """Matches an open quote after which a value has begun, and an incomplete first line of a private key."""
@@ -173,17 +173,17 @@ _BEGUN: Final = re.compile(r"(?:[:=(,]|=>)[ \t]{0,4}\\{0,3}[\"'`][^\"'`\r\n]{0,2
 class StreamingMask:
     """Redacts the chunks of one stream, even if a secret is split between chunks. Not thread-safe.
 
-    Complete lines are emitted immediately, or complete words for a reader who follows a text as it is written.
-    Incomplete ones, incomplete private keys, and text that may be the start of a secret are held back. If an
-    incomplete line is too long, all of it is emitted except for the last part, which may contain the start of a
-    secret. The amount of text that is held back is therefore limited. Call `flush` at the end of the stream to receive
-    the rest.
+    Complete lines are emitted immediately. For a reader who follows a text while it is written, complete words are
+    emitted instead. Incomplete lines or words, incomplete private keys, and text that may be the start of a secret are
+    held back. If an incomplete line is too long, all of it is emitted except for the last part, which may contain the
+    start of a secret. The amount of text that is held back is therefore limited. Call `flush` at the end of the stream
+    to receive the rest.
     """
 
     def __init__(
         self, mask: SecretMask, *, ends: str = LINES, line_limit: int = LINE_LIMIT, reserve: int = RESERVE
     ) -> None:
-        """Create a mask that emits text up to the last of the characters `ends`."""
+        """Create a mask that emits text up to the last character that is in `ends`."""
         self._mask = mask
         self._ends = ends
         self._line_limit = line_limit
@@ -207,7 +207,7 @@ class StreamingMask:
         return self._pass(len(self._held))
 
     def _cut(self) -> int:
-        """Return the end of the part that contains only complete lines and complete private keys."""
+        """Return the end of the part that can be emitted: complete lines or words, and complete private keys."""
         cut = max(self._held.rfind(end) for end in self._ends) + 1
         if len(self._held) - max(cut, self._passed) > self._line_limit:
             cut = len(self._held) - self._reserve

@@ -183,7 +183,7 @@ _DOTTED: Final[dict[str, str]] = {
     "xoxe.": r"xox[bp]-\d-[A-Za-z0-9-]{20,}",
     "SG.": rf"{_WORD}{{16,32}}\.{_WORD}{{32,}}",
 }
-"""Prefixes of secrets that have other characters near their start, directly before a long word."""
+"""Prefixes of secrets in which other characters precede a long word."""
 
 _LOOSE: Final[dict[str, str]] = {
     **{f"fm{kind}": r"_[A-Za-z0-9+/=_,-]{100,}" for kind in ("2", "1r", "1a")},
@@ -191,7 +191,7 @@ _LOOSE: Final[dict[str, str]] = {
     "sntry": r"[su]_[A-Za-z0-9+/=_-]{40,}",
     "MII": r"[A-Za-z0-9+/]{3}[A-Za-z0-9+/]?IBA[A-Za-z0-9+/]{60,4000}={0,2}",
 }
-"""Prefixes of secrets that are base64, and need not contain a long word."""
+"""Prefixes of base64 secrets that don't necessarily contain a long word."""
 
 _BEFORE_RUNS: Final[tuple[Shape, ...]] = (
     Shape(literal=":AA", pattern=_regex(rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})")),
@@ -213,7 +213,7 @@ _PLACED: Final[tuple[Shape, ...]] = (
 
 
 DUMMY: Final = re.compile(r"([x*0#.])\1{7}|your[_-]?(?:access|api|key|secret|token)|abcdefghijklm", re.IGNORECASE)
-"""Matches a part of a text that has a secret's format, but was written by a person in place of the secret."""
+"""Matches text that shows a person wrote a dummy in a secret's format instead of the secret."""
 
 
 def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:

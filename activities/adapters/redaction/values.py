@@ -20,8 +20,8 @@ _STANDS_FOR_ONE: Final = tuple(
 
 _SEQUENCES: Final = ("00000000", "12345678", "abcdef", "deadbeef")
 LONGEST_SEQUENCE: Final = 32
-"""Maximum length of a placeholder that is recognized by a sequence of characters. Longer values are redacted, because
-they can also contain such a sequence by chance.
+"""Maximum length of a value that counts as a placeholder because it contains one of these sequences. Longer values are
+redacted, because they can contain such a sequence by chance.
 """
 
 _FORMAT: Final = re.compile(r"%[sdr](?!\w)")

@@ -1,7 +1,7 @@
-"""Find calls of Bash's builtins that run code from text, evaluate text as a variable's name, or assign variables.
+"""Find calls of Bash builtins that run text as code, evaluate text as a variable's name, or assign variables.
 
 A variable's name may have a subscript, which Bash evaluates: `read 'a[$(id)]'` runs `id`. A variable such as `PATH`
-decides what later commands run. A builtin that isn't listed here does neither, whatever its arguments are.
+decides what later commands run. A builtin that isn't listed here does none of this, whatever its arguments are.
 """
 
 import re
@@ -22,7 +22,7 @@ _NEVER: Final = CODE | frozenset(
     readarray readonly select typeset unalias unset wait
     """.split()  # noqa: SIM905 - as a list it would take half a screen
 )
-"""Builtins that are clear only without arguments."""
+"""Builtins whose effect is known only if they have no arguments."""
 
 _READ: Final = Wrapper(flags="rs", values="pntdu")
 _SET_OPTION: Final = re.compile(r"[-+](?:[euxvf]+o?|o)")
@@ -39,12 +39,12 @@ def unclear_argument(name: str, words: Sequence[Word]) -> str:
 
 
 def reads_elsewhere(word: str | None) -> bool:
-    """Whether a shell that runs this script file reads commands that aren't in a file of this name."""
+    """Whether a shell that runs this script reads its commands from somewhere other than a file of this name."""
     return word is None or _SCRIPT_FROM_ELSEWHERE.fullmatch(word) is not None
 
 
 def _of_printf(words: Sequence[Word]) -> str:
-    """`-v` assigns, and so does `%n` in the format."""
+    """Check `printf`. `-v` assigns a variable, and so does `%n` in the format."""
     values = [word.fixed for word in words]
     rest = words[1:] if values[:1] == ["--"] else words
     if not rest or (len(words) == 1 and words[0].is_one):
@@ -55,7 +55,7 @@ def _of_printf(words: Sequence[Word]) -> str:
 
 
 def _of_test(words: Sequence[Word]) -> str:
-    """`-v` and `-R` evaluate the following word."""
+    """Check `test`. `-v` and `-R` evaluate the following word."""
     for word in words:
         if not word.is_one:
             return word.text

@@ -65,10 +65,10 @@ _ASSIGNING: Final = frozenset({"command", "declaration_command", "c_style_for_st
 
 _MOST_WRAPPERS: Final = 10
 _MOST_FORWARDED: Final = 12
-"""Maximum number of arguments at which a forwarded command is looked for."""
+"""Maximum number of arguments that may be the start of a forwarded command."""
 
 _INPUT: Final = "standard input"
-"""The cause of a subject for a shell that reads its commands from there."""
+"""The cause of a subject if a shell reads its commands from standard input."""
 _FED: Final = Word("{}", None, "x")
 """The words that `xargs` appends."""
 _Words: TypeAlias = tuple[Word, ...]
@@ -156,7 +156,7 @@ class BashParser:
         yield from (replace(subject, loose=_joined(words)) for subject in inside[:1])
 
     def _assignment(self, each: PlacedNode, depth: int) -> Iterator[Subject]:
-        """Yield an assignment, and what runs if a program takes its value for a command (`EDITOR='rm x'`)."""
+        """Yield an assignment, and the commands in its value if a program may run this value (`EDITOR='rm x'`)."""
         name, _, value = text_of(each.node).partition("=")
         if each.parent not in _ASSIGNING and not is_cosmetic(name):
             yield Subject(text=_line(each.node), passive=is_harmless(name))
@@ -167,13 +167,13 @@ class BashParser:
             yield from self._possible((known or value,), name, depth)
 
     def _possible(self, scripts: Iterable[str], cause: str, depth: int) -> Iterator[Subject]:
-        """Yield the commands in texts that a program may take for commands, such as the value of `EDITOR`."""
+        """Yield the commands in texts that a program may run as commands, such as the value of `EDITOR`."""
         for each in self._only_denied(scripts, depth):
             yield Subject(text=each.loose or each.text, passive=True, is_possible=True, cause=cause)
 
     def _only_denied(self, scripts: Iterable[str], depth: int) -> Iterator[Subject]:
-        """Yield the commands in texts that a program runs. They are for deny and ask rules, because no allow rule
-        covers the program.
+        """Yield the commands in texts that a program runs. Only deny and ask rules apply to them, because
+        no allow rule covers the program.
         """
         for script in scripts:
             yield from (replace(each, passive=True) for each in self._subjects(script, depth + 1) if not each.opaque)
@@ -199,7 +199,7 @@ class BashParser:
 
 
 def _inputs(each: PlacedNode) -> Iterator[str]:
-    """Yield the literal text that a shell in the same line may read."""
+    """Yield the literal text that a shell in the same line may read from its standard input."""
     match each.node.type:
         case "herestring_redirect":
             yield from (value for child in each.children if (value := value_of(child)) is not None and child.is_named)
@@ -273,12 +273,12 @@ def _runs(name: str, words: _Words) -> list[tuple[tuple[str, ...], _Words]]:
 
 
 def _filled(words: _Words, mark: str) -> _Words:
-    """Return the words in which a runner puts its input in the place of a mark."""
+    """Return the words after a runner has replaced the mark in them with its input."""
     return tuple(replace(word, value=None) if mark in (word.value or "") else word for word in words)
 
 
 def _unclear_part(name: str, words: _Words) -> str:
-    """Return the part of a command that runs something that isn't in the command's words, or an empty string."""
+    """Return the part of a command that may run code its words don't show, or an empty string."""
     if name in wrappers.OF_TEXT and len(words) > 1:
         return words[1].text
     found = wrappers.option_that_runs(name, _values(words), [word.text for word in words])
@@ -304,7 +304,7 @@ def _forwarded_scripts(name: str, words: _Words) -> Iterator[str]:
 
 
 def _lasting(name: str, assigned: Sequence[str]) -> tuple[str, ...]:
-    """Return the assignments before a command that may change what it does."""
+    """Return those assignments before a command that may change the command's effect."""
     names = {text: text.partition("=")[0] for text in assigned}
     return tuple(
         text for text in assigned if not is_cosmetic(names[text]) and not (name == "read" and names[text] == "IFS")
@@ -356,7 +356,7 @@ def _known_name(words: _Words) -> str:
 
 
 def _is_no_name(value: str | None) -> bool:
-    """Whether the word at the position of the command name isn't a program's name or is a name that only Bash knows."""
+    """Whether the first word isn't a program's name, or is a name that only Bash knows."""
     if not value or value in _RESERVED or value[0] in "(#-":
         return True
     return bool(set(value) & set("*?{}[]")) or _ASSIGNMENT.fullmatch(value) is not None

@@ -2,14 +2,15 @@
 
 A command line is transparent if every node of its syntax tree is in `_CHILDREN`, below a parent that lists it, and
 passes the node's own check in `_CHECKS`. Bash then runs exactly the commands that the tree contains. All other lines
-are opaque, and no allow pattern covers them. So a construct that isn't listed here, or that the parser doesn't know,
-costs an approval but never runs a command that no rule and no person has allowed.
+are opaque, and no allow pattern covers them. Therefore, a construct that isn't listed here, or that the parser doesn't
+know, costs an approval, but never runs a command that neither a rule nor a person has allowed.
 
-An expansion is transparent if Bash only replaces it with a value: `$x`, `${x%.c}`, `$(…)`. It isn't if Bash evaluates
-text in it again (`${x@P}`, `${!x}`, names in arithmetic, subscripts) or assigns in it (`${x:=…}`).
+An expansion is transparent if Bash only replaces it with a value: `$x`, `${x%.c}`, `$(…)`. It is opaque if Bash
+evaluates text in it again (`${x@P}`, `${!x}`, names in arithmetic, subscripts) or assigns in it (`${x:=…}`).
 
-Some lines have a transparent tree that Bash interprets differently. `_LINE_CHECKS` and the checks of commands,
-redirects and heredocs detect them. These types of lines were found by running random lines in both.
+Some lines have a transparent tree, but Bash interprets them differently. `_LINE_CHECKS` and the checks of commands,
+redirects and heredocs detect these lines. Comparing Bash with the parser on random lines revealed
+these types of lines.
 """
 
 import re
@@ -32,7 +33,7 @@ _EVALUATED: Final = re.compile(
 )
 """Variables whose value Bash evaluates, or that change how it reads the rest of the line."""
 _OF_PROGRAMS: Final = re.compile(r"\w*(?:PAGER|EDITOR|VISUAL|BROWSER|COMMAND|SHELL|_DIFF|ASKPASS)|LESSOPEN|LD_\w+")
-"""Variables whose value programs run."""
+"""Variables whose value is run by programs."""
 
 
 def is_harmless(name: str) -> bool:
@@ -51,7 +52,7 @@ def may_be_run(name: str) -> bool:
 
 
 def is_cosmetic(name: str) -> bool:
-    """Whether a command does the same with this variable as without it."""
+    """Whether this variable affects only the appearance of a command's output."""
     return _COSMETIC.fullmatch(name) is not None
 
 
@@ -71,7 +72,7 @@ _STATEMENTS: Final = _types(
 )
 
 _CHILDREN: Final[Mapping[str, frozenset[str]]] = {
-    # Statements run the statements in them, and nothing else.
+    # Statements run only the statements that they contain.
     "program": _STATEMENTS,
     "list": _STATEMENTS | _types("&& ||"),
     "pipeline": _STATEMENTS | _types("| |&"),
@@ -105,7 +106,7 @@ _CHILDREN: Final[Mapping[str, frozenset[str]]] = {
     "simple_expansion": _types("$ variable_name special_variable_name"),
     "command_substitution": _STATEMENTS | _REDIRECTS | _types("$( ` )"),
     "process_substitution": _STATEMENTS | _types("<( >( )"),
-    # Redirects have subjects of their own. What a literal heredoc contains is only text.
+    # Redirects have subjects of their own. The content of a literal heredoc is only text.
     "file_redirect": _WORDS | _types("file_descriptor < > >> >& <& &> &>> >| <> >&- <&-"),
     "herestring_redirect": _WORDS | _types("file_descriptor <<<"),
     "heredoc_redirect": _STATEMENTS
@@ -121,8 +122,8 @@ _CHILDREN: Final[Mapping[str, frozenset[str]]] = {
         frozenset(),
     ),
 }
-"""For each transparent type of node, the types of nodes that may be in it. `_CHECKS` decides about the text of
-`expansion` and `arithmetic_expansion`, because the parser takes code in them for text.
+"""For each transparent type of node, the types of nodes that it may contain. `_CHECKS` checks the text of `expansion`
+and `arithmetic_expansion`, because the parser treats code in them as text.
 """
 
 _LITERAL: Final = r"[\w./:,@%+ *?-]*"
@@ -130,9 +131,9 @@ _EXPANSION: Final = re.compile(
     r"\$\{(?:#?[A-Za-z_]\w*(?:\[(?:[@*]|\d+)\])?|#?\d+|[?#@*])"
     rf"(?:(?::?[-+?]|##?|%%?){_LITERAL}|//?[#%]?[\w.:,@+ *-]+(?:/{_LITERAL})?|:\s?-?\d+(?::-?\d+)?|\^\^?|,,?)?\}}"
 )
-"""Expansions that only replace text by text. The operand is literal."""
+"""Expansions that only replace text with text. The operand is literal."""
 _NUMBERS: Final = re.compile(r"\$\(\([\d\s()<>*/%+,&|^~!?:-]*\)\)|\$\[[\d\s()<>*/%+,&|^~!?:-]*\]")
-"""Arithmetic without names, because Bash evaluates the value of a name as arithmetic again."""
+"""Arithmetic without names. Bash would evaluate the value of a name as arithmetic again."""
 _PATTERN: Final = re.compile(r"[\w./:,@%+*?^$=-]*")
 _EVALUATING_TESTS: Final = frozenset(("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 _ASSIGNED_DESCRIPTOR: Final = re.compile(rb"(?<![$\w])\{[^{}\s]+\}\Z|(?<![^\s;|&()])\d+\Z")
@@ -204,7 +205,7 @@ _LINE_CHECKS: Final = (_gaps, _lost_words)
 
 
 def _is_on_one_line(each: PlacedNode, source: bytes) -> bool:
-    """Whether the tree treats words on two lines as one command even though the line end between them isn't escaped."""
+    """Whether all words of a node are on one line. The tree may join two lines whose line end isn't escaped."""
     gaps = ((one.end_byte, other.start_byte) for one, other in pairwise(each.children))
     return all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 
@@ -225,7 +226,7 @@ def _is_redirect(each: PlacedNode, source: bytes) -> bool:
 
 
 def _is_dollar(each: PlacedNode, source: bytes) -> bool:
-    """Whether a `$` that begins no expansion stands for itself. It doesn't in `$"…"`."""
+    """Whether a `$` that doesn't begin an expansion stands for itself. In `$"…"`, it doesn't."""
     following = source[each.node.end_byte : each.node.end_byte + 1]
     return each.parent == "simple_expansion" or following in (
         b" \t\n.,:;|&)/\\%'\"" if each.parent == "string" else b" \t\n;|&)"
@@ -233,13 +234,13 @@ def _is_dollar(each: PlacedNode, source: bytes) -> bool:
 
 
 def _is_backquoted(each: PlacedNode, _: bytes) -> bool:
-    """Whether Bash reads a substitution as it stands. It removes backslashes between backquotes first."""
+    """Whether Bash reads a substitution unchanged. Between backquotes, it first removes backslashes."""
     return "`" not in text_of(each.children[0]) or "\\" not in text_of(each.node)
 
 
 def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
-    """Whether the end of a heredoc is certain and no command runs inside it. A second heredoc on the same line is
-    always uncertain.
+    """Whether the end of a heredoc is certain, and no command runs inside the heredoc. A second heredoc on the same
+    line is always uncertain.
     """
     parts = {child.type: child for child in each.children}
     start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
@@ -259,12 +260,12 @@ def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
 
 
 def _is_joined(each: PlacedNode, _: bytes) -> bool:
-    """Whether the parts of a node touch each other. The tree joins `x=$ ls` to one assignment of `$ls`."""
+    """Whether the parts of a node touch each other. The tree reads `x=$ ls` as one assignment of `$ls`."""
     return all(one.end_byte == other.start_byte for one, other in pairwise(each.children))
 
 
 def _is_name(each: PlacedNode, _: bytes) -> bool:
-    """Whether a name that is assigned to is a plain one and, where no rule covers the assignment, a harmless one."""
+    """Whether an assigned name is plain. If no rule covers the assignment, the name must also be harmless."""
     name = text_of(each.node)
     match each.parent:
         case "variable_assignment":
@@ -281,7 +282,7 @@ def _is_export(each: PlacedNode, _: bytes) -> bool:
 
 
 def _is_test(each: PlacedNode, _: bytes) -> bool:
-    """Whether a test only compares texts and files. Bash evaluates numbers in `[[`, and ends `[` at an operator."""
+    """Whether a test only compares texts and files. Bash evaluates numbers in `[[` and ends `[` at an operator."""
     parts = test_parts(each.node)
     if text_of(parts[0]) == "[[":
         return not any(text_of(part) in _EVALUATING_TESTS for part in parts)

@@ -8,7 +8,7 @@ from typing import Final
 from tree_sitter import Node
 
 _SPREAD: Final = re.compile(r"[*?\[]|\{(?!\})")
-"""What Bash replaces with several words: globs and braces. It leaves `{}` as it is."""
+"""Matches globs and braces, which Bash replaces with several words. Bash leaves `{}` unchanged."""
 _TEST_INNER: Final = frozenset({"test_command", "unary_expression", "binary_expression"})
 _REDIRECTS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 _INSIDES: Final = frozenset({"command_substitution", "process_substitution", "heredoc_redirect"})
@@ -31,7 +31,7 @@ class Word:
     value: str | None
     """The word without quotes and backslashes, or None if its value is known only when the command runs."""
     bare: str
-    """The part of the word that isn't quoted, in which Bash replaces globs and braces."""
+    """The unquoted part of the word. Bash replaces globs and braces only in this part."""
 
     def __add__(self, other: "Word") -> "Word":
         """Join two adjacent parts of a word."""
@@ -40,7 +40,7 @@ class Word:
 
     @property
     def fixed(self) -> str | None:
-        """The one word that the command receives, or None if it may receive another one or several."""
+        """The one word that the command receives, or None if it may receive a different word or several words."""
         return None if _SPREAD.search(self.bare) else self.value
 
     @property
@@ -51,7 +51,7 @@ class Word:
 
 
 def word_of(node: Node) -> Word:
-    """Return the word, or the part of a word, that a node stands for."""
+    """Return the word, or the part of a word, that a node represents."""
     return Word(text_of(node), value_of(node), _bare(node))
 
 

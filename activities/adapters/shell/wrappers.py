@@ -1,4 +1,4 @@
-"""Find the commands that a program runs, in the words of a command line."""
+"""Find commands that other programs run, such as `timeout` or `sudo`, in the words of a command line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,15 +7,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 Values = Sequence[str | None]
-"""The words that a program receives. A word that is known only when the command runs, or that Bash replaces with
-several words, is None.
+"""The words that a program receives. A word is None if it is known only when the command runs, or if Bash replaces it
+with several words.
 """
 
 
 class Unclear(Exception):
-    """Raised when it is impossible to know which command runs without running it. The message is the word that makes it
-    so.
-    """
+    """Raised if it can't be known in advance which command will run. The message is the word that prevents this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +27,7 @@ class Wrapper:
     long: str = ""
     """Long options without a value, separated by spaces."""
     long_values: str = ""
-    """Long options with a value, attached by `=` or in the next word."""
+    """Long options with a value, attached with `=` or in the next word."""
     operands: int = 0
     """Number of operands that precede the command."""
     assigns: bool = False
@@ -153,8 +151,8 @@ FORWARDING: Final[Mapping[str, int]] = {
         2,
     ),
 }
-"""Programs that may run a command that their arguments contain, and the first argument that it may start at. Which one
-it is isn't analyzed.
+"""Programs that may run a command in their arguments, and the first argument at which this command may start. The exact
+start isn't analyzed.
 """
 
 _OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
@@ -178,13 +176,13 @@ _OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
 
 SHELLS: Final = frozenset(["sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"])
 _LIKE_BASH: Final = frozenset({"sh", "bash", "dash", "ash"})
-"""Shells for which transparent lines mean what they mean in Bash, except for `_ONLY_BASH`."""
+"""Shells in which transparent lines mean the same as in Bash, except for `_ONLY_BASH`."""
 _ONLY_BASH: Final = re.compile(r"\$['\"\[]|[<>]\(|&>|\|&|\[\[|<<<|;&|~[-+]|\(\(|\w\(|=\(|\{\w+\}[<>]")
 
 _FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
 _OPERAND: Final = re.compile(r'"[\w./][^"@]*"')
-"""One word that can't be an option, although its value isn't known."""
+"""Matches one word that can't be an option, although its value isn't known."""
 _LOADER: Final = re.compile(r"ld(?:-[\w.-]+)?\.so(?:\.\d+)?")
 _SHELL_OPTIONS: Final = frozenset(["-o", "+o", "-O", "+O", "--rcfile", "--init-file"])
 _PLAIN_LETTERS: Final = frozenset("ceuxvf")
@@ -197,7 +195,7 @@ class Script:
     """How a shell receives its commands."""
 
     at: int | None
-    """Position of the word with the commands, after `-c`, or with the script's file."""
+    """The position of the word after `-c`, which contains the commands, or of the script's path."""
     is_inline: bool
     is_plain: bool
     """Whether the shell runs nothing but these commands."""
@@ -206,7 +204,7 @@ class Script:
 
 
 def program_of(word: str) -> str:
-    """Return the name of a program without its folder. All names of the dynamic loader are the same."""
+    """Return the name of a program without its folder. Return the same name for all names of the dynamic loader."""
     name = word.rpartition("/")[2]
     return "ld.so" if _LOADER.fullmatch(name) else name
 
@@ -259,8 +257,8 @@ def placeholder(values: Values) -> str:
 
 
 def found_commands(values: Values, texts: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the start and end of each command in a `find`. Raises Unclear if `find` itself changes files, or if a word
-    may become one of the words that separate the commands.
+    """Return the start and end of each command that a `find` command runs. Raises Unclear if `find` itself changes
+    files, or if a computed word may become one of the words that separate the commands.
     """
     for value, text in zip(values, texts, strict=True):
         if value in _FIND_CHANGES or (value is None and _may_separate(text)):
@@ -287,7 +285,7 @@ def _end(values: Values, begin: int) -> int:
 
 
 def command_at(name: str, values: Values) -> int:
-    """Return the index of the word at which the command of a runner starts, or the number of words if it has none."""
+    """Return the index of the word at which a runner's command starts, or the number of words if there is none."""
     skipped = 1 if name == "setarch" and values[1:] and not (values[1] or "-").startswith("-") else 0
     at = skipped + after(RUNNERS[name], values[skipped:])
     if at >= len(values) and RUNNERS[name].needs_command:
@@ -296,12 +294,12 @@ def command_at(name: str, values: Values) -> int:
 
 
 def forwarded_from(name: str, nowhere: int) -> int:
-    """Return the index of the first argument at which a command may start that a program runs, or `nowhere`."""
+    """Return the index of the first argument at which a program's own command may start, or `nowhere`."""
     return FORWARDING.get(name, 1 if name in RUNNERS and name not in _EXACT else nowhere)
 
 
 def option_that_runs(name: str, values: Values, texts: Sequence[str]) -> str:
-    """Return the argument by which a program runs another program, or may do so, or an empty string."""
+    """Return the argument that makes a program run another program, or may do so. Otherwise, return an empty string."""
     options = _OPTIONS_THAT_RUN.get(name, ())
     if not options:
         return ""
@@ -348,12 +346,12 @@ def script_of(name: str, values: Values) -> Script:
 
 
 def is_only_bash(name: str, script: str) -> bool:
-    """Whether a shell other than Bash may read this script in another way."""
+    """Whether a shell other than Bash may read this script differently."""
     return name != "bash" and _ONLY_BASH.search(script) is not None
 
 
 def scripts_in(name: str, values: Values) -> Iterator[str]:
-    """Yield the arguments of a program that contain commands as text."""
+    """Yield a program's arguments if they contain commands as text."""
     if name not in _WITH_TEXT:
         return
     for value in values[1:]:

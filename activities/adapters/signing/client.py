@@ -1,4 +1,4 @@
-"""Sign what a Temporal client says to runs: starts, signals and updates."""
+"""Sign the requests that a Temporal client sends to runs: starts, signals and updates."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

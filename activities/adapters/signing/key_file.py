@@ -1,4 +1,4 @@
-"""The file of a signing key. Only its owner can read it."""
+"""Read and create the file that contains a signing key. Only its owner can read the file."""
 
 import os
 import stat
@@ -15,14 +15,14 @@ from loom.domain.core.errors import BadRequest
 
 
 class KeyFile:
-    """The key in a file. It is read once, when it is first needed."""
+    """The key in a file. The file is read once, when the key is first needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._key: SigningKey | None = None
 
     def read(self) -> SigningKey | None:
-        """Return the key, or None if there is no such file or it belongs to somebody else.
+        """Return the key, or None if the file doesn't exist or can't be opened.
 
         Raises BadRequest if the file isn't a key, or if other users can read it.
         """
@@ -38,7 +38,7 @@ class KeyFile:
         return self._key
 
     def created(self) -> SigningKey:
-        """Return the key, and create it if there is none.
+        """Return the key. Create it if there is none.
 
         Raises OSError if it can't be written, and BadRequest if the file isn't a usable key.
         """
@@ -64,8 +64,8 @@ class KeyFile:
         except (ValueError, TypeError, UnsupportedAlgorithm):
             private = None
         if not isinstance(private, Ed25519PrivateKey):
-            raise self._unusable("it isn't an Ed25519 key without a password in PEM format")
+            raise self._unusable("it isn't an Ed25519 key in PEM format without a password")
         return SigningKey(private)
 
     def _unusable(self, why: str) -> BadRequest:
-        return BadRequest(f"LOOM_SIGNING_KEY: {self._path} is no usable key: {why}", field="LOOM_SIGNING_KEY")
+        return BadRequest(f"LOOM_SIGNING_KEY: {self._path} isn't a usable key: {why}", field="LOOM_SIGNING_KEY")

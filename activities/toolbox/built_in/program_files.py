@@ -1,7 +1,7 @@
-"""The files that common programs read and write, by the words of their commands.
+"""Determine the files that common programs read and write, from the words of their commands.
 
-`_PROGRAMS` lists what follows from a program's options and operands alone. `_SPECIAL` has a function for each program
-with a rule of its own, such as `tar` or `sed`. For a program in neither of them, only options such as `--output` count.
+`_PROGRAMS` lists the programs whose options and operands alone show their files. `_SPECIAL` has a function for each
+program that needs its own rule, such as `tar` or `sed`. For all other programs, only options such as `--output` count.
 """
 
 import re
@@ -22,9 +22,9 @@ class Use:
     tool: _Tool
     """The tool whose rules apply: `read_file` or `write_file`."""
     path: str | None
-    """The path as written, or None if it is known only when the command runs."""
+    """The path as written, or None if the path is known only when the command runs."""
     only_existing: bool = False
-    """Whether the word is a path only if such a file exists."""
+    """Whether the word counts as a path only if such a file exists."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +36,9 @@ class _Program:
     writes: bool = False
     """Whether the program writes its operands."""
     script: str = ""
-    """If the first operand is a script, the options that replace this operand."""
+    """The options that replace the first operand if that operand is a script."""
     in_place: str = ""
-    """Options with which the program writes what it reads."""
+    """Options that make the program write to the files that it reads."""
     outputs: str = ""
     """Options whose value is a file that the program writes."""
     inputs: str = ""
@@ -108,9 +108,9 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
 _OUTPUT_OPTIONS: Final = frozenset(
     ["--output", "--output-file", "--out", "--out-file", "--outfile", "--outFile", "--output-document", "--out-dir"]
 )
-"""Options by which programs that aren't listed write a file."""
+"""Options that make programs that aren't listed write a file."""
 _PATH: Final = re.compile(r"[\w@%+~/.,{}-]*[./][\w@%+~/.,{}-]*")
-"""Matches values of such options that aren't the name of a format, such as `json`."""
+"""Matches the values of these options, except names of formats, such as `json`."""
 _READ_OF_VALUE: Final = re.compile(r"(?:[^@=]*=)?[@<](.+)", re.DOTALL)
 
 _REDIRECTS: Final[Mapping[str, _Tool]] = {
@@ -121,7 +121,7 @@ _Uses: TypeAlias = Iterator[Use]
 
 
 def uses_of(words: Words) -> _Uses:
-    """Yield every access to a file that the words of a command show."""
+    """Yield every file access that a command's words show."""
     first = words[0] or ""
     if first in _REDIRECTS and len(words) > 1:
         yield Use(_REDIRECTS[first], words[1])
@@ -169,7 +169,7 @@ _EDITORS: Final = frozenset({"vim", "vi", "nvim", "ex", "view"})
 
 
 def _runs_script(words: Words) -> bool:
-    """Whether an editor receives commands, which may write any file."""
+    """Whether an editor receives commands. Such commands may write any file."""
     return any(word is not None and re.match(r"-[cS]|--cmd|\+\D", word) for word in words[1:])
 
 
@@ -182,7 +182,7 @@ def _of_unknown(words: Words) -> _Uses:
 
 
 def _of_compiler(words: Words) -> _Uses:
-    """Compilers have long options with one dash, which aren't clusters of short ones."""
+    """Handle compilers. Their long options have one dash and aren't clusters of short options."""
     for word, following in pairwise((*words[1:], None)):
         if word is not None and word.startswith("-o"):
             yield from _write(word[2:] or following)
@@ -190,7 +190,7 @@ def _of_compiler(words: Words) -> _Uses:
 
 
 def _of_filter(words: Words) -> _Uses:
-    """`uniq` and `xxd` write their second operand."""
+    """Handle `uniq` and `xxd`, which write their second operand."""
     valued = (
         "-c -g -l -n -o -s -R" if program_of(words) == "xxd" else "-f -s -w --skip-fields --skip-chars --check-chars"
     )
@@ -223,7 +223,7 @@ _SED_RUNS: Final = re.compile(r"(?:^|[\n;{}$\d!]|[^\w\s\\][gpiImMw\d]*)[ \t]*e(?
 
 
 def _written_by_sed(script: str) -> list[str]:
-    """Return what may be the file of a `w`. The name of a file extends to the end of the line."""
+    """Return the texts that may be the file of a `w` command. The file's name extends to the end of the line."""
     return [match[1].strip() for match in _SED_WRITES.finditer(script)]
 
 
@@ -253,7 +253,7 @@ _AWK_OUTPUTS: Final = frozenset({"--dump-variables", "--pretty-print", "--profil
 
 
 def _of_copy(words: Words) -> _Uses:
-    """A file that is copied into a folder keeps its name in that folder."""
+    """Handle copying. A file that is copied into a folder keeps its name."""
     arguments = arguments_of(words, _COPY_VALUES.get(program_of(words), "-t --target-directory -S --suffix"))
     yield from _write(*arguments.values("--log-file", "--write-batch", "--only-write-batch"))
     targets = [folder for folder in arguments.values("-t", "--target-directory") if folder != ""]
@@ -297,7 +297,7 @@ _TAR_VALUES: Final = "fbCTXgKNVIFLH"
 
 
 def _of_tar(words: Words) -> _Uses:
-    """The first word of `tar` may be a cluster of options without a dash, whose values follow in the same order."""
+    """Handle `tar`. Its first word may be a cluster of options without a dash, followed by their values in order."""
     first = (words[1] if len(words) > 1 else "") or ""
     if first and not first.startswith("-"):
         values = [f"-{letter}" for letter in first if letter in _TAR_VALUES]
@@ -351,7 +351,7 @@ def _of_unzip(words: Words) -> _Uses:
 
 
 def _of_gzip(words: Words) -> _Uses:
-    """A compressor replaces its operands with files of another name."""
+    """Handle compressors, which replace their operands with files that have other names."""
     arguments = arguments_of(words, "-S --suffix -o")
     operands = arguments.operands
     yield from _read(*operands)
@@ -415,7 +415,7 @@ _CURL_DATA: Final = (
 
 
 def _name_in(url: str | None) -> str | None:
-    """Return the name under which a download is stored, or None if the URL doesn't tell."""
+    """Return the name under which a download is stored, or None if the URL doesn't show the name."""
     if url is None:
         return None
     path = re.sub(r"^\w+://[^/]*|[?#].*", "", url)
@@ -471,7 +471,7 @@ def _of_git(words: Words) -> _Uses:
 
 
 _ONLY_INDEX: Final[Mapping[str, tuple[str, ...]]] = {"restore": ("--staged", "-S"), "rm": ("--cached", "--dry-run")}
-"""Git commands that write their operands, and the options with which they don't."""
+"""Git commands that write their operands, and the options that prevent this."""
 
 
 def _checked_out(words: Words, arguments: Arguments) -> _Uses:

@@ -30,8 +30,8 @@ BY_NAME: Final = frozenset(
     ps md5sum sha1sum sha256sum sha512sum cksum od hexdump strings jq
     """.split()  # noqa: SIM905 - as a list it would take a screen
 )
-"""Programs that only read and print, whatever their arguments are. A person can approve these programs by name, and
-other programs only as exact commands.
+"""Programs that only read and print, whatever their arguments are. A person can approve these programs by name. For
+other programs, a person can approve only the exact command.
 """
 
 
@@ -162,8 +162,8 @@ def limited(progress: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
-    """Return allow rules for these commands. Programs that only read are allowed by name, and other programs only as
-    exact commands. If one of the commands can't be expressed as a rule, return no rules.
+    """Return allow rules for these commands. The rules name programs that only read and print. For other programs, they
+    name the exact command. If one of the commands can't be expressed as a rule, return no rules.
     """
     needed = [command for command in commands if not command.passive]
     rules = tuple(dict.fromkeys(_rule(command) for command in needed))
@@ -171,7 +171,7 @@ def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
 
 
 def _rule(command: Subject) -> str | None:
-    """Return the rule that allows a command. An exact rule can't express a word that is known only when it runs."""
+    """Return the rule that allows a command. An exact rule can't express a computed word."""
     if command.opaque:
         return None
     program = command.text.partition(" ")[0]

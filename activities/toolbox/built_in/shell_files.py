@@ -1,7 +1,7 @@
 """Determine which files a shell command obviously reads and writes, so that path rules apply to `cat` in the same way
 as to read_file.
 
-A command obviously accesses a file if the command's words name the file. A file is opaque if the words only show that
+A command obviously accesses a file if the command's words name the file. A file is opaque if the words show only that
 the command accesses some file. The sandbox covers scripts that open files themselves.
 """
 

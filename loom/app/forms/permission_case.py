@@ -24,21 +24,21 @@ def _expectation(value: Any) -> Any:
 
 
 class PermissionCase(Form):
-    """A tool call and the verdicts that are right for it."""
+    """A tool call and its expected verdicts."""
 
     tool: str
     arguments: dict[str, JsonValue]
-    """Arguments that rules don't check may be omitted."""
+    """The call's arguments. Arguments that rules don't check may be omitted."""
     expect: Annotated[str | list[str], BeforeValidator(_expectation)]
     permissions: dict[str, Verdict] = Field({})
-    """Rules that override the agent's."""
+    """Rules that override the agent's rules."""
     mode: Literal["default", "read-only", "accept-edits", "bypass"] | None = None
     agent: Name = DEFAULT_AGENT
     name: str | None = None
-    """A name for people, to recognize the case in a report."""
+    """A name that identifies the case in reports."""
 
     def expects(self, verdict: str) -> bool:
-        """Return whether this verdict is right."""
+        """Return whether this verdict is expected."""
         return verdict in ([self.expect] if isinstance(self.expect, str) else self.expect)
 
 

@@ -1,4 +1,4 @@
-"""The `permissions` commands. They apply hooks and rules to tool calls, with the functions that runs use."""
+"""The `permissions` commands. They use the same functions as runs to apply hooks and rules to tool calls."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ from loom.domain.permissions.judge import Mode
 from loom.exit_codes import COMPLETED, FAILED
 
 _OPTIONS: Final = {"agent": "--agent", "permissions": "--permissions", "arguments": "JSON"}
-"""The place of each part of a call on the command line."""
+"""The option or argument of the command line for each part of a call."""
 
 Workspace = Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")]
 

@@ -35,13 +35,13 @@ Roots: TypeAlias = Annotated[
     typer.Option(
         "--workspace-root",
         metavar="DIR",
-        help="Also serve workspaces in this folder, besides those of LOOM_WORKSPACES. Repeatable.",
+        help="Serve workspaces in this folder, in addition to LOOM_WORKSPACES. Repeatable.",
     ),
 ]
 
 AS_ROOT: Final = (
-    "Note: Loom runs as root. File tools and commands read and change every file of a workspace, whoever owns it, and\n"
-    "your own tools, hooks and MCP servers may do anything on this machine. Start Loom as an ordinary user if you can."
+    "Note: Loom runs as root. File tools and commands can read and change every file in a workspace, whoever owns it.\n"
+    "Your own tools, hooks and MCP servers can do anything on this machine. Start Loom as an ordinary user if you can."
 )
 
 app = new_app()
@@ -111,15 +111,15 @@ def _set_app(app: str | None) -> None:
 def _add_roots(folders: list[Path] | None) -> None:
     """Add the folders of `--workspace-root` to LOOM_WORKSPACES in this process and its child processes.
 
-    Raises BadRequest if one of them isn't a folder.
+    Raises BadRequest if one of them isn't a folder, or if its path contains the separator of LOOM_WORKSPACES.
     """
     if not folders:
         return
     for folder in folders:
         if not folder.expanduser().is_dir() or os.pathsep in str(folder):
             raise BadRequest(
-                f"--workspace-root: {str(folder)!r} is not a folder whose name LOOM_WORKSPACES can hold; create it, or"
-                f" name one without {os.pathsep!r}",
+                f"--workspace-root: {str(folder)!r} is not a folder that LOOM_WORKSPACES can contain: it must exist,"
+                f" and its path must not contain {os.pathsep!r}",
                 field="--workspace-root",
             )
     roots = (*read_settings().roots, *(folder.expanduser().absolute() for folder in folders))

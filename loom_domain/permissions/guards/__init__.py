@@ -3,8 +3,8 @@
 A guard turns an allow verdict into an ask. A guard is overridden by a rule that spells out the guarded call, by a
 person's grant, or by the bypass mode. Removing a critical folder always needs approval.
 
-`removal` guards what removes much, `git` what rewrites a repository or runs programs through Git, and `files` the
-files that other programs run or obey. Guards see the words of a command. They don't see what a script does.
+`removal` guards commands that remove many files. `git` guards Git commands that destroy work or run programs. `files`
+guards the files that other programs run or obey. Guards see the words of a command. They don't see what a script does.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ GUARDED: Final = EDITS | COMMANDS
 
 
 def line_of(subjects: Sequence[Subject], place: Place) -> Line:
-    """Return what the commands of a line have in common."""
+    """Return the information about a line that applies to all its commands."""
     folders = folders_of(subjects, place.workspace, place.home)
     return Line(
         place=place,

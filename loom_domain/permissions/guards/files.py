@@ -1,7 +1,7 @@
-"""Guard the files that another program runs without being asked, or obeys as instructions, and files with secrets.
+"""Guard the files that other programs run automatically or follow as instructions, and files with secrets.
 
-Source, build files and project files such as `Makefile` or `pyproject.toml` aren't guarded: whoever runs them asks for
-them.
+Source files, build files and project files such as `Makefile` or `pyproject.toml` aren't guarded, because they run only
+if someone asks for it.
 """
 
 import re
@@ -18,7 +18,7 @@ _MADE: Final = frozenset(
         *("node_modules/.bin", ".yarn", ".direnv"),
     }
 )
-"""Folders with code that a later command runs. They may be removed, because programs make them anew."""
+"""Folders with code that a later command runs. They may be removed, because programs can create them again."""
 
 _FOLDERS: Final = frozenset(
     """
@@ -46,7 +46,7 @@ _FILES: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 _SHAPES: Final = re.compile(r"\.env(?!\.(?:example|sample|template|dist)$)(?:\..+)?|.*\.pth")
-"""Matches environment files, and the files by which Python runs code when it starts."""
+"""Matches environment files, and files with code that Python runs when it starts."""
 
 
 def protected(path: str, *, is_removed: bool = False) -> str:
@@ -72,7 +72,7 @@ def written_by(subject: Subject) -> str:
 
 def _spread(path: str) -> str:
     """Return the protected part that a glob with a leading dot may match, or an empty string. Other globs are too wide
-    to tell.
+    for a decision.
     """
     if found := protected(path):
         return found

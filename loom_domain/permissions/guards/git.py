@@ -1,8 +1,7 @@
 """Guard the Git commands that destroy work or run programs.
 
-Work is destroyed if Git can't bring it back: changes that aren't committed, what a remote repository holds, and names
-by which commits are found. Committing, amending, merging and rebasing aren't guarded, because the reflog keeps what
-was there before.
+A command destroys work if Git can't restore it: uncommitted changes, the content of a remote repository, or the names
+of commits. Committing, amending, merging and rebasing aren't guarded, because the reflog keeps the earlier state.
 """
 
 import re
@@ -25,7 +24,7 @@ _VARIABLE: Final = re.compile(
     r"(?:^|\s)(?:GIT_(?!AUTHOR_|COMMITTER_|TERMINAL_PROMPT=|OPTIONAL_LOCKS=|MERGE_AUTOEDIT=|LFS_SKIP_SMUDGE=)\w+"
     r"|SSH_ASKPASS)=(?!(?:true|:|cat)(?:\s|$))"
 )
-"""Matches a variable by which Git runs another program or uses another repository. `GIT_EDITOR=true` does neither."""
+"""Matches a variable that makes Git run another program or use another repository. `GIT_EDITOR=true` does neither."""
 _HELPER: Final = re.compile(r"(?:[\w-]+=)?(?:ext|fd)::")
 """Matches a URL that is a command."""
 
@@ -54,10 +53,10 @@ _VALUES: Final[Mapping[str, str]] = {
     "tag": "-m -F -u --message --file --local-user --sort --format",
     "worktree": "-b -B --reason",
 }
-"""For each command, the options with a value."""
+"""For each command, the options that take a value."""
 
 _PROGRAMS: Final = ("--upload-pack", "--receive-pack", "--exec", "--ext-diff", "--textconv", "--extcmd")
-"""Options by which any command runs a program."""
+"""Options that make any command run a program."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "am": "--abort --skip",
@@ -87,7 +86,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "tag": "-d --delete -f --force",
     "worktree": "-f --force -B",
 }
-"""For each command, the options with which it destroys work or runs a program."""
+"""For each command, the options that make it destroy work or run a program."""
 
 _BELOW: Final[Mapping[str, str]] = {
     "bisect": "run",
@@ -100,7 +99,7 @@ _BELOW: Final[Mapping[str, str]] = {
     "submodule": "foreach deinit set-url",
     "worktree": "remove",
 }
-"""For each command, its own subcommands that do so."""
+"""For each command, the subcommands that destroy work or run a program."""
 
 _ALWAYS: Final = frozenset(
     """
@@ -111,8 +110,8 @@ _ALWAYS: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 _COMPUTED: Final = frozenset({"reset", "clean", "stash", "reflog"})
-"""Git commands that would be dangerous if a computed word turned out to be a dangerous option. The value of such a word
-is known only when the command runs.
+"""Git commands that are dangerous if a computed word becomes a dangerous option. The value of such a word is known only
+when the command runs.
 """
 
 
@@ -122,7 +121,7 @@ def sets_repository(text: str) -> bool:
 
 
 def danger_of(subject: Subject, line: Line) -> str:
-    """Return what is dangerous about a Git command, or an empty string."""
+    """Return the dangerous part of a Git command, or an empty string."""
     at = git_subcommand_at(subject.words)
     verb = subject.words[at] if at < len(subject.words) else ""
     if verb is None:
@@ -186,7 +185,7 @@ def _of_config(operands: list[str], arguments: Arguments, _: Words) -> str:
 
 
 def _of_fetch(operands: list[str], _: Arguments, __: Words) -> str:
-    """A `+` overwrites the name on the right, which is harmless for a name that only follows a remote one."""
+    """Check `fetch`. A `+` overwrites the name on the right. This is harmless if that name only tracks a remote one."""
     forced = (word for word in operands if word.startswith("+") and ":" in word.rstrip(":"))
     ref = next((word for word in forced if ":refs/remotes/" not in word), "")
     return f"git fetch {ref}" if ref else ""

@@ -1,6 +1,7 @@
-"""Guard what removes much: a critical folder, everything in it, or files that only another program names.
+"""Guard commands that remove a critical folder, everything in one, or files that only another program names.
 
-Critical are the root folder and the folders in it, the home directory, the workspace, and the folders above it.
+The critical folders are the root folder, the folders in it, the home directory, the workspace, and the folders above
+the workspace.
 """
 
 import re
@@ -14,7 +15,7 @@ from loom.domain.permissions.guards.guard import Guard, Line
 from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 
 REMOVERS: Final = frozenset({"rm", "rmdir", "unlink", "shred", "srm", "truncate"})
-"""Programs that remove their operands, or the content of these."""
+"""Programs that remove their operands or the content of their operands."""
 
 _VALUES: Final[Mapping[str, str]] = {
     "truncate": "-s --size -r --reference",
@@ -41,7 +42,7 @@ _FOLDER_VALUE: Final = (
 )
 _END: Final = r"[\"']?(?:/+[\"']?[*?./{},\[\]!^]*[\"']?)?(?=\s|$)"
 _NAMED_FOLDER: Final = re.compile(rf"(?:^|\s)[\"']?(?:{_FOLDER_VALUE}){_END}")
-"""Matches a critical folder that Bash names: `~root`, `"$HOME"/*`, `$(pwd)`."""
+"""Matches a critical folder whose name Bash computes: `~root`, `"$HOME"/*`, `$(pwd)`."""
 _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?[*?./{},\[\]!^]*[\"']?(?=\s|$)")
 """Matches `"$VAR"/*`, which expands to the contents of the root folder if the variable is empty."""
 
@@ -59,11 +60,11 @@ _FIND_ALL: Final = frozenset(
         *("-type", "-xtype", "-mindepth", "-maxdepth"),
     }
 )
-"""Options of `find` that don't choose files, or not few."""
+"""Options of `find` that don't select files, or that select many."""
 
 
 def guard_of(subject: Subject, line: Line) -> Guard | None:
-    """Return the guard of a command that removes much."""
+    """Return the guard that applies to a command, if the command may remove many files."""
     words, program = subject.words, program_of(subject.words)
     if program in REMOVERS:
         return _of_remover(program, subject, line)
@@ -89,7 +90,7 @@ def _of_remover(program: str, subject: Subject, line: Line) -> Guard | None:
     is_recursive = program == "rm" and arguments_of(subject.words).has("-r", "-R", "--recursive")
     if line.is_fed and (None in operands or not operands or "{}" in operands):
         return Guard(what=f"{program} of what xargs passes")
-    # The subject of `find` tells what its `{}` stands for.
+    # The subject of `find` shows what its `{}` stands for.
     is_computed = not operands or operands.count(None) > len(_FOUND.findall(subject.text))
     return Guard(what="rm -r of a computed path") if is_recursive and is_computed else None
 
@@ -109,7 +110,7 @@ def _critical_text(text: str) -> str:
 
 
 def _critical(operands: Sequence[str | None], line: Line) -> str:
-    """Return the first operand that names a critical folder or all that is in one, or an empty string."""
+    """Return the first operand that names a critical folder or everything in one, or an empty string."""
     for operand in operands:
         for word in alternatives(operand or ""):
             bare = expanded(_without_globs(word), line.place.home)
@@ -119,8 +120,8 @@ def _critical(operands: Sequence[str | None], line: Line) -> str:
 
 
 def _without_globs(word: str) -> str:
-    """Return the folder of which the word names everything: `a` for `a/*`, `a/{*,.*}` or `a/*/`. A word of another kind
-    is returned as it is.
+    """Return the folder if the word names everything in it: `a` for `a/*`, `a/{*,.*}` or `a/*/`. Return any other word
+    unchanged.
     """
     parts = word.rstrip("/").split("/")
     while parts and _is_everything(parts[-1]):
@@ -183,7 +184,7 @@ def _without_commands(tests: Words) -> Iterator[str | None]:
 
 
 def _narrows(tests: Words) -> bool:
-    """Whether `find` chooses files by a name in each of the alternatives that `-o` separates."""
+    """Whether `find` selects files by name in every alternative that `-o` separates."""
     parts: list[list[str | None]] = [[]]
     for word in tests:
         if word in ("-o", "-or"):
