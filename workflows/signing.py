@@ -84,8 +84,8 @@ class _Outbound(WorkflowOutboundInterceptor):
     def _header(
         self, kind: Literal["start", "signal"], name: str, run_id: str, arguments: Sequence[Any]
     ) -> dict[str, Any]:
-        run, key = workflow.instance(), self._key()
-        if key is None or not isinstance(run, SigningRun) or not run.is_signed:
+        run = workflow.instance()
+        if not isinstance(run, SigningRun) or not run.is_signed or (key := self._key()) is None:
             return {}
         converter = workflow.payload_converter()
         plain = converter.from_payloads(converter.to_payloads(arguments))

@@ -245,9 +245,10 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
     If the request is invalid, the state is that of a refused run.
     """
     info = workflow.info()
-    if info.continued_run_id is not None and carried:
-        return read_state(carried[0])
     try:
+        if info.continued_run_id is not None and carried:
+            _refuse_forged_continuation(info)
+            return read_state(carried[0])
         # A lineage is accepted only from the run's parent. A second input from any other caller is ignored.
         delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
         lineage = read_lineage(carried[0]) if carried and delegated else None
@@ -256,6 +257,15 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
         wrong = RunError(type="BadRequest", message=error.message, context=error.context)
         return evolve(refused, RunRefused(error=wrong))
+
+
+def _refuse_forged_continuation(info: workflow.Info) -> None:
+    """Refuse a state that this run hasn't carried on itself.
+
+    The server also continues a retried or a cron execution as new, with the input of whoever started it.
+    """
+    if info.cron_schedule is not None or info.attempt > 1:
+        raise BadRequest("a run that has continued as new can't be retried or repeated by a cron schedule", field="")
 
 
 def read_input(workflow_type: str, request: object) -> RunRequest:

@@ -90,6 +90,11 @@ def git_subcommand_at(words: Words) -> int:
     return min(at, len(words))
 
 
+def is_fed(commands: Sequence[Subject]) -> bool:
+    """Whether `xargs` may append words to the commands of this line."""
+    return any("xargs" in f"{each.text} {each.loose}".split() for each in commands)
+
+
 def alternatives(word: str) -> list[str]:
     """Return the words to which Bash expands a word with braces. Beyond 64 words, the rest stays unexpanded."""
     found: list[str] = []

@@ -36,7 +36,7 @@ from loom.domain.permissions.rules import (
     parse_rules,
     touches,
 )
-from loom.domain.permissions.subjects import Place, Subject, Touched
+from loom.domain.permissions.subjects import WRITING_REDIRECTS, Place, Subject, Touched
 
 BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
@@ -49,7 +49,6 @@ GUARD: Final = "guard: "
 
 _NOTHING: Final[JsonObject] = {}
 _NOWHERE: Final = Place()
-_REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&"})
 
 
 class Mode(StrEnum):
@@ -220,9 +219,11 @@ def _cover(call: _Call, rules: Sequence[Rule], given: Sequence[Rule], subject: S
     if None in subject.words:
         rules, given = ([rule for rule in each if not is_exact(rule)] for each in (rules, given))
     held = (call.tool, subject.text, subject.loose)
+    if subject.reads_input:  # an approval of a command isn't one of everything that may feed it
+        given = [rule for rule in given if not is_exact(rule)]
     if (own := _allow(rules, given, held, call.place)) is not None:
         return (own,)
-    if not subject.files or subject.words[:1] == () or subject.words[0] not in _REDIRECTS:
+    if not subject.files or subject.words[:1] == () or subject.words[0] not in WRITING_REDIRECTS:
         return None
     writes = [_write_allow(call, rules, given, file) for file in subject.files]
     return None if None in writes else tuple(text for text in writes if text)

@@ -1,6 +1,10 @@
 """The subjects of a tool call, which permission rules are matched against: commands, files, hosts and locations."""
 
 from dataclasses import dataclass
+from typing import Final
+
+WRITING_REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
+"""Operators of redirects that write a file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +46,10 @@ class Subject:
     words: tuple[str | None, ...] = ()
     """The command's words as the shell reads them. None stands for a word that can't be determined before the command
     runs.
+    """
+    reads_input: bool = False
+    """Whether a heredoc, a pipe or a file feeds a command that may run its input, so that its words don't show all that
+    it does.
     """
     passive: bool = False
     """Whether the subject needs no allow rule of its own because it is part of a command that needs one."""

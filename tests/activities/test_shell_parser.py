@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.shell.parser import LONGEST, BashParser
+from loom.activities.toolbox.built_in.shell import grants_of
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Mode, judge
 
@@ -505,3 +506,35 @@ def _names_run_by_bash(command: str, log: Path) -> set[str]:
         stdin=subprocess.DEVNULL,
     )
     return set(log.read_text(errors="replace").split("\0")) - {""}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "./bash -c ls",
+        "/tmp/x/sh -c ls",
+        "./timeout 5 ls",
+        "timeout 5 ./xargs ls",
+        "node_modules/.bin/nice ls",
+        "./xargs ls",
+    ],
+)
+def test_a_program_of_the_workspace_is_no_wrapper_even_if_it_is_named_like_one(command: str) -> None:
+    assert judge("bash", PARSER.parse(command), {"bash(ls:*)": "allow"}).verdict is Verdict.ASK
+
+
+@pytest.mark.parametrize("wrapper", ["timeout 5", "/usr/bin/timeout 5", "bash -c", "/bin/bash -c"])
+def test_a_wrapper_of_the_system_needs_no_rule(wrapper: str) -> None:
+    assert judge("bash", PARSER.parse(f"{wrapper} ls"), {"bash(ls:*)": "allow"}).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python3 <<'E'\nprint(1)\nE", "cat a.py | python3", "python3 < a.py", "python3 <<< 1", "cat <<E | python3\nx\nE"],
+)
+def test_approving_a_command_approves_nothing_that_may_feed_it_later(command: str) -> None:
+    assert grants_of(PARSER.parse(command)) == ()
+    assert (
+        judge("bash", PARSER.parse(command), {"bash(cat:*)": "allow"}, grants=["bash(python3)"]).verdict is Verdict.ASK
+    )
+    assert judge("bash", PARSER.parse("python3"), {}, grants=["bash(python3)"]).verdict is Verdict.ALLOW

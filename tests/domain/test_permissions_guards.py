@@ -511,3 +511,22 @@ def test_any_words_are_judged_without_an_error(program: str, words: list[str | N
 def test_a_guard_never_softens_a_deny() -> None:
     assert judged({"default": "deny"}, "git reset --hard").rule == "default"
     assert judged({"bash": "deny"}, "rm -rf /").rule == "bash"
+
+
+@pytest.mark.parametrize(
+    "line", ["find / -delete -name x", "find . -delete -name *.pyc", "find . -exec rm -rf {} + -name x"]
+)
+def test_a_test_after_the_removal_restricts_nothing(line: str) -> None:
+    assert judged({"bash": "allow"}, line, mode=Mode.BYPASS).verdict is ASK
+
+
+@pytest.mark.parametrize("line", ["find . -name *.pyc -delete", "find . ( -name a -o -name b ) -delete"])
+def test_a_test_before_the_removal_restricts_it(line: str) -> None:
+    assert judged({"bash": "allow"}, line).verdict is ALLOW
+
+
+@pytest.mark.parametrize(
+    "line", ["git clean -fdx -e -n", "git clean -fdxe -n", "git rm -rf --pathspec-from-file --cached"]
+)
+def test_the_value_of_an_option_is_no_option(line: str) -> None:
+    assert judged({"bash": "allow"}, line).verdict is ASK

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from temporalio.api.common.v1 import Payload
+from temporalio.api.history.v1 import WorkflowExecutionContinuedAsNewEventAttributes
 from temporalio.client import (
     Client,
     Interceptor,
@@ -29,6 +30,7 @@ from loom.workflows.validation import AGENT_RUN, RELATIVES
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, script, text
 from tests.trees import by_task, delegate
+from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -270,3 +272,35 @@ async def test_by_default_a_plain_client_starts_and_steers_runs(working: Working
 
     assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
     assert (workspace / "out.txt").read_text() == "hello"
+
+
+async def test_a_state_that_a_run_has_not_carried_on_itself_is_refused(working: Working) -> None:
+    """The server continues a cron execution as new, with the input of whoever started it."""
+    loom, _ = await working(script([]), replay=False)
+    client, run_id = await stranger(loom), f"cron-{uuid4()}"
+    handle = await client.start_workflow(
+        AGENT_RUN,
+        args=[{"task": "anything"}, {"spec": {"mode": "bypass"}}],
+        id=run_id,
+        task_queue=loom.settings.task_queue,
+        cron_schedule="@every 1s",
+    )
+    first = (await handle.describe()).run_id
+    try:
+        second = await eventually(lambda: _next_execution(handle, first))
+        execution = client.get_workflow_handle(run_id, run_id=second)
+        ended = await eventually(lambda: _continuation(execution))
+    finally:
+        await handle.terminate()
+    assert "can't be retried or repeated by a cron schedule" in ended.failure.message
+
+
+async def _next_execution(handle: WorkflowHandle[Any, Any], first: str) -> str | None:
+    latest = (await handle.describe()).run_id
+    return None if latest == first else latest
+
+
+async def _continuation(handle: WorkflowHandle[Any, Any]) -> WorkflowExecutionContinuedAsNewEventAttributes | None:
+    last = (await handle.fetch_history()).events[-1]
+    found = last.workflow_execution_continued_as_new_event_attributes
+    return found if found.new_execution_run_id else None

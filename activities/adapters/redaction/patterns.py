@@ -54,9 +54,7 @@ _PREFIXED: Final[dict[str, str]] = {
     **{f"gh{kind}_": rf"{_ALNUM}{{36,}}" for kind in "pousr"},
     "github_pat_": r"\w{22,}",
     "glpat-": r"[\w.-]{20,}",
-    **{
-        f"gl{kind}-": r"[\w.-]{20,}" for kind in ["dt", "ft", "rt", "ptt", "cbt", "oas", "imt", "soat", "ffct", "agent"]
-    },
+    **{f"gl{kind}-": r"[\w.-]{20,}" for kind in _GITLAB},
     "GR1348941": rf"{_WORD}{{20,}}",
     "ATCTT3": r"[\w=-]{60,}",
     "AKCp": rf"{_ALNUM}{{69,}}",

@@ -28,7 +28,8 @@ from loom.activities.adapters.shell.words import (
     word_of,
     words_of,
 )
-from loom.domain.permissions.subjects import Subject
+from loom.domain.permissions.command_words import program_of
+from loom.domain.permissions.subjects import WRITING_REDIRECTS, Subject
 
 LONGEST: Final = 10_000
 """Maximum number of characters in a command. Longer commands aren't analyzed."""
@@ -38,7 +39,6 @@ _DEEPEST: Final = 4
 
 _QUIET_TARGETS: Final = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 _CONNECTIONS: Final = ("/dev/tcp/", "/dev/udp/")
-_WRITES: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
 _RESERVED: Final = frozenset(
     [
         "!",
@@ -98,10 +98,13 @@ class BashParser:
         if part := "a syntax error" if root.has_error else opaque_part(nodes, source):
             yield _opaque(command, part)
         is_fed = False
+        fed = list(_fed(nodes))
         for each in nodes:
             if each.node.type == "command":
                 words = words_of(each)
                 found = list(self._simple(words.rest, words.assignments, depth))
+                if any(each.node.start_byte in span for span in fed):
+                    found = [_with_input(subject) for subject in found]
                 is_fed = is_fed or any(subject.cause == _INPUT for subject in found)
                 yield from found
             else:
@@ -118,6 +121,8 @@ class BashParser:
         try:
             inner = _unwrapped(words)
             name = _known_name(inner)
+            if _swallows_other_program(words, inner[1:] if name in wrappers.SHELLS else inner):
+                yield from _spellings(words, words, _lasting(name, assigned), "")
             if name in wrappers.SHELLS:
                 yield from self._shell(words, inner, _lasting(name, assigned), depth)
                 return
@@ -198,6 +203,25 @@ class BashParser:
                 yield from self._only_denied((script,), depth)
 
 
+def _with_input(subject: Subject) -> Subject:
+    """Return a command that is fed, with the note that it may run its input."""
+    return subject if program_of(subject.words) in wrappers.TAKES_DATA else replace(subject, reads_input=True)
+
+
+def _fed(nodes: Iterable[PlacedNode]) -> Iterator[range]:
+    """Yield the parts of the command line whose standard input is a pipe, a heredoc, a here-string or a file."""
+    for each in nodes:
+        types = {child.type for child in each.children}
+        if each.node.type in ("pipeline", "heredoc_redirect"):
+            pipe = next((child for child in each.children if child.type in ("|", "|&")), None)
+            if pipe is not None:
+                yield range(pipe.end_byte, each.node.end_byte)
+        elif {"heredoc_redirect", "herestring_redirect"} & types or any(
+            child.type == "file_redirect" and target_of(child)[0] in ("<", "<>", "<&") for child in each.children
+        ):
+            yield range(each.node.start_byte, each.node.end_byte)
+
+
 def _inputs(each: PlacedNode) -> Iterator[str]:
     """Yield the literal text that a shell in the same line may read from its standard input."""
     match each.node.type:
@@ -225,7 +249,7 @@ def _redirect(node: Node) -> Iterator[Subject]:
         yield _opaque(text, text_of(target))
     elif operator == "<":
         yield Subject(text=text, words=(operator, value), passive=True)
-    elif operator in _WRITES and value not in _QUIET_TARGETS:
+    elif operator in WRITING_REDIRECTS and value not in _QUIET_TARGETS:
         yield Subject(text=text, words=(operator, value), opaque=value is None, cause=text_of(target))
 
 
@@ -244,6 +268,12 @@ def _unwrapped(words: _Words) -> _Words:
             return words
         words = words[at:]
     raise wrappers.Unclear(_joined(words[:1]))
+
+
+def _swallows_other_program(words: _Words, kept: _Words) -> bool:
+    """Whether a word that the analysis removes names a program of the same name as a wrapper, such as `./timeout`."""
+    removed = (word.fixed or "" for word in words if not any(word is other for other in kept))
+    return any("/" in word and word.rpartition("/")[0] not in wrappers.SYSTEM_FOLDERS for word in removed)
 
 
 def _only_looks_up(values: wrappers.Values) -> bool:

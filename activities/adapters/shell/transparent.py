@@ -219,7 +219,7 @@ def _is_redirect(each: PlacedNode, source: bytes) -> bool:
     operator, target = target_of(each.node)
     return (
         _is_on_one_line(each, source)
-        and not _ASSIGNED_DESCRIPTOR.search(source[: each.node.start_byte])
+        and not _ASSIGNED_DESCRIPTOR.search(source[max(0, each.node.start_byte - 256) : each.node.start_byte])
         and _ENDED.match(source, each.node.end_byte) is not None
         and (operator not in (">&", "<&") or target is None or _PLAIN_TARGET.fullmatch(text_of(target)) is not None)
     )

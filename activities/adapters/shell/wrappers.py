@@ -174,10 +174,21 @@ _OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """For each program, the options whose value is a program to run."""
 
+SYSTEM_FOLDERS: Final = frozenset(["/bin", "/usr/bin", "/usr/local/bin"])
+"""Folders whose programs are the ones that these tables describe."""
 SHELLS: Final = frozenset(["sh", "bash", "dash", "ash", "rbash", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"])
 _LIKE_BASH: Final = frozenset({"sh", "bash", "dash", "ash"})
 """Shells in which transparent lines mean the same as in Bash, except for `_ONLY_BASH`."""
 _ONLY_BASH: Final = re.compile(r"\$['\"\[]|[<>]\(|&>|\|&|\[\[|<<<|;&|~[-+]|\(\(|\w\(|=\(|\{\w+\}[<>]")
+
+TAKES_DATA: Final = frozenset(
+    """
+    cat head tail wc grep egrep fgrep rg nl tac rev cut tr paste fold expand fmt column comm join cmp diff sort uniq
+    shuf tee sed awk gawk mawk jq yq xargs od xxd hexdump strings base64 base32 md5sum sha1sum sha256sum sha512sum cksum
+    gzip gunzip zcat bzip2 xz zstd less more true false test [ echo printf ls
+    """.split()  # noqa: SIM905 - as a list it would take half a screen
+)
+"""Programs for which standard input is only data. Others may run it, as `python3` and `psql` do."""
 
 _FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
 from loom.domain.permissions.command_words import Arguments, Words, arguments_of, git_subcommand_at, program_of
+from loom.domain.permissions.subjects import WRITING_REDIRECTS
 
 _Tool: TypeAlias = Literal["read_file", "write_file"]
 
@@ -115,7 +116,7 @@ _READ_OF_VALUE: Final = re.compile(r"(?:[^@=]*=)?[@<](.+)", re.DOTALL)
 
 _REDIRECTS: Final[Mapping[str, _Tool]] = {
     "<": "read_file",
-    **dict.fromkeys((">", ">>", "&>", "&>>", ">|", ">&", "<>"), "write_file"),
+    **dict.fromkeys(WRITING_REDIRECTS, "write_file"),
 }
 _Uses: TypeAlias = Iterator[Use]
 
@@ -151,8 +152,10 @@ def _of_program(name: str, words: Words) -> _Uses:
     operands = list(arguments.operands)
     if program.script and not arguments.has(*program.script.split()):
         operands = operands[1:]
-    if name in _RECURSIVE or (program is _SCRIPTED and arguments.has("-r", "-R", *_RECURSIVE_OPTIONS)):
-        operands.append(None)
+    if name in _RECURSIVE or (
+        (program is _SCRIPTED or name == "diff") and arguments.has("-r", "-R", *_RECURSIVE_OPTIONS)
+    ):
+        operands.extend(_RECURSION)
     # The value of an unknown option may be a file.
     attached = [value for option, value in arguments.options if option not in program.valued.split() and value]
     if program.reads:
@@ -163,6 +166,8 @@ def _of_program(name: str, words: Words) -> _Uses:
         yield from _write(None)
 
 
+_RECURSION: Final = (None,)
+"""The files in folders, which the words don't name."""
 _RECURSIVE: Final = frozenset({"rg", "ag", "ack"})
 _RECURSIVE_OPTIONS: Final = ("--recursive", "--dereference-recursive")
 _EDITORS: Final = frozenset({"vim", "vi", "nvim", "ex", "view"})
@@ -260,7 +265,7 @@ def _of_copy(words: Words) -> _Uses:
     sources = list(arguments.operands)
     if not targets:
         targets = [sources.pop() if sources else None]
-    yield from _read(*sources)
+    yield from _read(*sources, *_RECURSION if arguments.has("-r", "-R", "-a", "--recursive", "--archive") else ())
     if program_of(words) == "mv" or arguments.has("--remove-source-files"):
         yield from _write(*sources)
     yield from _write(*targets)
@@ -316,7 +321,7 @@ def _of_tar(words: Words) -> _Uses:
         "-c", "-r", "-u", "-A", "--create", "--append", "--update", "--catenate", "--concatenate", "--delete"
     ):
         yield from _write(*archives)
-        yield from _read(*arguments.operands)
+        yield from _read(*arguments.operands, *_RECURSION)
         if arguments.has("--remove-files"):
             yield from _write(*arguments.operands)
         return
@@ -328,7 +333,7 @@ def _of_tar(words: Words) -> _Uses:
 def _of_zip(words: Words) -> _Uses:
     arguments = arguments_of(words, "-b -t -n -x -i -O --out --temp-path")
     yield from _write(*arguments.operands[:1], *arguments.values("-O", "--out"))
-    yield from _read(*arguments.operands[1:])
+    yield from _read(*arguments.operands[1:], *_RECURSION if arguments.has("-r", "--recurse-paths") else ())
 
 
 def _of_7z(words: Words) -> _Uses:

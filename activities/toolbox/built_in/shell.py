@@ -171,10 +171,10 @@ def grants_of(commands: Sequence[Subject]) -> tuple[str, ...]:
 
 
 def _rule(command: Subject) -> str | None:
-    """Return the rule that allows a command. An exact rule can't express a computed word."""
+    """Return the rule that allows a command. An exact rule can't express a computed word or a command's input."""
     if command.opaque:
         return None
     program = command.text.partition(" ")[0]
     if program in BY_NAME:
         return f"bash({program}:*)"
-    return None if None in command.words else f"bash({escaped(command.text)})"
+    return None if None in command.words or command.reads_input else f"bash({escaped(command.text)})"

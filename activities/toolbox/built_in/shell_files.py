@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from loom.activities.toolbox.built_in.program_files import Use, uses_of
-from loom.domain.permissions.command_words import Words, alternatives, folders_of
+from loom.domain.permissions.command_words import Words, alternatives, folders_of, is_fed
 from loom.domain.permissions.subjects import Subject, Touched, expanded, normal
 
 _GLOB: Final = frozenset("*?[{")
@@ -21,17 +21,13 @@ _GLOB: Final = frozenset("*?[{")
 def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple[Subject, ...]:
     """Return each command with the files that it accesses."""
     folders = folders_of(commands, str(workspace), home)
-    is_fed = any("xargs" in f"{each.text} {each.loose}".split() for each in commands)
+    # The words that `xargs` appends are known only when the command runs.
+    appended = (None,) if is_fed(commands) else ()
     touched = {
-        words: tuple(_touched(_fed(words, is_fed=is_fed), folders, workspace, home))
+        words: tuple(_touched((*words, *appended), folders, workspace, home))
         for words in dict.fromkeys(each.words for each in commands if each.words)
     }
     return tuple(replace(each, files=touched[each.words]) if touched.get(each.words) else each for each in commands)
-
-
-def _fed(words: Words, *, is_fed: bool) -> Words:
-    """Add None for the words that `xargs` appends, because they are known only when the command runs."""
-    return (*words, None) if is_fed else words
 
 
 def _touched(words: Words, folders: Sequence[str | None], workspace: Path, home: str) -> Iterator[Touched]:

@@ -10,7 +10,7 @@ guards the files that other programs run or obey. Guards see the words of a comm
 from collections.abc import Sequence
 from typing import Final
 
-from loom.domain.permissions.command_words import folders_of, program_of
+from loom.domain.permissions.command_words import folders_of, is_fed, program_of
 from loom.domain.permissions.guards import git, removal
 from loom.domain.permissions.guards.files import protected, written_by
 from loom.domain.permissions.guards.guard import Guard, Line
@@ -32,7 +32,7 @@ def line_of(subjects: Sequence[Subject], place: Place) -> Line:
     return Line(
         place=place,
         folders=folders,
-        is_fed=any("xargs" in f"{each.text} {each.loose}".split() for each in subjects),
+        is_fed=is_fed(subjects),
         is_git_elsewhere=len(folders) > 1 or any(git.sets_repository(each.text) for each in subjects),
     )
 

@@ -31,6 +31,7 @@ _HELPER: Final = re.compile(r"(?:[\w-]+=)?(?:ext|fd)::")
 _VALUES: Final[Mapping[str, str]] = {
     "archive": "-o --output --format --prefix --remote --exec --add-file",
     "branch": "-u --set-upstream-to --sort --format",
+    "clean": "-e --exclude",
     "checkout": "-b -B --orphan --conflict --pathspec-from-file",
     "clone": (
         "-b --branch -o --origin -u --upload-pack -c --config --template --reference --depth -j --jobs "
@@ -48,6 +49,7 @@ _VALUES: Final[Mapping[str, str]] = {
     "remote": "-t -m",
     "reset": "--pathspec-from-file",
     "restore": "-s --source --pathspec-from-file",
+    "rm": "--pathspec-from-file",
     "stash": "-m --message --pathspec-from-file",
     "switch": "-c -C --create --force-create --orphan --conflict",
     "tag": "-m -F -u --message --file --local-user --sort --format",

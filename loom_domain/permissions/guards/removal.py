@@ -167,7 +167,7 @@ def _of_find(words: Words, line: Line) -> Guard | None:
     if _narrows(tests):
         return None
     if path := _critical(roots or ["."], line):
-        return Guard(what=f"find that removes {path}", firm=not any(map(_chooses, tests)))
+        return Guard(what=f"find that removes {path}", firm=not any(map(_chooses, _before_action(tests))))
     return Guard(what="find that removes a computed path") if None in roots else None
 
 
@@ -176,11 +176,17 @@ def _chooses(word: str | None) -> bool:
 
 
 def _without_commands(tests: Words) -> Iterator[str | None]:
+    """Yield the words of `find` except for the commands after `-exec`."""
     is_inside = False
     for word in tests:
         is_inside = word not in (";", "+") if is_inside else word in _FIND_RUNS
-        if not is_inside:
+        if not is_inside or word in _FIND_RUNS:
             yield word
+
+
+def _before_action(tests: Words) -> Iterator[str | None]:
+    """Yield the tests before the first action. The tests after it don't restrict it."""
+    return takewhile(lambda word: word != "-delete" and word not in _FIND_RUNS, tests)
 
 
 def _narrows(tests: Words) -> bool:
@@ -196,7 +202,7 @@ def _narrows(tests: Words) -> bool:
 
 def _is_narrow(tests: Words) -> bool:
     before: str | None = None
-    for word, following in pairwise((*tests, None)):
+    for word, following in pairwise((*_before_action(tests), None)):
         is_negated = before in ("!", "-not")
         if is_negated and word == "(":
             return False
