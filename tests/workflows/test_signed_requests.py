@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import pytest
 from temporalio.api.common.v1 import Payload
-from temporalio.api.history.v1 import WorkflowExecutionContinuedAsNewEventAttributes
 from temporalio.client import (
     Client,
     Interceptor,
@@ -289,10 +288,10 @@ async def test_a_state_that_a_run_has_not_carried_on_itself_is_refused(working: 
     try:
         second = await eventually(lambda: _next_execution(handle, first))
         execution = client.get_workflow_handle(run_id, run_id=second)
-        ended = await eventually(lambda: _continuation(execution))
+        why = await eventually(lambda: _failure(execution))
     finally:
         await handle.terminate()
-    assert "can't be retried or repeated by a cron schedule" in ended.failure.message
+    assert "can't be retried or repeated by a cron schedule" in why
 
 
 async def _next_execution(handle: WorkflowHandle[Any, Any], first: str) -> str | None:
@@ -300,7 +299,7 @@ async def _next_execution(handle: WorkflowHandle[Any, Any], first: str) -> str |
     return None if latest == first else latest
 
 
-async def _continuation(handle: WorkflowHandle[Any, Any]) -> WorkflowExecutionContinuedAsNewEventAttributes | None:
+async def _failure(handle: WorkflowHandle[Any, Any]) -> str | None:
     last = (await handle.fetch_history()).events[-1]
-    found = last.workflow_execution_continued_as_new_event_attributes
-    return found if found.new_execution_run_id else None
+    ends = (last.workflow_execution_failed_event_attributes, last.workflow_execution_continued_as_new_event_attributes)
+    return next((end.failure.message for end in ends if end.failure.message), None)
