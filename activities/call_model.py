@@ -165,6 +165,10 @@ class LanguageModel:
             may_call=not request.wrap_up and request.stage != "critique",
             max_output_tokens=bound.output,
             temperature=spec.temperature,
+            origin=request.origin,
+            prompt_tokens=round(assembled.tokens * request.measures.ratio),
+            rpm=spec.rpm,
+            tpm=spec.tpm,
         )
         started = perf_counter()
         said_so_far = _Said(writer, request, self._masked())

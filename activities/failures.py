@@ -3,13 +3,14 @@
     activity                                   workflow
     LoomError ──to_application_error──▶ ApplicationError ──▶ ActivityError ──failure_of──▶ Failure
                                         HEARTBEAT timeout, shutdown ────────────────────▶   lost
-                                        no worker, store away, undecodable ─────────────▶   infrastructure (`has_run`)
+                                        no worker, store away, no permit, undecodable ──▶   infrastructure (`has_run`)
                                         everything else ────────────────────────────────▶   provider
 
 This module is safe to use in workflows: it imports only Temporal's exceptions and the domain.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from temporalio.exceptions import (
@@ -22,7 +23,7 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from loom.domain.core.errors import LoomError
+from loom.domain.core.errors import LoomError, NoPermitError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
@@ -45,7 +46,15 @@ def to_application_error(error: LoomError, redact: Callable[[str], str]) -> Appl
     """
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()
-    return ApplicationError(redact(error.message), *details, type=type(error).__name__, non_retryable=True)
+    # Where Temporal retries, it retries only a call that waits its turn.
+    turn = timedelta(seconds=context["retry_after"]) if isinstance(error, NoPermitError) else None
+    return ApplicationError(
+        redact(error.message),
+        *details,
+        type=type(error).__name__,
+        non_retryable=turn is None,
+        next_retry_delay=turn,
+    )
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -82,9 +91,11 @@ def _failed(error: ApplicationError) -> Failure:
         return _failure("lost", kind, error.message or "the worker shut down")
     if kind == _NOT_KEPT:
         return _failure("infrastructure", kind, error.message, {"has_run": True})
+    details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
+    if kind == NoPermitError.__name__:
+        return _failure("infrastructure", kind, error.message, {**details, "has_run": False})
     if kind in (_NOT_HERE, STORE_AWAY) or error.message.startswith(_UNDECODABLE):
         return _failure("infrastructure", kind, error.message, {"has_run": False})
-    details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
     return _failure("provider", kind, error.message, details)
 
 

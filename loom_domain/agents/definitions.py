@@ -55,6 +55,10 @@ class AgentDefinition:
     max_output_tokens: int | None = None
     temperature: float | None = None
     context_window: int | None = None
+    rpm: int | None = None
+    """The maximum number of requests per minute to one model, for all runs of the agent together."""
+    tpm: int | None = None
+    """The same for tokens per minute."""
     approval_timeout: float | None = None
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None
@@ -88,7 +92,7 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
     """Return the agent's spec without its tools, which are selected from the worker's tools when a run is prepared."""
     open_ones = (
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
-        *("output_schema", "pattern", "rounds", "evaluates"),
+        *("output_schema", "pattern", "rounds", "evaluates", "rpm", "tpm"),
     )
     given = {name: getattr(definition, name) for name in open_ones if getattr(definition, name) is not None}
     return replace(

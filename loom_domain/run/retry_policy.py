@@ -93,7 +93,8 @@ def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
     unless the provider specifies a `retry-after` delay.
     """
     if failure.kind == "infrastructure":
-        return Again(delay=_backoff(min(tries.away, 6)))
+        asked = failure.context.get("retry_after")  # a call that waits for a permit has its own time to come back
+        return Again(delay=float(asked) if isinstance(asked, int | float) else _backoff(min(tries.away, 6)))
     if failure.kind == "lost":
         return Again(delay=0.0) if tries.lost < MAX_LOST else GiveUp()
     if failure.type == "LLMContextLengthError":
