@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final, TypeAlias
 from uuid import uuid4
@@ -101,6 +102,41 @@ async def test_an_answered_probe_lets_the_others_back_in_one_after_the_other() -
     for earlier, later in pairwise(back):
         clock.passes(later - earlier)
         await permits.settle(await granted(permits), ANSWERED)
+
+
+@given(outage=st.integers(1, 300), lasts=st.integers(50, 4000))
+@settings(max_examples=50)
+def test_fifty_runs_send_few_probes_and_have_all_gone_on_soon_after_an_outage(outage: int, lasts: int) -> None:
+    clock = Clock()
+    began, back = clock.now, clock.now + outage * 1000
+    probes, done = asyncio.run(_outage(InProcessPermits(clock=clock), clock, runs=50, back=back, lasts=lasts))
+    assert len(done) == 50
+    assert all(later - earlier >= 5000 for earlier, later in pairwise(probes))
+    assert sum(at < began + WINDOW_MS for at in probes) <= 12
+    next_probe = min(outage * 1000 + 5000, WINDOW_MS) + lasts
+    assert max(done) - back <= next_probe + 35_000 + lasts
+    assert outage > 60 or max(done) - back <= WINDOW_MS + 2 * lasts
+
+
+async def _outage(permits: Permits, clock: Clock, *, runs: int, back: int, lasts: int) -> tuple[list[int], list[int]]:
+    """Let runs call a provider that fails until `back`. Return when runs probed it, and when runs had their answer."""
+    due: list[tuple[int, int, int, Permit | None]] = [(clock.now, run, 0, None) for run in range(runs)]
+    probes, done = [], []
+    while due:
+        clock.now, run, sent, permit = heappop(due)
+        if permit is not None:
+            await permits.settle(permit, ANSWERED if sent >= back else FAILED)
+            if sent >= back:
+                done.append(clock.now)
+                continue
+        found = await permits.take(call(f"run-{run}"))
+        if isinstance(found, Wait):
+            heappush(due, (clock.now + round(found.seconds * 1000), run, 0, None))
+        else:
+            heappush(due, (clock.now + lasts, run, clock.now, found))
+            if found.probes:
+                probes.append(clock.now)
+    return probes, done
 
 
 async def test_failed_probes_come_less_and_less_often() -> None:

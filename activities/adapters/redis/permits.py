@@ -11,7 +11,7 @@ Redis keys. They expire an hour after their last use:
     loom:permits:{name}:served       set: the sessions that have had the latest turn
     loom:permits:{name}:tokens       hash: the tokens of these calls, the latest turn, and the limits
 
-A name is `account agent model`. The agent is empty for the limits and the circuit breaker that all agents share.
+A name is `account model agent`. The agent is empty for the limits and the circuit breaker that all agents share.
 """
 
 from collections.abc import Callable, Sequence
@@ -379,7 +379,7 @@ async def _state(redis: "Redis", name: str, now: int) -> PermitState:
         breaker, tokens, calls, waiting = await asked.execute()
     is_ = {field.decode(): value.decode("utf-8", "replace") for field, value in breaker.items()}
     recent = is_.get("recent", "")
-    account, agent, model = name.split(" ", 2)
+    account, model, agent = name.split(" ", 2)
     until, open_until = (int(is_.get(field, 0)) for field in ("paused_until", "open_until"))
     state = "open" if open_until > now else "half-open" if open_until else "paused" if until > now else "closed"
     turned_away = int(is_.get("place", 0)) if state != "closed" else 0
@@ -401,7 +401,7 @@ async def _state(redis: "Redis", name: str, now: int) -> PermitState:
 
 
 def _name(request: PermitRequest, agent: str = "") -> str:
-    return f"{request.account} {agent} {request.model}"
+    return f"{request.account} {request.model} {agent}"
 
 
 def _key(name: str) -> str:
