@@ -107,43 +107,54 @@ local function place_of(waiting, sizes, served)
   local known = redis.call('ZSCORE', waiting, member)
   if known then return tonumber(known) end
   local turn = number(redis.call('HGET', sizes, 'turn')) + redis.call('SISMEMBER', served, session)
-  local queue = redis.call('ZRANGE', waiting, 0, -1, 'WITHSCORES')
-  for i = 1, #queue, 2 do
-    if string.sub(queue[i], 1, {_DIGITS}) == session then
-      turn = math.max(turn, math.floor(queue[i + 1] / {_ARRIVALS}) + 1)
+  for _, call in ipairs(redis.call('ZREVRANGE', waiting, 0, -1)) do
+    if string.sub(call, 1, {_DIGITS}) == session then
+      turn = math.max(turn, math.floor(redis.call('ZSCORE', waiting, call) / {_ARRIVALS}) + 1)
+      break
     end
   end
   return turn * {_ARRIVALS} + (number(redis.call('HGET', sizes, 'arrivals')) + 1) % {_ARRIVALS}
 end
 
-local function calls_ahead(waiting, due, sizes, place)
-  local ahead = {{}}
-  for _, call in ipairs(redis.call('ZRANGEBYSCORE', waiting, '-inf', '(' .. string.format('%.0f', place))) do
-    ahead[#ahead + 1] = {{tonumber(redis.call('ZSCORE', due, call)), number(redis.call('HGET', sizes, call))}}
+local function reserved(waiting, due, sizes, place)
+  local count, sum = 0, 0
+  for _, call in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', now + {RESERVED_MS})) do
+    if tonumber(redis.call('ZSCORE', waiting, call)) < place then
+      count, sum = count + 1, sum + number(redis.call('HGET', sizes, call))
+    end
   end
-  return ahead
+  return count, sum
 end
 
-local function free_at(entered, sizes, ahead, need, rpm, tpm, used)
-  local free = now
-  local leaving = redis.call('ZRANGE', entered, 0, -1, 'WITHSCORES')
-  local count = #leaving / 2
-  if rpm > 0 and count + #ahead + 1 - rpm > 0 then
-    local over = count + #ahead - rpm
-    local index = over % rpm
-    local last = index < count and tonumber(leaving[2 * index + 2]) or now
-    free = last + {WINDOW_MS} * (1 + math.floor(over / rpm))
+-- The sums after each of these calls, until one exceeds the limit.
+local function summed(sizes, calls, limit)
+  local sum = 0
+  for first = 1, #calls, 1000 do
+    local last = math.min(first + 999, #calls)
+    for n, size in ipairs(redis.call('HMGET', sizes, unpack(calls, first, last))) do
+      sum = sum + number(size)
+      if sum >= limit then return sum, first + n - 1 end
+    end
+  end
+  return sum, #calls
+end
+
+local function free_at(entered, waiting, sizes, place, need, rpm, tpm, used)
+  local free, before = now, '(' .. string.format('%.0f', place)
+  local over = redis.call('ZCARD', entered) + redis.call('ZCOUNT', waiting, '-inf', before) - rpm
+  if rpm > 0 and over >= 0 then
+    local leaving = redis.call('ZRANGE', entered, over % rpm, over % rpm, 'WITHSCORES')
+    free = (leaving[2] or now) + {WINDOW_MS} * (1 + math.floor(over / rpm))
   end
   if tpm > 0 then
-    local over, at = used + need - tpm, now
-    for _, call in ipairs(ahead) do over = over + call[2] end
-    for i = 1, #leaving, 2 do
-      if over <= 0 then break end
-      over = over - number(redis.call('HGET', sizes, leaving[i]))
-      at = leaving[i + 1] + {WINDOW_MS}
+    local excess = used + need - tpm + summed(sizes, redis.call('ZRANGEBYSCORE', waiting, '-inf', before), math.huge)
+    local leaving = redis.call('ZRANGE', entered, 0, -1)
+    if excess > 0 then
+      local freed, n = summed(sizes, leaving, excess)
+      local at = now + {WINDOW_MS} * (1 + math.floor((excess - freed) / tpm))
+      if freed >= excess then at = redis.call('ZSCORE', entered, leaving[n]) + {WINDOW_MS} end
+      free = math.max(free, at)
     end
-    if over > 0 then at = now + {WINDOW_MS} * (1 + math.floor(over / tpm)) end
-    if at > free then free = at end
   end
   return free
 end
@@ -153,21 +164,17 @@ local function limits_of(i)
   return number(ARGV[first]), number(ARGV[first + 1])
 end
 
-local wait = 0
+local wait, places, needs = 0, {{}}, {{}}
 for i = 3, #KEYS, {_KEYS} do
   local entered, waiting, due, served, sizes = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4]
   local rpm, tpm = limits_of(i)
   forget(entered, waiting, due, sizes)
-  local need = tpm > 0 and math.min(tokens, tpm) or tokens
+  local place = place_of(waiting, sizes, served)
+  places[i], needs[i] = place, tpm > 0 and math.min(tokens, tpm) or tokens
   local count, used = redis.call('ZCARD', entered), number(redis.call('HGET', sizes, 'sum'))
-  local ahead = calls_ahead(waiting, due, sizes, place_of(waiting, sizes, served))
-  local soon, soon_tokens = 0, 0
-  for _, call in ipairs(ahead) do
-    if call[1] <= now + {RESERVED_MS} then soon, soon_tokens = soon + 1, soon_tokens + call[2] end
-  end
-  if (rpm > 0 and count + soon >= rpm) or (tpm > 0 and used + soon_tokens + need > tpm) then
-    local free = free_at(entered, sizes, ahead, need, rpm, tpm, used)
-    wait = math.max(wait, 1, free - now)
+  local soon, soon_tokens = reserved(waiting, due, sizes, place)
+  if (rpm > 0 and count + soon >= rpm) or (tpm > 0 and used + soon_tokens + needs[i] > tpm) then
+    wait = math.max(wait, 1, free_at(entered, waiting, sizes, place, needs[i], rpm, tpm, used) - now)
   end
 end
 
@@ -180,8 +187,7 @@ end
 for i = 3, #KEYS, {_KEYS} do
   local entered, waiting, due, served, sizes = KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3], KEYS[i + 4]
   local rpm, tpm = limits_of(i)
-  local place = place_of(waiting, sizes, served)
-  local need = tpm > 0 and math.min(tokens, tpm) or tokens
+  local place, need = places[i], needs[i]
   if wait > 0 then
     if redis.call('ZADD', waiting, 'NX', string.format('%.0f', place), member) == 1 then
       redis.call('HINCRBY', sizes, 'arrivals', 1)
