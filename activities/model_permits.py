@@ -88,6 +88,8 @@ class PermitRequest:
     rpm: int | None = None
     """The agent's own limit of requests per minute, for all its runs together."""
     tpm: int | None = None
+    insists: bool = False
+    """Whether to probe a provider whose breaker is open, unless another call probes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,6 +184,7 @@ class PermittedProvider:
             agent=origin.agent if origin else "",
             rpm=call.rpm,
             tpm=call.tpm,
+            insists=call.insists,
         )
 
     async def _permit(self, request: PermitRequest) -> Permit:

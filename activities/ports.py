@@ -43,6 +43,8 @@ class ModelCall:
     """The agent's limit of requests per minute."""
     tpm: int | None = None
     """The agent's limit of tokens per minute."""
+    insists: bool = False
+    """Whether a person has asked to try now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -47,7 +47,7 @@ class InProcessPermits:
         """See the port."""
         now = self._clock()
         breaker = self._breakers[request.account, request.model]
-        if (closed_for := breaker.refuses(now)) is not None:
+        if (closed_for := breaker.refuses(request, now)) is not None:
             wait, reason = closed_for
             return Wait(seconds=wait / 1000, reason=reason, because=breaker.because if reason == "open" else "")
         limited = [(bucket, rpm, tpm) for bucket, rpm, tpm in self._limited(request) if rpm or tpm]
@@ -93,12 +93,13 @@ class _Breaker:
     """The number of calls that were turned away since the breaker opened or the pause began."""
     because: str = ""
 
-    def refuses(self, now: int) -> tuple[int, WaitReason] | None:
+    def refuses(self, request: PermitRequest, now: int) -> tuple[int, WaitReason] | None:
         """Return how long a call must wait, or None if the breaker lets it through."""
-        if self.open_until > now:
+        is_probed = self.probe > 0 and self.probe_until > now
+        if self.open_until > now and (is_probed or not request.insists):
             later = PROBE_ANSWERS_MS if self.place else 0
             return self.open_until - now + later + self._next_place(), "open"
-        if self.open_until and self.probe and self.probe_until > now:
+        if self.open_until and is_probed:
             return PROBE_ANSWERS_MS + self._next_place(), "open"
         if self.paused_until > now:
             return self.paused_until - now + self._next_place(), "paused"

@@ -45,9 +45,10 @@ class Clock:
         self.now += round(seconds * 1000)
 
 
-def call(session: str = "a", caller: str = "", **given: int) -> PermitRequest:
-    fields = {"tokens": 10, **given}
-    return PermitRequest(account="acc", model="openai:m", session=session, caller=caller or session, **fields)  # type: ignore[arg-type]
+def call(session: str = "a", caller: str = "", *, tokens: int = 10, insists: bool = False) -> PermitRequest:
+    return PermitRequest(
+        account="acc", model="openai:m", session=session, caller=caller or session, tokens=tokens, insists=insists
+    )
 
 
 async def granted(permits: Permits, request: PermitRequest | None = None) -> Permit:
@@ -161,6 +162,14 @@ async def test_a_probe_that_never_ends_is_followed_by_another() -> None:
     assert not (await granted(permits)).probes
 
 
+async def test_a_person_who_asks_for_a_try_gets_it_at_once_but_only_one() -> None:
+    permits = InProcessPermits(clock=Clock())
+    await opened(permits)
+    await refused(permits)
+    assert (await granted(permits, call(insists=True))).probes
+    assert (await refused(permits, call("b", insists=True))).reason == "open"
+
+
 async def test_a_cancelled_probe_proves_nothing_and_the_next_run_probes() -> None:
     permits = InProcessPermits(clock=(clock := Clock()))
     await opened(permits)
@@ -270,6 +279,7 @@ class Takes:
     caller: str
     tokens: int
     is_limited: bool
+    insists: bool
 
 
 @dataclass(frozen=True)
@@ -283,7 +293,14 @@ class Settles:
 Step: TypeAlias = Takes | Settles | int
 """A number stands for milliseconds that pass."""
 
-takes = st.builds(Takes, st.sampled_from(SESSIONS), st.sampled_from(("", "1", "2")), st.integers(1, 60), st.booleans())
+takes = st.builds(
+    Takes,
+    st.sampled_from(SESSIONS),
+    st.sampled_from(("", "1", "2")),
+    st.integers(1, 60),
+    st.booleans(),
+    st.sampled_from((False, False, True)),
+)
 settles = st.builds(
     Settles,
     st.integers(0, 5),
@@ -323,6 +340,7 @@ async def perform(
                     session=step.session,
                     caller=caller,
                     tokens=step.tokens,
+                    insists=step.insists,
                     **own,  # type: ignore[arg-type]
                 )
                 got.append((clock.now, await permits.take(request)))

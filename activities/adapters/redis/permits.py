@@ -70,7 +70,7 @@ _TAKE: Final = (
     + f"""
 local index, breaker, name = KEYS[1], KEYS[2], ARGV[2]
 local session, member, tokens = ARGV[3], ARGV[3] .. ARGV[4], tonumber(ARGV[5])
-local agent = ARGV[6]
+local agent, insists = ARGV[6], ARGV[7] == '1'
 redis.call('ZADD', index, now, name)
 if agent ~= '' then redis.call('ZADD', index, now, agent) end
 redis.call('EXPIRE', index, {_KEEP_SECONDS})
@@ -81,11 +81,12 @@ local function next_place()
   local place = redis.call('HINCRBY', breaker, 'place', 1) - 1
   return place * {SPACING_MS} % {SPREAD_MS}
 end
-if open_until > now then
+local is_probed = probe > 0 and probe_until > now
+if open_until > now and (is_probed or not insists) then
   local later = number(is[5]) > 0 and {PROBE_ANSWERS_MS} or 0
   return {{0, open_until - now + later + next_place()}}
 end
-if open_until > 0 and probe > 0 and probe_until > now then return {{0, {PROBE_ANSWERS_MS} + next_place()}} end
+if open_until > 0 and is_probed then return {{0, {PROBE_ANSWERS_MS} + next_place()}} end
 if paused_until > now then return {{1, paused_until - now + next_place()}} end
 
 local function forget(entered, waiting, due, sizes)
@@ -160,7 +161,7 @@ local function free_at(entered, waiting, sizes, place, need, rpm, tpm, used)
 end
 
 local function limits_of(i)
-  local first = 7 + (i - 3) / {_KEYS} * 2
+  local first = 8 + (i - 3) / {_KEYS} * 2
   return number(ARGV[first]), number(ARGV[first + 1])
 end
 
@@ -293,7 +294,7 @@ class RedisPermits:
         shared = _name(request)
         keys = (_INDEX, _key(shared), *(key for name, _, _ in limited for key in _bucket(name)))
         own = limited[-1][0] if request.rpm or request.tpm else ""
-        given = (shared, _digest(request.session), _digest(request.caller), request.tokens, own)
+        given = (shared, _digest(request.session), _digest(request.caller), request.tokens, own, int(request.insists))
         limits = (limit or 0 for _, rpm, tpm in limited for limit in (rpm, tpm))
         try:
             code, wait, *granted = await self._link.script(_TAKE, keys, (self._now, *given, *limits))
