@@ -210,16 +210,23 @@ def _is_on_one_line(each: PlacedNode, source: bytes) -> bool:
     return all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 
 
+def _has_own_descriptor(each: PlacedNode, source: bytes) -> bool:
+    """Whether a redirect's descriptor is part of its node. Bash assigns a variable in `{fd}> file`, but the parser
+    takes `{fd}` for a word.
+    """
+    begin = each.node.start_byte
+    return not _ASSIGNED_DESCRIPTOR.search(source[max(0, begin - 256) : begin])
+
+
 def _is_redirect(each: PlacedNode, source: bytes) -> bool:
     """Whether the tree has read a redirect as Bash does.
 
-    Bash assigns a variable in `{fd}> file`, expands the target of `>&` even if it is quoted, and joins a target with
-    the text that touches it.
+    Bash expands the target of `>&` even if it is quoted, and joins a target with the text that touches it.
     """
     operator, target = target_of(each.node)
     return (
         _is_on_one_line(each, source)
-        and not _ASSIGNED_DESCRIPTOR.search(source[max(0, each.node.start_byte - 256) : each.node.start_byte])
+        and _has_own_descriptor(each, source)
         and _ENDED.match(source, each.node.end_byte) is not None
         and (operator not in (">&", "<&") or target is None or _PLAIN_TARGET.fullmatch(text_of(target)) is not None)
     )
@@ -251,7 +258,7 @@ def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
     last_line = source[source.rfind(b"\n", 0, end.end_byte) + 1 :].split(b"\n", 1)[0]
     word = (start.text or b"").strip(b"'\"")
     is_literal = (start.text or b"")[:1] in (b"'", b'"')
-    return not (
+    return _has_own_descriptor(each, source) and not (
         b"<<" in source[start.end_byte : line_end].replace(b"<<<", b"")
         or last_line.strip(b"\t") != word
         or word in (line.strip(b"\t") for line in text.split(b"\n"))
