@@ -136,7 +136,8 @@ _NUMBERS: Final = re.compile(r"\$\(\([\d\s()<>*/%+,&|^~!?:-]*\)\)|\$\[[\d\s()<>*
 """Arithmetic without names. Bash would evaluate the value of a name as arithmetic again."""
 _PATTERN: Final = re.compile(r"[\w./:,@%+*?^$=-]*")
 _EVALUATING_TESTS: Final = frozenset(("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
-_ASSIGNED_DESCRIPTOR: Final = re.compile(rb"(?<![$\w])\{[^{}\s]+\}\Z|(?<![^\s;|&()])\d+\Z")
+_DESCRIPTOR_AT_END: Final = re.compile(rb"[\w\]]\}\Z|(?<![^\s;|&()])\d+\Z")
+_EXPANSION_AT_END: Final = re.compile(rb"\$\{[^{}]*\}\Z")
 
 _ENDED: Final = re.compile(rb"[\s;|&()<>`]|\\\n|\Z")
 _PLAIN_TARGET: Final = re.compile(r"[\w./-]+")
@@ -211,11 +212,11 @@ def _is_on_one_line(each: PlacedNode, source: bytes) -> bool:
 
 
 def _has_own_descriptor(each: PlacedNode, source: bytes) -> bool:
-    """Whether a redirect's descriptor is part of its node. Bash assigns a variable in `{fd}> file`, but the parser
-    takes `{fd}` for a word.
+    """Whether a redirect's descriptor is part of its node. Bash assigns a variable in `{fd}> file` and `{a[1]}> file`,
+    but the parser takes the braces for a word.
     """
-    begin = each.node.start_byte
-    return not _ASSIGNED_DESCRIPTOR.search(source[max(0, begin - 256) : begin])
+    before = source[max(0, each.node.start_byte - 256) : each.node.start_byte]
+    return not _DESCRIPTOR_AT_END.search(before) or _EXPANSION_AT_END.search(before) is not None
 
 
 def _is_redirect(each: PlacedNode, source: bytes) -> bool:

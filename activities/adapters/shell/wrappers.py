@@ -340,9 +340,12 @@ def script_of(name: str, values: Values) -> Script:
         word = values[at]
         if word is None:
             raise Unclear
-        if word in ("-", "--", "+") or not word.startswith(("-", "+")):
+        if word in ("-", "--") or not word.startswith(("-", "+")):
             at += word in ("-", "--")
             break
+        if word == "+":  # an option without letters
+            at += 1
+            continue
         has_name = word in _SHELL_OPTIONS or (word[1] != "-" and word.endswith("o"))
         letters = set() if word[1] == "-" else set(word[1:]) - ({"o"} if has_name else set())
         is_inline, reads_input = is_inline or "c" in letters, reads_input or "s" in letters
