@@ -61,6 +61,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RetryRequested,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -338,6 +339,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     MessageReceived: Transition(to=LAST_RESULT, change=steered),
     PauseRequested: Transition(to=STAYS, change=steered),
     ResumeRequested: Transition(to=STAYS, change=steered),
+    RetryRequested: Transition(to=STAYS, change=steered),
     PermissionsSet: Transition(to=STAYS, change=steered),
     AbortRequested: Transition(to={**ENDS, ENDED: (ENDED,)}, change=steered),
     # Events from parent and child runs.
