@@ -6,10 +6,11 @@ A run that is parked on its `provider` tries again by itself: after 5 s, and the
 A run that is parked on its `operator` waits for a person's `retry`, because only a person can correct a key, a model's
 name or a quota. When the agent's patience is exhausted, the run makes one last try and fails with its error.
 
-Only a run that would lose work is parked. A run that already has a draft, or that gives its last answer after a limit,
-ends with what it has. A run whose first model call fails reports the error at once, so that the
-person who started it can correct it. Such a run is parked only if its worker's circuit breaker is open, because then
-other runs have failed, and this one hasn't tried yet.
+Only a run that would lose work is parked. A run whose first model call fails reports the error at once, so that the
+person or the agent that started it can correct it. There are two exceptions. A sub-agent waits for its provider from
+its first call on, because its parent would lose the work that it delegated. Every run waits for a circuit breaker that
+is open, because the calls of other runs have opened it. A run that has a draft of its answer, or that has reached a
+limit, ends with what it has.
 """
 
 from collections.abc import Set
@@ -54,11 +55,11 @@ def parks_on(state: RunState, failure: Failure, at: datetime) -> ParkedOn | None
     has_answer = state.answer.wrap_up is not None or state.answer.draft is not None
     if failure.kind != "provider" or is_over or has_answer or not state.agent.patience:
         return None
-    if not (failure.type == BREAKER_OPEN or state.parked is not None or has_work_to_lose(state)):
-        return None
+    has_begun = state.parked is not None or state.turn > 1
     if failure.type in _BY_OPERATOR:
-        return ParkedOn.OPERATOR
-    return ParkedOn.PROVIDER if failure.type in _BY_PROVIDER else None
+        return ParkedOn.OPERATOR if has_begun else None
+    may_wait = has_begun or has_work_to_lose(state) or failure.type == BREAKER_OPEN
+    return ParkedOn.PROVIDER if failure.type in _BY_PROVIDER and may_wait else None
 
 
 def has_work_to_lose(state: RunState) -> bool:
