@@ -14,7 +14,7 @@ from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
-from loom.domain.machine.parking import BREAKER_OPEN, parked, parks_on
+from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on
 from loom.domain.run.events import ModelFailed, RetryRequested
 from loom.domain.run.retry_policy import (
     TIMED_OUT,
@@ -88,26 +88,30 @@ def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDeci
 
 
 def retried(state: RunState, event: RetryRequested) -> RunState:
-    """Return the next state of a parked run that a person asked to try now. Its patience starts again.
+    """Return the next state of a waiting run that a person asked to try now. A parked run's patience starts again.
 
     A try that is under way is not interrupted. If it fails, the model that the person chose is tried next.
     """
-    if state.parked is None:
-        return state
-    until = event.at + timedelta(seconds=state.agent.patience)
-    now = replace(state.parked, probes=0, until=until, model=event.model or "", by=event.by)
-    is_waiting = state.retry_at is not None
-    state = replace(state, parked=now, retry_at=None)
-    return with_chosen_model(state, event.at) if is_waiting and now.model else state
+    is_waiting, model = state.retry_at is not None, event.model or ""
+    if state.parked is not None:
+        until = event.at + timedelta(seconds=state.agent.patience)
+        later = "" if is_waiting else model
+        state = replace(state, parked=replace(state.parked, probes=0, until=until, model=later, by=event.by))
+    state = attempted_now(state)
+    return _with_chosen_model(state, model, event.by, event.at) if is_waiting and model else state
 
 
 def with_chosen_model(state: RunState, at: datetime) -> RunState:
-    """Return the parked run, ready to make the same call with the model that a person chose."""
+    """Return the parked run, ready to make the same call with the model that a person chose during the last try."""
     if state.parked is None:
         return state
-    chosen, now = state.parked.model, replace(state.parked, model="")
-    others = tuple(name for name in state.agent.fallbacks if name != chosen)
-    return _with_model(replace(state, parked=now), chosen, others, at, because=now.error.type, by=now.by)
+    chosen, by = state.parked.model, state.parked.by
+    return _with_chosen_model(replace(state, parked=replace(state.parked, model="")), chosen, by, at)
+
+
+def _with_chosen_model(state: RunState, model: str, by: str, at: datetime) -> RunState:
+    others = tuple(name for name in state.agent.fallbacks if name != model)
+    return _with_model(state, model, others, at, because="retry", by=by)
 
 
 def _may_do_better(failure: Failure) -> bool:

@@ -95,6 +95,14 @@ def _delay(state: RunState, now: Parked, failure: Failure) -> float:
     return max(PROBES.delay(now.probes) * (1 + JITTER * (2 * lot - 1)), asked or 0.0)
 
 
+def attempted_now(state: RunState) -> RunState:
+    """Return the run, ready for its next attempt. A parked run's model call contains the messages that have arrived."""
+    state = replace(state, retry_at=None)
+    if state.parked is None or not state.inbox or state.window.due is not None:
+        return state
+    return replace(state, conversation=state.conversation.extended(state.inbox), inbox=())
+
+
 def unparked(state: RunState, at: datetime) -> RunState:
     """Return the run after its model has answered again."""
     if state.parked is None:

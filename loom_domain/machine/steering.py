@@ -156,7 +156,7 @@ def _refused_resume(state: RunState, by: str) -> str | None:
 
 
 def _refused_retry(state: RunState) -> str | None:
-    if state.parked is not None:
+    if state.parked is not None or (state.phase is Phase.THINKING and state.retry_at is not None):
         return None
     parked_below = [child.run_id for child in state.tree.running if child.waiting_on in tuple(ParkedOn)]
     if parked_below:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import Message, Usage
+from loom.domain.core.messages import Message, Usage, user
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.activity_requests import model_request
 from loom.domain.machine.parking import JITTER, PROBES
@@ -45,6 +45,7 @@ from tests.domain.story import (
     after,
     at,
     call,
+    conversation,
     fails,
     notices,
     returned,
@@ -203,7 +204,7 @@ def test_a_person_can_go_on_with_another_model() -> None:
     state = evolve(working(fails(NO_ACCESS), spec=spec), RetryRequested(model="openai:b", by="ann", at=at(9)))
     assert (next_action(state), state.agent.model, state.agent.fallbacks) == (CallModel(), "openai:b", ("openai:c",))
     assert model_request(state).spec == state.agent
-    change = {"model": "openai:b", "instead_of": "openai:a", "because": NO_ACCESS, "by": "ann"}
+    change = {"model": "openai:b", "instead_of": "openai:a", "because": "retry", "by": "ann"}
     assert notices(state)[-1] == ("node.fallback", change)
     assert evolve(state, replace(says("so"), at=at(10))).parked is None
 
@@ -231,6 +232,13 @@ def test_a_retry_of_a_run_that_is_not_parked_only_leaves_a_notice() -> None:
     assert notices(refused)[-1] == ("node.ignored", {"signal": "retry", "why": why})
 
 
+def test_a_retry_also_ends_the_wait_between_two_quick_attempts() -> None:
+    state = working(fails("LLMRateLimitError", retry_after=300))
+    assert (wait_of(state), state.parked) == (300, None)
+    assert next_action(evolve(state, RetryRequested(at=AT))) == CallModel()
+    assert evolve(state, RetryRequested(model="openai:b", at=AT)).agent.model == "openai:b"
+
+
 def test_an_error_that_no_waiting_helps_fails_a_parked_run() -> None:
     assert error_of(after(working(*GONE), BackoffEnded(), fails_at(5, "LLMRefusedError"))) == "LLMRefusedError"
 
@@ -240,6 +248,15 @@ def test_a_worker_lost_during_a_try_is_no_failed_try() -> None:
     assert next_action(state) == CallModel()
     assert state.parked is not None
     assert state.parked.probes == 0
+
+
+def test_the_next_try_contains_the_messages_that_arrived_during_the_wait() -> None:
+    heard = after(working(*GONE), MessageReceived(text="use blue", by="ann", at=at(1)), BackoffEnded())
+    assert (heard.inbox, conversation(heard)[-1]) == ((), ("user", "use blue"))
+    assert model_request(heard).tail.items[-1] == user("use blue", by="ann")
+    # Another message, during the try: it is read in the next turn, or in the next try if this one fails.
+    later = evolve(heard, MessageReceived(text="no, green", at=at(6)))
+    assert conversation(after(later, fails_at(7), BackoffEnded()))[-1] == ("user", "no, green")
 
 
 def test_a_parked_run_can_be_paused_and_hears_messages() -> None:

@@ -182,6 +182,38 @@ async def test_a_parked_run_obeys_at_once(working: Working) -> None:
     assert (result.status, monotonic() - began < 1) == (RunStatus.ABORTED, True)
 
 
+async def test_the_next_try_contains_the_message_that_arrived_during_the_wait(working: Working) -> None:
+    loom, server = await working(in_turn_3(status(503)), **QUICK)
+    run_id = await loom.start(mode="bypass")
+    await parked(loom, run_id)
+    await loom.client.send(run_id, "use blue", by="ann")
+    await loom.client.retry(run_id)
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert "use blue" in str(server.requests[3].messages[-1])
+    assert [turn.number for turn in await loom.client.turns(run_id)] == list(range(1, TURNS + 1))
+
+
+async def test_a_parked_run_continues_as_new_and_stays_parked(working: Working) -> None:
+    broken = [status(503)] * 30
+    loom, server = await working(in_turn_3(*broken), **QUICK, rotate_after_events=100)
+    run_id = await loom.start(mode="bypass")
+    tried = server.count
+
+    async def tried_again() -> bool:
+        return server.count > tried
+
+    while len(await loom.histories(run_id)) < 3:
+        since = (await parked(loom, run_id))["parked"]["since"]
+        tried = server.count
+        await loom.client.retry(run_id)
+        await eventually(tried_again)
+    assert (await parked(loom, run_id))["parked"]["since"] == since
+    await loom.client.retry(run_id, model="anthropic:backup")
+    assert (await loom.client.status(run_id))["waiting_on"] == "provider"
+    await loom.client.abort(run_id)
+    await loom.client.result(run_id)
+
+
 async def test_a_deadline_ends_a_parked_run(working: Working) -> None:
     loom, _ = await working(in_turn_3(*[status(503)] * 99), **QUICK)
     result = await loom.run(mode="bypass", budget={"seconds": 4})

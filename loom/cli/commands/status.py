@@ -57,7 +57,10 @@ def list_runs(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first. Sub-agents are omitted unless you use --tree or they wait for a provider or operator."""
+    """List runs, newest first. Sub-agents are omitted unless you use --tree.
+
+    With --waiting provider or operator, sub-agents that wait are listed, too.
+    """
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
     found = with_client(
