@@ -4,7 +4,8 @@
                                            │        ▲
                                   CompressionFailed ┘  retried later; then without a model; then never
 
-If the provider is unavailable, a run that can wait is parked (`machine.parking`) before it compresses without a model.
+If the provider is unavailable, a run that can wait is parked (`machine.parking`) for some minutes before it compresses
+without a model.
 
 After three consecutive compressions that each save less than a tenth of the tokens, the run stops compressing its
 conversation. The model is then called with as much of the conversation as fits.
@@ -100,6 +101,7 @@ def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
             state = replace(state, window=replace(window, due=replace(due, tries=Tries())))
             return parked(state, on, event.failure, event.at)
         case _ if not due.plain:
+            state = unparked(state, event.at)
             return replace(state, window=replace(window, due=replace(due, plain=True, tries=Tries())))
         case _:
             return _given_up(state, window, event.failure, event.at)

@@ -14,7 +14,7 @@ from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
-from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on
+from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on, patience_of
 from loom.domain.run.events import ModelFailed, RetryRequested
 from loom.domain.run.retry_policy import (
     TIMED_OUT,
@@ -94,7 +94,7 @@ def retried(state: RunState, event: RetryRequested) -> RunState:
     """
     is_waiting, model = state.retry_at is not None, event.model or ""
     if state.parked is not None:
-        until = event.at + timedelta(seconds=state.agent.patience)
+        until = event.at + timedelta(seconds=patience_of(state))
         later = "" if is_waiting else model
         state = replace(state, parked=replace(state.parked, probes=0, until=until, model=later, by=event.by))
     state = attempted_now(state)

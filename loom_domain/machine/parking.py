@@ -37,6 +37,10 @@ PROBES: Final = RetryLimits(first_delay=5.0, longest_delay=300.0)
 JITTER: Final = 0.2
 """The largest change to a delay, as a share of it. Runs that were parked together don't try together."""
 
+SUMMARY_PATIENCE: Final = 600.0
+"""The maximum number of seconds that a compression waits. A model that can call tools may still be unable to summarize.
+"""
+
 BREAKER_OPEN: Final = CircuitBreakerOpenError.__name__
 _BY_PROVIDER: Final[Set[str]] = {
     TIMED_OUT,
@@ -74,16 +78,21 @@ def parked(state: RunState, on: ParkedOn, failure: Failure, at: datetime) -> Run
     if before is not None and before.on is on:
         now = replace(before, error=error, probes=before.probes + 1, model="")
     else:
-        now = Parked(on=on, error=error, since=at, until=at + timedelta(seconds=state.agent.patience))
-    wait = state.agent.patience if on is ParkedOn.OPERATOR else _delay(state, now, failure)
+        now = Parked(on=on, error=error, since=at, until=at + timedelta(seconds=patience_of(state)))
+    wait = patience_of(state) if on is ParkedOn.OPERATOR else _delay(state, now, failure)
     # A provider can ask for any delay, even an infinite one.
-    due = at + timedelta(seconds=min(wait, state.agent.patience))
+    due = at + timedelta(seconds=min(wait, patience_of(state)))
     state = replace(state, parked=now, retry_at=min(due, now.until))
     if before is not None and before.on is on:
         return state
     said = {"waiting_on": on, "error": error.type, "message": error.message, "until": now.until.isoformat()}
     probes_at = state.retry_at.isoformat() if state.retry_at and on is ParkedOn.PROVIDER else None
     return note(state, Action.PARKED, at, **said, next_probe=probes_at, way_out=now.way_out(state.run_id))
+
+
+def patience_of(state: RunState) -> float:
+    """Return the number of seconds that the run waits for its pending model call or compression."""
+    return state.agent.patience if state.window.due is None else min(state.agent.patience, SUMMARY_PATIENCE)
 
 
 def _delay(state: RunState, now: Parked, failure: Failure) -> float:
@@ -104,7 +113,7 @@ def attempted_now(state: RunState) -> RunState:
 
 
 def unparked(state: RunState, at: datetime) -> RunState:
-    """Return the run after its model has answered again."""
+    """Return the run after its model has answered, or after the run has found another way to go on."""
     if state.parked is None:
         return state
     before = state.parked

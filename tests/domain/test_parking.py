@@ -13,7 +13,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Message, Usage, user
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.activity_requests import model_request
-from loom.domain.machine.parking import JITTER, PROBES
+from loom.domain.machine.parking import JITTER, PROBES, SUMMARY_PATIENCE
 from loom.domain.machine.transitions import evolve, next_action
 from loom.domain.run.actions import AwaitResume, Backoff, CallModel, CompressContext, Finish
 from loom.domain.run.activity_payloads import Compressed, ModelReply
@@ -297,11 +297,16 @@ def test_a_compression_waits_for_the_provider_before_it_does_without_a_model() -
     assert (state.parked, next_action(state)) == (None, CallModel())
 
 
-def test_a_compression_goes_on_without_a_model_when_the_patience_is_over() -> None:
+def test_a_compression_does_without_a_model_after_some_minutes_and_the_call_then_waits_for_long() -> None:
     state = working(COMPRESSING, *(NOT_COMPRESSED, BackoffEnded()) * 2, NOT_COMPRESSED, BackoffEnded())
-    state = evolve(state, replace(NOT_COMPRESSED, at=at(DAY)))
+    state = evolve(state, replace(NOT_COMPRESSED, at=at(SUMMARY_PATIENCE)))
     assert state.window.due is not None
-    assert (next_action(state), state.window.due.plain) == (CompressContext(), True)
+    assert (next_action(state), state.window.due.plain, state.parked) == (CompressContext(), True, None)
+    summary = Message(role="system", content="so far", metadata={"compressed": True})
+    state = evolve(state, ContextCompressed(compressed=Compressed(summary=summary, tokens=10), at=at(SUMMARY_PATIENCE)))
+    state = after(state, *GONE)
+    assert state.parked is not None
+    assert state.parked.until == at(DAY)
 
 
 @given(

@@ -242,7 +242,7 @@ class Transcript:
         yield _line(f"  {soon}fails at {parameters.get('until')}. {parameters.get('way_out', '')}", "dim")
 
     def _unparked(self, _: Task, parameters: Parameters) -> Lines:
-        yield _line(f"▶ the model answers again after {seconds(float(parameters.get('seconds') or 0))}", "green")
+        yield _line(f"▶ the run goes on after {seconds(float(parameters.get('seconds') or 0))}", "green")
 
     def _final(self, task: Task, _: Parameters) -> Lines:
         yield from self.unprinted_text()
