@@ -200,7 +200,7 @@ async def test_a_parked_run_continues_as_new_and_stays_parked(working: Working) 
     tried = server.count
 
     async def tried_again() -> bool:
-        return server.count > tried
+        return bool(server.count > tried)
 
     while len(await loom.histories(run_id)) < 3:
         since = (await parked(loom, run_id))["parked"]["since"]
