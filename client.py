@@ -40,6 +40,7 @@ from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, 
 from loom.domain.core.tasks import Task, is_last
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
 from loom.domain.history.past_turns import PastTurn, turns_of
+from loom.domain.run.state import ParkedOn
 from loom.request_fields import CrewRunFields, ForkFields, RunFields
 from loom.visibility import (
     RunSummary,
@@ -279,6 +280,13 @@ class LoomClient:
         """Resume a paused run."""
         return await self._ask(run_id, "resume", {"by": by})
 
+    async def retry(self, run_id: str, *, model: str | None = None, by: str = "") -> JsonObject:
+        """Make a run that waits for its provider or its operator try its model call now, with `model` if you name one.
+
+        Raises RefusedError if the run isn't waiting for either of them.
+        """
+        return await self._ask(run_id, "retry", {"model": model, "by": by})
+
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
         """Abort the run within a second and cancel all of its running work."""
         return await self._ask(run_id, "abort", {"reason": reason, "by": by})
@@ -297,18 +305,22 @@ class LoomClient:
         status: str | None = None,
         session: str | None = None,
         below: str | None = None,
+        waiting: str | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
         """List runs, newest first. Sub-agents are omitted unless you set `below`.
 
-        If `below` is set to a run ID, only that run and all of its direct and indirect sub-agents are listed.
+        If `below` is set to a run ID, only that run and all of its direct and indirect sub-agents are listed. If
+        `waiting` is `provider`, `operator`, `approval`, `input` or `resume`, only runs that wait for it are listed.
+        Sub-agents wait for their provider and their operator themselves, so they are listed as well.
         """
-        query = listing(status=status, session=session, below=below)
+        query = listing(status=status, session=session, below=below, waiting=waiting)
+        with_sub_agents = below is not None or waiting in tuple(ParkedOn)
         found: list[RunSummary] = []
         opened = 0
         async with closing(self._runs.found(query)) as executions:
             async for execution in executions:
-                if below is None and is_sub_agent(execution):
+                if not with_sub_agents and is_sub_agent(execution):
                     continue
                 summary = summary_of(execution)
                 if ended_untold(execution) and opened < MOST_OPENED:

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import structlog
 from temporalio import activity
@@ -43,6 +44,8 @@ NO_MODEL = (
     " `loom up`): `openai:NAME` with OPENAI_API_KEY or OPENAI_BASE_URL, `anthropic:NAME` with ANTHROPIC_API_KEY, or"
     " `demo`, a rule-based stand-in that needs no key"
 )
+
+T = TypeVar("T")
 
 MOST_TOLD = 20
 """Maximum number of skipped skills that a run's first event lists."""
@@ -156,6 +159,7 @@ class Preparation:
             fallbacks=fallbacks,
             workspace=str(self._workspace(request.workspace or pinned.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else pinned.mode,
+            patience=_given(request.patience, pinned.patience),
             require_done_tool=_given(request.require_done_tool, pinned.require_done_tool),
         )
         if request.permissions:
@@ -189,6 +193,7 @@ class Preparation:
             tools=with_collaboration_tools(tools_of(definition, every), every, definition, lineage),
             workspace=str(self._workspace(request.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else agent.mode,
+            patience=_given(request.patience, agent.patience),
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
             hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
             evaluates=_given(wanted.evaluate, evaluates),
@@ -275,6 +280,7 @@ class Preparation:
             tools=(self._tools[DELEGATE].spec,),
             workspace=str(self._workspace(request.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else self._default.mode,
+            patience=_given(request.patience, self._default.patience),
             require_done_tool=False,
             hooks=steps_of(self._hooks, crew.name, ()),
             manifest=self._manifests.of_crew(crew.agents, hook_names_for(self._hooks, crew.name, ())),
@@ -329,5 +335,5 @@ def _skipped(resolved: Equipped) -> list[str]:
     return [f"{problem.path}: {problem.why}" for problem in resolved.skipped[:MOST_TOLD]]
 
 
-def _given(asked: bool | None, default: bool) -> bool:
+def _given(asked: T | None, default: T) -> T:
     return default if asked is None else asked

@@ -51,6 +51,8 @@ class ForkFields(TypedDict, total=False):
     mode: ModeName | None
     max_turns: int | None
     """Maximum number of turns of this run, excluding its sub-agents. Must be at least 1."""
+    patience: float | None
+    """Seconds to wait for a provider, or for a person to restore access, before the run fails. 0: never wait."""
     budget: BudgetFields | None
     require_done_tool: bool | None
     """If true, the run ends only when the model calls the `done` tool."""

@@ -19,7 +19,7 @@ from loom.domain.core.requests import ENDED, RunError, RunRequest, RunResult, Ru
 from loom.domain.history.past_turns import Beginning
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.run.events import RunPrepared
-from loom.domain.run.state import RunState
+from loom.domain.run.state import ParkedOn, RunState
 from loom.domain.run.status import status_view
 from loom.domain.tree.lineage import is_child
 from loom.workflows.run_results import result_in
@@ -27,6 +27,9 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_stat
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
 """The usage that is reported for a run that isn't responding."""
+
+WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume")
+"""The values of the search attribute `LoomWaitingOn` in runs that wait for somebody."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +120,7 @@ def _view(
         "model": _first(known, "LoomModel") or seen["model"],
         "turn": turns,
         "waiting_on": None,
+        "parked": None,
         "pending_approvals": [],
         "question": None,
         "usage": usage,
@@ -195,8 +199,9 @@ def is_sub_agent(execution: WorkflowExecution) -> bool:
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
-def listing(*, status: str | None, session: str | None, below: str | None) -> str:
-    """Return the List Filter for runs with a given status, in a given session, or in the tree below a given run.
+def listing(*, status: str | None, session: str | None, below: str | None, waiting: str | None = None) -> str:
+    """Return the List Filter for runs with a given status, in a given session, in the tree below a given run, or that
+    wait for the given party.
 
     Raises BadRequest if a value is invalid.
     """
@@ -208,6 +213,10 @@ def listing(*, status: str | None, session: str | None, below: str | None) -> st
         filters.append(f"LoomSession = {_quoted(session, 'session')}")
     if below is not None:
         filters.append(f"LoomRootRun = {_quoted(below, 'below')}")
+    if waiting is not None:
+        if waiting not in WAITING_FOR:
+            raise BadRequest(f"unknown party {waiting!r}; known: {', '.join(WAITING_FOR)}", field="waiting")
+        filters.append(f"LoomWaitingOn = '{waiting}' AND ExecutionStatus = 'Running'")
     return " AND ".join(filters)
 
 

@@ -24,6 +24,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RetryRequested,
     RunRefused,
     SteeringEvent,
 )
@@ -82,6 +83,7 @@ class _Asked(_Strict):
     permissions: dict[str, str] = Field(default_factory=dict)
     mode: Mode | None = Field(None, strict=False)
     max_turns: int | None = Field(None, ge=1, le=100_000)
+    patience: float | None = Field(None, ge=0, le=LONGEST_RUN)
     budget: _Budget | None = None
     require_done_tool: bool | None = None
     skills: tuple[_Name, ...] = Field((), strict=False)
@@ -121,6 +123,11 @@ class _By(_Strict):
     by: str = ""
 
 
+class _Retry(_Strict):
+    model: _Name | None = None
+    by: str = ""
+
+
 class _SendMessage(_Strict):
     text: _Text
     by: str = ""
@@ -139,6 +146,7 @@ _STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
     "abort": (_Abort, AbortRequested),
     "pause": (_By, PauseRequested),
     "resume": (_By, ResumeRequested),
+    "retry": (_Retry, RetryRequested),
     "approve": (_Approve, Approved),
     "deny": (_Deny, Denied),
     "send_message": (_SendMessage, MessageReceived),

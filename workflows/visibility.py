@@ -8,6 +8,7 @@ can't become markup or change the command that contains it.
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
@@ -19,7 +20,16 @@ from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import last_choice
 from loom.domain.machine.limits import deadline
 from loom.domain.run.pending_approvals import open_asks
-from loom.domain.run.state import RunState, cost_of, status_of, total_tool_calls, total_usage, waiting_on
+from loom.domain.run.state import (
+    Parked,
+    ParkedOn,
+    RunState,
+    cost_of,
+    status_of,
+    total_tool_calls,
+    total_usage,
+    waiting_on,
+)
 from loom.domain.tree.tree import Child, TreeAsk
 
 _WAITING: Final = {
@@ -34,20 +44,28 @@ _ARGUMENTS: Final = 600
 
 
 def attributes_of(state: RunState) -> dict[str, str | float]:
-    """Return the run's search attributes that are registered on the server. They change only with the run's status."""
+    """Return the run's search attributes that are registered on the server. They change only with the run's status
+    and with the party that it waits for.
+    """
     status = status_of(state)
     wanted: dict[str, str | float] = {
         "LoomAgent": state.request.agent,
         "LoomSession": state.request.session_id or state.run_id,
         "LoomStatus": status.value,
         "LoomModel": state.spec.model if state.spec else "",
-        "LoomWaitingOn": _WAITING.get(status, "none"),
+        "LoomWaitingOn": _waiting_on(state, status),
         "LoomRootRun": state.tree.lineage.root_run_id if state.tree.lineage else state.run_id,
     }
     cost = cost_of(state)
     if state.outcome is not None and cost is not None:
         wanted["LoomCostUsd"] = cost
     return {name: value for name, value in wanted.items() if name in state.environment.search_attributes}
+
+
+def _waiting_on(state: RunState, status: RunStatus) -> str:
+    if state.parked is not None and status is RunStatus.RUNNING:
+        return state.parked.on.value
+    return _WAITING.get(status, "none")
 
 
 def attribute_updates(changed: Mapping[str, str | float]) -> Sequence[SearchAttributeUpdate[Any]]:
@@ -85,6 +103,8 @@ def _what_to_do(state: RunState) -> Iterator[str]:
         if (error := state.outcome.error) is not None:
             yield f"{_inline(error.type)}: {_inline(error.message)}"
         return
+    if state.parked is not None:
+        yield from _parked(state.run_id, state.parked, state.retry_at)
     if state.asks or state.asks_below:
         for ask in open_asks(state):
             yield from _ask(state.run_id, ask)
@@ -160,6 +180,16 @@ def _ask(run_id: str, ask: TreeAsk) -> list[str]:
         # JSON escapes line breaks, so the text is on one line and nothing in it can end the code block.
         f"```json\n{shown.replace('```', '` ` `')}\n```",
         f"Send the `approve` signal with {_code(yes)}, or `deny` with {_code(no)}; or run {_code(command)}.",
+    ]
+
+
+def _parked(run_id: str, parked: Parked, probes_at: datetime | None) -> list[str]:
+    last = f"It fails if this lasts until {parked.until.isoformat(timespec='seconds')}."
+    again = f" Next try at {probes_at.isoformat(timespec='seconds')}." if probes_at else " A try is under way."
+    return [
+        f"Since {parked.since.isoformat(timespec='seconds')}: {_inline(parked.error.type)}: "
+        + _inline(parked.error.message),
+        f"{last}{again if parked.on is ParkedOn.PROVIDER else ''} {_inline(parked.way_out(run_id))}",
     ]
 
 

@@ -25,6 +25,10 @@ Budget: TypeAlias = Annotated[
         help='Limits: {"tokens", "cost_usd", "tool_calls", "turns", "seconds", "depth", "children"}.',
     ),
 ]
+Patience: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="SECONDS", help="How long to wait for a provider or for restored access; 0 fails at once."),
+]
 
 
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:

@@ -152,6 +152,10 @@ def default_agent(settings: Settings) -> AgentSpec:
         temperature=settings.temperature,
         parallel_limit=settings.parallel_limit,
         approval_timeout=settings.approval_timeout,
+        model_attempts=settings.model_attempts,
+        first_retry_delay=settings.first_retry_delay,
+        longest_retry_delay=settings.longest_retry_delay,
+        patience=settings.patience,
         max_turns=settings.max_turns,
         rotate_after_events=settings.rotate_after_events,
         context_window=settings.context_window,
@@ -183,6 +187,7 @@ def _providers(settings: Settings, permits: Permits) -> ConfiguredProviders:
         openai_base_url=settings.openai_base_url,
         anthropic_api_key=secret_of(settings.anthropic_api_key),
         anthropic_base_url=settings.anthropic_base_url,
+        read_timeout=settings.model_timeout,
     )
 
 

@@ -21,6 +21,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from loom.domain.core.requests import LONGEST_RUN
 from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
@@ -220,6 +221,19 @@ class Settings(BaseSettings):
     )
     approval_timeout: Seconds = Field(
         604_800, description="Seconds that a call waits for a person's approval before it is denied."
+    )
+    model_attempts: Count = Field(
+        3, description="Attempts at a model call before a fallback model takes over, or the run waits or fails."
+    )
+    first_retry_delay: Seconds = Field(
+        1.0, description="Seconds between the first two attempts. The delay doubles for each further attempt."
+    )
+    longest_retry_delay: Seconds = Field(60.0, description="Longest delay in seconds between two attempts.")
+    model_timeout: Seconds = Field(
+        120, description="Seconds without data from a provider after which an attempt has failed."
+    )
+    patience: Annotated[float, Field(ge=0, le=LONGEST_RUN)] = Field(
+        86_400, description="Seconds that a run waits for a provider, or for a person to restore access. 0: never wait."
     )
     embedder: str = Field(
         "auto", description="Embedding model: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."

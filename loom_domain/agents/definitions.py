@@ -60,6 +60,12 @@ class AgentDefinition:
     tpm: int | None = None
     """The same for tokens per minute."""
     approval_timeout: float | None = None
+    model_attempts: int | None = None
+    """The number of attempts at a model call, with delays from `first_retry_delay` to `longest_retry_delay`."""
+    first_retry_delay: float | None = None
+    longest_retry_delay: float | None = None
+    patience: float | None = None
+    """The number of seconds that the agent's runs wait for their provider or their operator."""
     require_done_tool: bool | None = None
     output_schema: JsonObject | None = None
     """The JSON Schema that the agent's answers must match if the request doesn't specify a schema."""
@@ -93,6 +99,7 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
     open_ones = (
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
         *("output_schema", "pattern", "rounds", "evaluates", "rpm", "tpm"),
+        *("model_attempts", "first_retry_delay", "longest_retry_delay", "patience"),
     )
     given = {name: getattr(definition, name) for name in open_ones if getattr(definition, name) is not None}
     return replace(

@@ -25,6 +25,7 @@ _INHERITED: Final = (
     *("description", "model", "fallbacks", "system_prompt", "tools", "mode", "max_turns", "max_output_tokens"),
     *("temperature", "context_window", "approval_timeout", "require_done_tool", "activation"),
     *("output_schema", "pattern", "rounds", "branches", "evaluates", "knowledge"),
+    *("model_attempts", "first_retry_delay", "longest_retry_delay", "patience"),
 )
 
 

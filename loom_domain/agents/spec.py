@@ -134,6 +134,13 @@ class AgentSpec:
     parallel_limit: int = 10
     approval_timeout: float = 7 * 24 * 3600.0
     """The number of seconds that an approval request waits before it counts as denied."""
+    model_attempts: int = 3
+    """The number of attempts at a model call before the next model is tried, or the run is parked or fails."""
+    first_retry_delay: float = 1.0
+    """The number of seconds between the first two attempts. It doubles for each further attempt."""
+    longest_retry_delay: float = 60.0
+    patience: float = 0.0
+    """The number of seconds that the run waits for its provider or its operator. If 0, the run fails instead."""
     rotate_after_events: int = 4000
     """The number of history events after which the run continues as new at the next turn."""
     context_window: int = 200_000

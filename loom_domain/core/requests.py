@@ -84,6 +84,8 @@ class RunRequest:
     mode: str | None = None
     max_turns: int | None = None
     """If None, the agent's default applies."""
+    patience: float | None = None
+    """The number of seconds to wait for a provider or an operator. If None, the agent's default applies."""
     budget: Budget = field(default_factory=Budget)
     require_done_tool: bool | None = None
     skills: tuple[str, ...] = ()

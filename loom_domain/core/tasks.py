@@ -31,6 +31,8 @@ class Action(StrEnum):
     MESSAGE = "node.message"
     PAUSED = "node.paused"
     RESUMED = "node.resumed"
+    PARKED = "node.parked"
+    UNPARKED = "node.unparked"
     IGNORED = "node.ignored"
     COMPRESSION = "node.compression"
     BUDGET = "node.budget"

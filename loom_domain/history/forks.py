@@ -74,6 +74,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
         ("agent" if request.crew is None else "crew"): point.spec.name,
         "session_id": request.session_id,
         "max_turns": request.max_turns,
+        "patience": request.patience,
         "budget": limits or None,
         "output_schema": request.output_schema,
         "metadata": dict(request.metadata) or None,

@@ -4,6 +4,9 @@
                                            │        ▲
                                   CompressionFailed ┘  retried later; then without a model; then never
 
+If the provider is unavailable, a run that can wait is parked (`machine.parking`) for some minutes before it compresses
+without a model.
+
 After three consecutive compressions that each save less than a tenth of the tokens, the run stops compressing its
 conversation. The model is then called with as much of the conversation as fits.
 """
@@ -16,10 +19,11 @@ from loom.domain.context.compression import transcript_after
 from loom.domain.core.messages import Transcript
 from loom.domain.core.tasks import Action
 from loom.domain.machine.limits import charged
-from loom.domain.machine.model_retry import resend
+from loom.domain.machine.model_retry import resend, retry_decision, with_chosen_model
+from loom.domain.machine.parking import parked, parks_on, unparked
 from loom.domain.run.conversation import DueCompression, TooLong, Window
 from loom.domain.run.events import CompressionFailed, ContextCompressed
-from loom.domain.run.retry_policy import Again, Failure, Tries, after_failure, count
+from loom.domain.run.retry_policy import Again, Failure, Tries, count
 from loom.domain.run.state import RunState, note
 
 MAX_FRUITLESS: Final = 3
@@ -72,6 +76,8 @@ def context_compressed(state: RunState, event: ContextCompressed) -> RunState:
     )
     shorter = transcript_after(state.transcript.messages, done.summary, done.kept)
     paid = charged(replace(state, window=window), done.usage, done.cost_micros, event.at)
+    if state.parked is not None and done.usage.model_calls:
+        paid = unparked(paid, event.at)
     return _cached_as(paid, shorter)
 
 
@@ -84,12 +90,18 @@ def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
     if due is None:
         return state
     window = replace(state.window, attempts=state.window.attempts + 1)
-    match after_failure(due.tries, event.failure):
+    match retry_decision(state, due.tries, event.failure):
         case Again(delay=delay):
             again = replace(due, tries=count(due.tries, event.failure))
             retry_at = event.at + timedelta(seconds=delay) if delay else None
             return replace(state, window=replace(window, due=again), retry_at=retry_at)
+        case _ if state.parked is not None and state.parked.model:
+            return with_chosen_model(replace(state, window=replace(window, due=replace(due, tries=Tries()))), event.at)
+        case _ if not due.plain and (on := parks_on(state, event.failure, event.at)) is not None:
+            state = replace(state, window=replace(window, due=replace(due, tries=Tries())))
+            return parked(state, on, event.failure, event.at)
         case _ if not due.plain:
+            state = unparked(state, event.at)
             return replace(state, window=replace(window, due=replace(due, plain=True, tries=Tries())))
         case _:
             return _given_up(state, window, event.failure, event.at)

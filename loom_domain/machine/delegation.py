@@ -18,6 +18,7 @@ from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
 from loom.domain.machine.limits import last_call, own_spend, remaining
+from loom.domain.machine.parking import has_work_to_lose
 from loom.domain.machine.tool_results import settled
 from loom.domain.machine.tree_sync import levels
 from loom.domain.machine.wrap_up import requesting_budget
@@ -122,6 +123,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         model=given.get("model") or (None if named else state.agent.model),
         workspace=state.agent.workspace,
         skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
+        patience=state.request.patience,
         metadata={CORRELATION: known} if (known := correlation_of(state.request.metadata)) else {},
     )
     if call.name == DELEGATE:
@@ -143,6 +145,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         share=child.share,
         deadline=last_call(state),
         branch=has_branches(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
+        has_work_to_lose=bool(state.agent.patience) and (state.agent.crew is None or has_work_to_lose(state)),
         task_id=execute_task_id(state.run_id, child.call_id),
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)

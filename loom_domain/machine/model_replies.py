@@ -22,6 +22,7 @@ from loom.domain.machine.compression_step import put_off
 from loom.domain.machine.evaluation_step import answer_or_evaluation
 from loom.domain.machine.limits import charged, reserve_for_last_answer, turns_used_up, within_tool_calls
 from loom.domain.machine.model_retry import resend
+from loom.domain.machine.parking import unparked
 from loom.domain.machine.reflection_step import draft_criticised, is_criticised, with_critique, with_draft
 from loom.domain.machine.tool_results import end_calls, opened, settled
 from loom.domain.machine.wrap_up import call_not_covered, last_answer_given, summing_up
@@ -66,6 +67,8 @@ def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
     """Return the run with the model's message added to the conversation and the message's tool calls open."""
     if reply.message is None:
         return state
+    if state.parked is not None:
+        state = unparked(state, at)
     stale = state.calls.rules_changed
     calls = zip(reply.message.tool_calls, reply.plans, strict=True)
     transcript = state.transcript.extended([*reply.recalled, reply.message])

@@ -1,12 +1,12 @@
 """Retry a failed model call: unchanged, with a shorter conversation, or with another model.
 
 `run.retry_policy` decides how often one model is tried. If the policy gives up and another model might succeed, the
-agent's next fallback model takes over for the rest of the run. If there is no fallback, the run fails with the last
-error.
+agent's next fallback model takes over for the rest of the run. If there is no fallback, the run is parked
+(`machine.parking`) or fails with the last error.
 """
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.context.model_context import shortened
@@ -14,8 +14,20 @@ from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
-from loom.domain.run.events import ModelFailed
-from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst, Tries, after_failure, count
+from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on, patience_of
+from loom.domain.run.events import ModelFailed, RetryRequested
+from loom.domain.run.retry_policy import (
+    TIMED_OUT,
+    Again,
+    Failure,
+    GiveUp,
+    RetryDecision,
+    RetryLimits,
+    ShortenFirst,
+    Tries,
+    after_failure,
+    count,
+)
 from loom.domain.run.state import Outcome, RunState, ended, note
 
 MAX_RESENT: Final = 3
@@ -42,7 +54,7 @@ def _whole(state: RunState) -> RunState:
 def model_failed(state: RunState, event: ModelFailed) -> RunState:
     """Return the next state of a run after an attempt at its model call has failed."""
     tries = count(state.tries, event.failure)
-    match after_failure(state.tries, event.failure):
+    match retry_decision(state, state.tries, event.failure):
         case Again(delay=delay):
             return replace(state, tries=tries, retry_at=event.at + timedelta(seconds=delay) if delay else None)
         case ShortenFirst() if not state.window.refused:
@@ -51,33 +63,82 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
             window = replace(state.window, collapsed=0)
             conversation = replace(state.conversation, transcript=shorter)
             return _whole(replace(state, tries=tries, conversation=conversation, window=window))
+        case _ if state.parked is not None and state.parked.model:
+            return with_chosen_model(replace(state, tries=tries), event.at)
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
         case _:
             if state.answer.wrap_up is not None:  # the run ends without a last answer in either case
                 return ended(state, state.answer.wrap_up.outcome)
+            if (on := parks_on(state, event.failure, event.at)) is not None:
+                return parked(replace(state, tries=_continued(tries)), on, event.failure, event.at)
             failed = Outcome(status=RunStatus.FAILED, error=_error_of(event.failure, tries))
             return ended(state, state.answer.draft or failed)  # a draft also counts as an answer
+
+
+def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDecision:
+    """Decide how to proceed after a failure. A parked run makes one try at a time, and waits after it."""
+    if state.parked is not None and failure.kind == "provider" and failure.type != "LLMContextLengthError":
+        return GiveUp()
+    agent = state.agent
+    limits = RetryLimits(
+        attempts=agent.model_attempts, first_delay=agent.first_retry_delay, longest_delay=agent.longest_retry_delay
+    )
+    return after_failure(tries, failure, limits)
+
+
+def retried(state: RunState, event: RetryRequested) -> RunState:
+    """Return the next state of a waiting run that a person asked to try now. A parked run's patience starts again.
+
+    A try that is under way is not interrupted. If it fails, the model that the person chose is tried next.
+    """
+    is_waiting, model = state.retry_at is not None, event.model or ""
+    if state.parked is not None:
+        until = event.at + timedelta(seconds=patience_of(state))
+        later = "" if is_waiting else model
+        state = replace(state, parked=replace(state.parked, probes=0, until=until, model=later, by=event.by))
+    state = attempted_now(state)
+    return _with_chosen_model(state, model, event.by, event.at) if is_waiting and model else state
+
+
+def with_chosen_model(state: RunState, at: datetime) -> RunState:
+    """Return the parked run, ready to make the same call with the model that a person chose during the last try."""
+    if state.parked is None:
+        return state
+    chosen, by = state.parked.model, state.parked.by
+    return _with_chosen_model(replace(state, parked=replace(state.parked, model="")), chosen, by, at)
+
+
+def _with_chosen_model(state: RunState, model: str, by: str, at: datetime) -> RunState:
+    others = tuple(name for name in state.agent.fallbacks if name != model)
+    return _with_model(state, model, others, at, because="retry", by=by)
 
 
 def _may_do_better(failure: Failure) -> bool:
     """Whether another model might succeed. After a refusal or with a wrong API key, no other model is tried."""
     known = BY_NAME.get(failure.type)
-    return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
+    is_recoverable = failure.type in (TIMED_OUT, BREAKER_OPEN) or (known is not None and known.recoverable)
+    return failure.kind == "provider" and is_recoverable
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:
-    """Return the run, ready to make the same call with the next model. The numbering of attempts continues, because
-    each attempt number must be unique.
-    """
+    model, *others = state.agent.fallbacks
+    return _with_model(state, model, tuple(others), event.at, because=event.failure.type)
+
+
+def _with_model(state: RunState, model: str, fallbacks: tuple[str, ...], at: datetime, **said: str) -> RunState:
+    """Return the run, ready to make the same call with another model."""
     before = state.agent.model
-    spec = replace(state.agent, model=state.agent.fallbacks[0], fallbacks=state.agent.fallbacks[1:])
+    spec = replace(state.agent, model=model, fallbacks=fallbacks)
     # The window's measurements apply to the previous model.
     window = replace(state.window, size=0, ratio=1.0, refused=False)
-    tries = Tries(earlier=state.tries.attempt - 1)
-    state = replace(state, spec=spec, tries=tries, retry_at=None, window=window)
-    said = {"model": spec.model, "instead_of": before, "because": event.failure.type}
-    return _whole(note(state, Action.FALLBACK, event.at, **said))
+    state = replace(state, spec=spec, tries=_continued(state.tries), retry_at=None, window=window)
+    return _whole(note(state, Action.FALLBACK, at, model=model, instead_of=before, **said))
+
+
+def _continued(tries: Tries) -> Tries:
+    """Return fresh tries that continue the numbering of the attempts, because each attempt number must be unique."""
+    return Tries(earlier=tries.attempt - 1)
 
 
 def _error_of(failure: Failure, tries: Tries) -> RunError:

@@ -1,4 +1,4 @@
-"""Steer a running agent: approve, deny, pause, resume, abort, send a message, or change the rules.
+"""Steer a running agent: approve, deny, pause, resume, abort, retry, send a message, or change the rules.
 
 `refusal` returns the reason that a request cannot be carried out. `steered` carries out a request, or adds a notice
 that gives the reason why the request cannot be carried out. Both functions depend only on the state, so each answer
@@ -17,6 +17,7 @@ from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical,
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
+from loom.domain.machine.model_retry import retried
 from loom.domain.machine.tool_results import granted, settled
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import parse_rules
@@ -29,10 +30,11 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RetryRequested,
     SteeringEvent,
 )
 from loom.domain.run.pending_approvals import find_ask, open_asks
-from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at, note, with_calls
+from loom.domain.run.state import Hold, Outcome, ParkedOn, Phase, RunState, expires_at, note, with_calls
 from loom.domain.tree.signals import PARENT, with_answer
 from loom.domain.tree.tree import TreeAsk
 
@@ -40,6 +42,7 @@ _NAMES: Final[Mapping[type[SteeringEvent], str]] = {
     AbortRequested: "abort",
     PauseRequested: "pause",
     ResumeRequested: "resume",
+    RetryRequested: "retry",
     Approved: "approve",
     Denied: "deny",
     MessageReceived: "send_message",
@@ -52,7 +55,7 @@ def name_of(event: SteeringEvent) -> str:
     return _NAMES[type(event)]
 
 
-def refusal(state: RunState, event: SteeringEvent) -> str | None:
+def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 - one case an event
     """Return the reason that this request cannot be carried out in the current state, or None."""
     if state.outcome is not None:
         return f"the run has ended: {state.outcome.status}"
@@ -65,6 +68,8 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:
             return "the run is already paused" if state.hold else None
         case ResumeRequested(by=by):
             return _refused_resume(state, by)
+        case RetryRequested():
+            return _refused_retry(state)
         case PermissionsSet(rules=rules):
             return _refused_rules(rules)
         case AbortRequested() | MessageReceived():
@@ -80,7 +85,7 @@ def steered(state: RunState, event: SteeringEvent) -> RunState:
     return settled(_carried_out(state, event))
 
 
-def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
+def _carried_out(state: RunState, event: SteeringEvent) -> RunState:  # noqa: C901 - one case an event
     match event:
         case Approved():
             return _approve(state, event)
@@ -92,6 +97,8 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:
             return note(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
         case ResumeRequested():
             return note(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
+        case RetryRequested():
+            return retried(state, event)
         case MessageReceived():
             heard = _with_message(state, event)
             target = state.request.agent
@@ -146,6 +153,15 @@ def _refused_resume(state: RunState, by: str) -> str | None:
     if by == PARENT and state.hold.by != PARENT:
         return "the run was paused separately from the run above it, so it must also be resumed separately"
     return None
+
+
+def _refused_retry(state: RunState) -> str | None:
+    if state.parked is not None or (state.phase is Phase.THINKING and state.retry_at is not None):
+        return None
+    parked_below = [child.run_id for child in state.tree.running if child.waiting_on in tuple(ParkedOn)]
+    if parked_below:
+        return f"the run waits for its sub-agents; retry {', '.join(parked_below)}"
+    return "the run is not waiting for its provider or its operator"
 
 
 def _refused_rules(rules: Any) -> str | None:

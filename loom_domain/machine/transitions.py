@@ -22,6 +22,7 @@ from loom.domain.machine.evaluation_step import answer_evaluated, evaluation_fai
 from loom.domain.machine.limits import hard_end
 from loom.domain.machine.model_replies import answered, model_replied
 from loom.domain.machine.model_retry import model_failed
+from loom.domain.machine.parking import attempted_now
 from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, start_decided, with_last_hooks
 from loom.domain.machine.steering import asks_expired, steered
 from loom.domain.machine.tool_results import calls_prepared, end_calls, next_for_calls, tools_returned
@@ -61,6 +62,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RetryRequested,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -288,7 +290,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     ),
     BackoffEnded: Transition(
         to={T: (T,), A: (A,), ENDED: (ENDED,)},
-        change=lambda state, _: replace(state, retry_at=None),
+        change=lambda state, _: replace(state, retry_at=None) if state.parked is None else attempted_now(state),
         fits=lambda state, _: state.retry_at is not None,
         otherwise="no retry is due",
     ),
@@ -338,6 +340,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     MessageReceived: Transition(to=LAST_RESULT, change=steered),
     PauseRequested: Transition(to=STAYS, change=steered),
     ResumeRequested: Transition(to=STAYS, change=steered),
+    RetryRequested: Transition(to=STAYS, change=steered),
     PermissionsSet: Transition(to=STAYS, change=steered),
     AbortRequested: Transition(to={**ENDS, ENDED: (ENDED,)}, change=steered),
     # Events from parent and child runs.

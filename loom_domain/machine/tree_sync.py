@@ -41,7 +41,7 @@ def sync_relatives(state: RunState) -> RunState:
 def report_of(state: RunState) -> ChildReport:
     """Return the report on this run for its parent."""
     status = status_of(state)
-    waits = status is not RunStatus.RUNNING
+    waits = status is not RunStatus.RUNNING or state.parked is not None
     return ChildReport(
         run_id=state.run_id,
         status=status,

@@ -199,6 +199,16 @@ class PermissionsSet:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RetryRequested:
+    """A person asked a parked run to try its model call now."""
+
+    model: str | None = None
+    """The model to go on with. None keeps the run's model."""
+    by: str = ""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TimeRanOut:
     """The run has reached its deadline."""
 
@@ -234,7 +244,14 @@ class WaitEnded:
 
 
 SteeringEvent: TypeAlias = (
-    Approved | Denied | AbortRequested | PauseRequested | ResumeRequested | MessageReceived | PermissionsSet
+    Approved
+    | Denied
+    | AbortRequested
+    | PauseRequested
+    | ResumeRequested
+    | RetryRequested
+    | MessageReceived
+    | PermissionsSet
 )
 OwnEvent: TypeAlias = (
     RunPrepared

@@ -6,12 +6,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BY_NAME
 
-MAX_ATTEMPTS: Final = 3
 MAX_LOST: Final = 20
 """A call is not retried after it has lost this many workers."""
-FIRST_DELAY: Final = 1.0
 BASE: Final = 2.0
-LONGEST_DELAY: Final = 60.0
 LONGEST_RETRY_AFTER: Final = 600.0
 
 TIMED_OUT: Final = "Timeout"
@@ -21,6 +18,23 @@ STORE_AWAY: Final = "StoreUnavailable"
 """The failure type for an attempt that did not start because one of Loom's own stores did not respond."""
 
 FailureKind: TypeAlias = Literal["lost", "infrastructure", "provider"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryLimits:
+    """How often work is attempted after provider failures, and the delays between the attempts in seconds."""
+
+    attempts: int = 3
+    first_delay: float = 1.0
+    longest_delay: float = 60.0
+
+    def delay(self, earlier: int) -> float:
+        """Return the delay after this number of earlier failures. It doubles with each failure."""
+        # Cap the exponent, because a power of hundreds of failures is too large for a float.
+        return min(self.longest_delay, self.first_delay * BASE ** min(earlier, 64))
+
+
+DEFAULT_LIMITS: Final = RetryLimits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,27 +100,32 @@ class GiveUp:
 RetryDecision: TypeAlias = Again | ShortenFirst | GiveUp
 
 
-def after_failure(tries: Tries, failure: Failure) -> RetryDecision:
+def after_failure(tries: Tries, failure: Failure, limits: RetryLimits = DEFAULT_LIMITS) -> RetryDecision:
     """Decide how to proceed after a failure.
 
-    After a provider failure, work is attempted at most three times in total. The delay doubles from 1 s up to 60 s,
-    unless the provider specifies a `retry-after` delay.
+    After a provider failure, work is attempted as often as `limits` allow. A `retry-after` delay that the provider
+    specifies takes precedence over the delay of the limits.
     """
     if failure.kind == "infrastructure":
-        asked = failure.context.get("retry_after")  # a call that waits for a permit has its own time to come back
-        return Again(delay=float(asked) if isinstance(asked, int | float) else _backoff(min(tries.away, 6)))
+        # A call that waits for a permit is told when to come back.
+        return Again(delay=retry_after(failure) or DEFAULT_LIMITS.delay(tries.away))
     if failure.kind == "lost":
         return Again(delay=0.0) if tries.lost < MAX_LOST else GiveUp()
     if failure.type == "LLMContextLengthError":
         return ShortenFirst() if tries.trimmed == 0 else GiveUp()
     known = BY_NAME.get(failure.type)
     hopeless = failure.type != TIMED_OUT and (known is None or not known.recoverable)
-    if hopeless or tries.failed + 1 >= MAX_ATTEMPTS:
+    if hopeless or tries.failed + 1 >= limits.attempts:
         return GiveUp()
+    if (asked := retry_after(failure)) is not None:
+        return Again(delay=asked) if asked <= LONGEST_RETRY_AFTER else GiveUp()
+    return Again(delay=limits.delay(tries.failed))
+
+
+def retry_after(failure: Failure) -> float | None:
+    """Return the delay in seconds that the failure itself specifies, or None."""
     asked = failure.context.get("retry_after")
-    if isinstance(asked, int | float) and asked > 0:
-        return Again(delay=float(asked)) if asked <= LONGEST_RETRY_AFTER else GiveUp()
-    return Again(delay=_backoff(tries.failed))
+    return float(asked) if isinstance(asked, int | float) and asked > 0 else None
 
 
 def count(tries: Tries, failure: Failure) -> Tries:
@@ -118,7 +137,3 @@ def count(tries: Tries, failure: Failure) -> Tries:
     if failure.type == "LLMContextLengthError":
         return replace(tries, trimmed=tries.trimmed + 1)
     return replace(tries, failed=tries.failed + 1)
-
-
-def _backoff(earlier: int) -> float:
-    return min(LONGEST_DELAY, FIRST_DELAY * BASE**earlier)

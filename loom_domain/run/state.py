@@ -1,5 +1,6 @@
 """The complete state of a run as one value. Queries read it, and continue-as-new passes it to the next execution."""
 
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
@@ -39,6 +40,41 @@ class Hold:
 
     by: str
     at: datetime
+
+
+class ParkedOn(StrEnum):
+    """The party that a parked run waits for."""
+
+    PROVIDER = "provider"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parked:
+    """The wait of a run whose model call can't succeed at present. `machine.parking` explains when a run is parked."""
+
+    on: ParkedOn
+    error: RunError
+    """The error of the latest try."""
+    since: datetime
+    until: datetime
+    """The time of the last try. If it fails, so does the run."""
+    probes: int = 0
+    """The number of tries that have failed since the run was parked or a person last asked for one."""
+    model: str = ""
+    """The model that a person asked for while a try was under way. It is used if that try fails."""
+    by: str = ""
+    """The person who last asked for a try."""
+
+    def way_out(self, run_id: str) -> str:
+        """Tell a person how the run goes on."""
+        retry = f"loom retry {shlex.quote(run_id)}"
+        now = (
+            f"The run tries again by itself. To try now, run `{retry}`."
+            if self.on is ParkedOn.PROVIDER
+            else f"Correct the cause, then run `{retry}`."
+        )
+        return f"{now} To go on with another model, run `{retry} --model MODEL`."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,6 +268,8 @@ class RunState:
     """The attempts at the pending model call."""
     retry_at: datetime | None = None
     """The time of the next attempt at the model call or the tool calls."""
+    parked: Parked | None = None
+    """Set while the pending model call can't succeed."""
     calls: OpenCalls = field(default_factory=OpenCalls)
     work: Work = field(default_factory=Work)
     answer: AnswerDraft = field(default_factory=AnswerDraft)
@@ -346,14 +384,20 @@ def waiting_on(state: RunState) -> str | None:
     if state.question is not None:
         return f"answer: {question_of(state.question)}"
     if state.phase is Phase.THINKING:
-        what = "compression" if state.window.due else "model"
-        return what if state.retry_at is None else f"{what}, next try at {state.retry_at.isoformat()}"
+        return _waiting_on_model(state)
     if state.phase is Phase.EVALUATING:
         return "evaluation"
     if state.tree.children and state.tree.running:
         return "sub-agents: " + "; ".join(f"{child.agent}: {child.description}" for child in state.tree.running)
     running = [describe(open_call.call) for open_call in state.calls.open if open_call.result is None]
     return "tools: " + "; ".join(running) if running else None
+
+
+def _waiting_on_model(state: RunState) -> str:
+    if state.parked is not None:
+        return state.parked.on
+    what = "compression" if state.window.due else "model"
+    return what if state.retry_at is None else f"{what}, next try at {state.retry_at.isoformat()}"
 
 
 def expires_at(state: RunState, call: OpenCall) -> datetime | None:

@@ -7,7 +7,16 @@ from loom.domain.core.messages import JsonObject, usage_view
 from loom.domain.core.requests import fork_view
 from loom.domain.crews.log import last_choice
 from loom.domain.run.pending_approvals import open_asks
-from loom.domain.run.state import RunState, cost_of, question_of, status_of, total_tool_calls, total_usage, waiting_on
+from loom.domain.run.state import (
+    ParkedOn,
+    RunState,
+    cost_of,
+    question_of,
+    status_of,
+    total_tool_calls,
+    total_usage,
+    waiting_on,
+)
 from loom.domain.tree.tree import TreeAsk, child_view
 
 
@@ -21,6 +30,7 @@ def status_view(state: RunState) -> JsonObject:
         "turn": state.turns,
         "max_turns": state.max_turns,
         "waiting_on": waiting_on(state),
+        "parked": _parked_view(state),
         "pending_approvals": [_ask_view(ask) for ask in open_asks(state)],
         "question": question_of(state.question) if state.question else None,
         "usage": usage_view(total_usage(state)),
@@ -34,6 +44,22 @@ def status_view(state: RunState) -> JsonObject:
         "choice": last_choice(state.transcript.messages),
         "forked_from": fork_view(state.request.forked_from),
         "error": asdict(state.outcome.error) if state.outcome and state.outcome.error else None,
+    }
+
+
+def _parked_view(state: RunState) -> JsonObject | None:
+    parked = state.parked
+    if parked is None or state.outcome is not None:
+        return None
+    probes_at = state.retry_at if parked.on is ParkedOn.PROVIDER else None
+    return {
+        "waiting_on": parked.on,
+        "since": parked.since.isoformat(),
+        "error": asdict(parked.error),
+        "probes": parked.probes,
+        "next_probe": probes_at.isoformat() if probes_at else None,
+        "until": parked.until.isoformat(),
+        "way_out": parked.way_out(state.run_id),
     }
 
 

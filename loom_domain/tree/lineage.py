@@ -47,6 +47,9 @@ class Lineage:
 
     Such a run uses the `react` pattern, regardless of its agent's definition.
     """
+    has_work_to_lose: bool = False
+    """Whether a model has answered in a run above. If so, the child waits for its provider from its first call on.
+    """
     task_id: str = ""
     """The id of the stream task that assigned the work."""
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from loom.domain.core.errors import BY_NAME
 from loom.domain.run.retry_policy import (
-    LONGEST_DELAY,
-    MAX_ATTEMPTS,
+    DEFAULT_LIMITS,
     MAX_LOST,
     TIMED_OUT,
     Again,
@@ -17,6 +16,7 @@ from loom.domain.run.retry_policy import (
     FailureKind,
     GiveUp,
     RetryDecision,
+    RetryLimits,
     ShortenFirst,
     Tries,
     after_failure,
@@ -89,14 +89,21 @@ def test_each_failure_counts_for_its_kind_and_numbers_the_next_attempt(failed: F
     assert tries.attempt == 4
 
 
-@given(st.lists(st.sampled_from(["lost", "infrastructure", *BY_NAME])))
-def test_delays_are_bounded_and_providers_get_three_attempts(kinds: list[str]) -> None:
+@given(
+    st.lists(st.sampled_from(["lost", "infrastructure", *BY_NAME])),
+    st.builds(RetryLimits, attempts=st.integers(1, 9), first_delay=st.floats(0.1, 9), longest_delay=st.floats(0.1, 99)),
+)
+def test_delays_are_bounded_and_providers_get_as_many_attempts_as_the_agent_allows(
+    kinds: list[str], limits: RetryLimits
+) -> None:
     tries = Tries()
     for kind in kinds:
-        decision = after_failure(tries, failure(kind))
+        decision = after_failure(tries, failure(kind), limits)
         if isinstance(decision, GiveUp):
             break
-        assert isinstance(decision, ShortenFirst) or 0 <= decision.delay <= LONGEST_DELAY
+        assert isinstance(decision, ShortenFirst) or 0 <= decision.delay <= max(
+            limits.longest_delay, DEFAULT_LIMITS.longest_delay
+        )
         tries = count(tries, failure(kind))
-    assert tries.failed < MAX_ATTEMPTS
+    assert tries.failed < limits.attempts
     assert tries.trimmed <= 1

@@ -55,6 +55,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RetryRequested,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -92,6 +93,8 @@ PROVIDER: Final = (
     "LLMUnavailableError",
     "LLMContextLengthError",
     "LLMRefusedError",
+    "LLMConfigurationError",
+    "CircuitBreakerOpenError",
     "Timeout",
     "ValueError",
 )
@@ -106,6 +109,7 @@ def an_agent(dice: Random) -> AgentSpec:
         pattern=dice.choice(("react", "react", "reflect")),
         evaluates=dice.random() < 0.3,
         require_done_tool=dice.random() < 0.1,
+        patience=dice.choice((0.0, 60.0, WEEK)),
     )
 
 
@@ -268,6 +272,8 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     PauseRequested(at=AT),
     ResumeRequested(at=AT),
     MessageReceived(text="use blue", at=AT),
+    RetryRequested(at=AT),
+    RetryRequested(model="openai:b", at=AT),
     PermissionsSet(rules={"bash": "deny"}, at=AT),
     PermissionsSet(rules={"bash": "perhaps"}, at=AT),
     SignalIgnored(signal="stop", why="unknown", at=AT),

@@ -1,7 +1,7 @@
 """Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-With names of stories after the release (`lost,cancelled`), only these are recorded. Record for a new release, and only stories of
-what is new in it: a recorded history is never recorded again, since it is what users have in flight.
+With names of stories after the release (`lost,cancelled`), only these are recorded. Record for a new release, and only
+stories of what is new in it: a recorded history is never recorded again, since it is what users have in flight.
 """
 
 import asyncio
@@ -199,6 +199,15 @@ TOOLS = (
 )
 
 
+async def parked(loom: Harness) -> str:
+    """A provider that is away, and then a key that is rejected, until a person chooses another model."""
+    run_id = await loom.start("do it")
+    await loom.until(run_id, lambda seen: seen["waiting_on"] == "operator")
+    await loom.client.send(run_id, "in blue", by="ann")
+    await loom.client.retry(run_id, model="anthropic:scripted", by="ann")
+    return run_id
+
+
 async def structured(loom: Harness) -> str:
     """An answer that has to be repaired."""
     return await loom.start("do it", output_schema={"type": "object", "required": ["a"]})
@@ -268,6 +277,11 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "judged-again": (judged_again, script([calls(WRITE), text("done")]), {}),
     "aborted": (aborted, script([calls(WRITE)]), {}),
     "retried": (plain, script([status(429, retry_after=0.1), status(500), empty(), text("done")]), {}),
+    "parked": (
+        parked,
+        script([READ, status(503, retry_after=0.1), status(503), status(401), text("done")]),
+        {"model_attempts": 2},
+    ),
     "done-tool": (plain, script([calls(ToolUse("done", {"result": "ready"}))]), {}),
     "refused": (refused, script([text("never")]), {}),
     "tools": (allowed, script(TOOLS), {"dynamic_tools": "on", "max_mode": "bypass"}),

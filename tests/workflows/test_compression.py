@@ -75,7 +75,7 @@ async def test_a_full_window_is_compressed_and_the_run_goes_on(working: Working,
 async def test_a_model_that_cannot_sum_up_does_not_stop_the_run(working: Working) -> None:
     loom, server = await working(long_talk(12, status(503, retry_after=0.05)), **SMALL)
 
-    result = await loom.run("read it often")
+    result = await loom.run("read it often", patience=0.5)
 
     assert (result.status, result.turns) == (RunStatus.COMPLETED, 13)
     (first, *_) = compressions(await told(loom.client, loom.started[0]))

@@ -9,6 +9,7 @@ from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
 from loom.activities.adapters.models.demo.model import DemoModel
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
+from loom.activities.adapters.models.wire import READ_TIMEOUT
 from loom.activities.model_permits import Permits, PermittedProvider
 from loom.activities.ports import LLMProvider
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
@@ -35,6 +36,7 @@ class ConfiguredProviders:
         openai_base_url: str | None = None,
         anthropic_api_key: str | None = None,
         anthropic_base_url: str | None = None,
+        read_timeout: float = READ_TIMEOUT,
     ) -> None:
         """Without `permits`, these providers count their calls for themselves."""
         self._permits = permits or InProcessPermits()
@@ -42,6 +44,7 @@ class ConfiguredProviders:
             "openai": (openai_api_key, openai_base_url),
             "anthropic": (anthropic_api_key, anthropic_base_url),
         }
+        self._read_timeout = read_timeout
         self._made: dict[str, _Made] = {}
         self._registered: dict[str, LLMProvider] = {}
         self._demo = DemoModel()
@@ -101,7 +104,7 @@ class ConfiguredProviders:
         if url and not _is_web_address(url):
             raise LLMConfigurationError(f"{url_name} is not an http(s) URL: {url!r}", prefix=prefix)
         build: Callable[..., _Made] = OpenAIProvider if prefix == "openai" else AnthropicProvider
-        return build(api_key=key or _NO_KEY, base_url=url or None)
+        return build(api_key=key or _NO_KEY, base_url=url or None, read_timeout=self._read_timeout)
 
 
 def _is_web_address(url: str) -> bool:

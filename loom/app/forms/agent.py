@@ -4,7 +4,7 @@ The JSON Schema of agent files is generated from this form (`loom validate --sch
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 from typing_extensions import TypedDict
@@ -21,6 +21,8 @@ from loom.domain.core.requests import LONGEST_RUN, Budget
 from loom.domain.crews.crew import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
+
+Delay: TypeAlias = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class BudgetForm(Form):
@@ -91,6 +93,18 @@ class AgentForm(Form):
     )
     approval_timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Seconds that a call waits for a person's approval before it is denied."
+    )
+    model_attempts: Count | None = Field(
+        None, description="Attempts at a model call before a fallback model takes over or the run waits."
+    )
+    first_retry_delay: Delay | None = Field(
+        None, description="Seconds between the first two attempts. The delay doubles for each further attempt."
+    )
+    longest_retry_delay: Delay | None = Field(None, description="Longest delay in seconds between two attempts.")
+    patience: Annotated[float, Field(ge=0, le=LONGEST_RUN)] | None = Field(
+        None,
+        description="Seconds that a run waits for its provider, or for a person who must correct a key or a quota,"
+        " before it fails. 0: never wait.",
     )
     require_done_tool: bool | None = Field(None, description="If true, only the `done` tool ends a run.")
     output_schema: dict[str, Any] | None = Field(None, description="JSON Schema that final answers must match.")
@@ -207,6 +221,10 @@ class AgentFields(TypedDict, total=False):
     rpm: int | None
     tpm: int | None
     approval_timeout: float | None
+    model_attempts: int | None
+    first_retry_delay: float | None
+    longest_retry_delay: float | None
+    patience: float | None
     require_done_tool: bool | None
     output: Any
     """The type of the agent's answers, such as a pydantic model, or a JSON Schema. In a file, use `output_schema`."""

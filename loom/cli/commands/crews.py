@@ -10,7 +10,17 @@ from rich.table import Table
 
 from loom.app.crew_files import FOLDER, read_crew_file
 from loom.app.document_files import read_document
-from loom.cli.arguments import App, Budget, Json, absolute, new_app, read_object, read_permissions, read_schema
+from loom.cli.arguments import (
+    App,
+    Budget,
+    Json,
+    Patience,
+    absolute,
+    new_app,
+    read_object,
+    read_permissions,
+    read_schema,
+)
 from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.validate import validate as validate_files
 from loom.cli.output import console, counted, one_line, plain, print_json, visible
@@ -48,6 +58,7 @@ def run(
         str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of steps of the crew.")] = None,
+    patience: Patience = None,
     budget: Budget = None,
     output_schema: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
@@ -69,6 +80,7 @@ def run(
         permissions=read_permissions(permissions) if permissions is not None else None,
         mode=mode,
         max_turns=max_turns,
+        patience=patience,
         budget=read_object(budget, "--budget") if budget is not None else None,
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,

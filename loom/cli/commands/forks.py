@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from loom.cli.arguments import Budget, Json, RunId, absolute, new_app, read_object, read_permissions
+from loom.cli.arguments import Budget, Json, Patience, RunId, absolute, new_app, read_object, read_permissions
 from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.snapshots import explained, shadow_git
 from loom.cli.connection import with_client
@@ -55,6 +55,7 @@ def fork(
         typer.Option(metavar="DIR", help="Restore the files as of the end of that turn to this new folder."),
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns of the new run.")] = None,
+    patience: Patience = None,
     budget: Budget = None,
     fork_id: Annotated[str | None, typer.Option("--id", metavar="NEW", help="Id for the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
@@ -73,6 +74,7 @@ def fork(
         permissions=read_permissions(permissions) if permissions is not None else None,
         workspace=absolute(folder) if (folder := restore or workspace) is not None else None,
         max_turns=max_turns,
+        patience=patience,
         budget=read_object(budget, "--budget") if budget is not None else None,
     )
     if yes and detach:

@@ -16,6 +16,7 @@ from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import (
     Budget,
     Json,
+    Patience,
     RunId,
     absolute,
     new_app,
@@ -72,6 +73,7 @@ def run(
         str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
     ] = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns of the run.")] = None,
+    patience: Patience = None,
     budget: Budget = None,
     require_done: Annotated[
         bool, typer.Option("--require-done", help="End the run only when the agent calls the `done` tool.")
@@ -102,6 +104,7 @@ def run(
         permissions=read_permissions(permissions) if permissions is not None else None,
         mode=mode,
         max_turns=max_turns,
+        patience=patience,
         budget=read_object(budget, "--budget") if budget is not None else None,
         require_done_tool=require_done or None,
         skills=skills or None,

@@ -46,19 +46,29 @@ def status(run_id: RunId, as_json: Json = False) -> None:
 
 @app.command(name="list")
 def list_runs(
+    *,
     status: Annotated[str | None, typer.Option(help="Show only runs with this status.")] = None,
     session: Annotated[str | None, typer.Option(help="Show only runs in this session.")] = None,
     tree: Annotated[str | None, typer.Option(help="Show only this run and all its sub-agents.", metavar="RUN")] = None,
+    waiting: Annotated[
+        str | None,
+        typer.Option(help="Show only runs that wait for this: provider, operator, approval, input or resume."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first. Sub-agents are omitted unless you use --tree."""
+    """List runs, newest first. Sub-agents are omitted unless you use --tree.
+
+    With --waiting provider or operator, sub-agents that wait are listed, too.
+    """
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
-    found = with_client(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
+    found = with_client(
+        lambda loom: loom.list(status=status, session=session, below=tree, waiting=waiting, limit=limit)
+    )
     if as_json:
         print_json([asdict(run) for run in found])
-    elif not found and (status or session or tree):
+    elif not found and (status or session or tree or waiting):
         typer.echo("no run matches; `loom list` without options lists the newest runs")
     else:
         _print_runs(found)
@@ -110,6 +120,8 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     ]
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
+    if parked := status.get("parked"):
+        lines += [Text(line, style="yellow") for line in _parked(parked)]
     lines += [Text(line, style="dim") for line in _children(status, 1)]
     lines += [panels.question_hint(question) for question in read_questions(status)]
     if status.get("queued_messages"):
@@ -120,6 +132,16 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
         panels.approval(read_approval(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())
     ]
     return lines
+
+
+def _parked(parked: JsonObject) -> Iterator[str]:
+    """Describe why a parked run waits, for how long, and how it goes on."""
+    error = parked["error"]
+    yield f"{plain(error['type'])}: {plain(error['message'])}"
+    tried = f", {counted(parked['probes'], 'try', 'tries')} since" if parked["probes"] else ""
+    soon = f"; next try at {parked['next_probe']}" if parked["next_probe"] else ""
+    yield f"waiting since {parked['since']}{tried}{soon}; fails at {parked['until']}"
+    yield plain(parked["way_out"])
 
 
 def _children(status: JsonObject, depth: int) -> Iterator[str]:

@@ -4,12 +4,12 @@ from loom.activities.adapters.redis.stream import task_view
 from loom.cli.output import one_line, print_json, print_notice
 from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
 from loom.domain.core.messages import JsonObject, ToolCall
-from loom.domain.core.tasks import Task
+from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tool_calls import describe
 
 
 class ResultOnly:
-    """Shows no events. Prints only hints on standard error."""
+    """Shows no events. Prints only hints about waits on standard error."""
 
     def __init__(self, run_id: str, *, approves: bool = False) -> None:
         """Set `approves` if the command approves every call itself, so that no instructions are printed."""
@@ -18,7 +18,11 @@ class ResultOnly:
         self._is_away = False
 
     def event(self, offset: int, task: Task) -> None:
-        """Show nothing."""
+        """Report that a run is parked, and how it goes on. Show no other event."""
+        if task.action is Action.PARKED:
+            said = {name: one_line(str(value), 400) for name, value in task.parameters.items()}
+            who = one_line(task.run_id)
+            print_notice(f"{who} waits for its {said['waiting_on']}: {said.get('message', '')}. {said['way_out']}")
 
     def stream_lost(self, status: JsonObject, why: str) -> None:
         """Report once that the live stream is unavailable. The result is still printed when the run ends."""

@@ -127,7 +127,8 @@ class Screen:
 
     def status(self, status: JsonObject) -> None:
         """Update the screen from the run's status."""
-        self._transcript.status = str(status["status"])
+        parked = status.get("parked")
+        self._transcript.status = f"waiting for the {parked['waiting_on']}" if parked else str(status["status"])
         self._transcript.spending.take(status)
 
     def approval_opened(self, ask: PendingApproval) -> None:

@@ -74,6 +74,8 @@ class Transcript:
             Action.MESSAGE: self._message,
             Action.PAUSED: self._paused,
             Action.RESUMED: self._resumed,
+            Action.PARKED: self._parked,
+            Action.UNPARKED: self._unparked,
             Action.COMPLETE: self._final,
             Action.ERROR: self._final,
         }
@@ -232,6 +234,15 @@ class Transcript:
     def _resumed(self, _: Task, parameters: Parameters) -> Lines:
         self.status = "running"
         yield _line(f"▶ resumed{_by(parameters)}", "green")
+
+    def _parked(self, _: Task, parameters: Parameters) -> Lines:
+        because = f"{parameters.get('error')}: {one_line(str(parameters.get('message', '')), 400)}"
+        yield _line(f"‖ waiting for the {parameters.get('waiting_on')}: {because}", "yellow")
+        soon = f"next try at {parameters['next_probe']}; " if parameters.get("next_probe") else ""
+        yield _line(f"  {soon}fails at {parameters.get('until')}. {parameters.get('way_out', '')}", "dim")
+
+    def _unparked(self, _: Task, parameters: Parameters) -> Lines:
+        yield _line(f"▶ the run goes on after {seconds(float(parameters.get('seconds') or 0))}", "green")
 
     def _final(self, task: Task, _: Parameters) -> Lines:
         yield from self.unprinted_text()

@@ -1,0 +1,70 @@
+"""The `retry` command, which makes parked runs try their model call now."""
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from loom.cli.arguments import new_app, user_name
+from loom.cli.connection import with_client
+from loom.cli.output import counted, one_line, print_json, print_notice
+from loom.client import LoomClient
+from loom.domain.core.errors import BadRequest, LoomError
+from loom.domain.core.messages import JsonObject
+from loom.domain.run.state import ParkedOn
+
+MOST_RETRIED: Final = 10_000
+"""Maximum number of runs that one command retries."""
+
+app = new_app()
+
+
+@app.command()
+def retry(
+    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id; omit it with --all.")] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option(help="Go on with this model: openai:NAME, anthropic:NAME or demo.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Retry all runs that wait, including sub-agents.")] = False,
+    waiting: Annotated[
+        ParkedOn | None, typer.Option(help="With --all: retry only runs that wait for their provider or operator.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the receipts as JSON and nothing else.")] = False,
+) -> None:
+    """Make a run that waits for its provider or its operator try its model call now."""
+    if every is (run_id is not None):
+        raise BadRequest("name one run, or use --all", field="run_id")
+    if waiting is not None and not every:
+        raise BadRequest("--waiting chooses runs for --all; a single run needs no --waiting", field="waiting")
+    if run_id is None:
+        chosen = tuple(ParkedOn) if waiting is None else (waiting,)
+        receipts = with_client(lambda loom: _retried(loom, chosen, model))
+    else:
+        receipts = [with_client(lambda loom: loom.retry(run_id, model=model, by=user_name()))]
+    if as_json:
+        print_json(receipts if run_id is None else receipts[0])
+    else:
+        _tell(receipts)
+
+
+async def _retried(loom: LoomClient, waiting: Sequence[ParkedOn], model: str | None) -> list[JsonObject]:
+    """Retry all runs that wait. A run that refuses, perhaps because it has just gone on, doesn't stop the others."""
+    found = [run for on in waiting for run in await loom.list(waiting=on, limit=MOST_RETRIED)]
+    receipts: list[JsonObject] = []
+    for run in found:
+        try:
+            receipts.append(await loom.retry(run.run_id, model=model, by=user_name()))
+        except LoomError as error:
+            receipts.append({"accepted": False, "run_id": run.run_id, "why": error.message})
+    return receipts
+
+
+def _tell(receipts: Sequence[JsonObject]) -> None:
+    for receipt in receipts:
+        if not receipt["accepted"]:
+            print_notice(f"{one_line(str(receipt['run_id']))}: {one_line(str(receipt['why']), 400)}")
+    accepted = [receipt for receipt in receipts if receipt["accepted"]]
+    typer.echo(f"retrying {counted(len(accepted), 'run')}" if accepted else "no run was retried")
+    if any(receipt.get("queued") for receipt in accepted):
+        print_notice("no worker is responding; the runs will try once a worker is back (`loom worker` or `loom up`)")
