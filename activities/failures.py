@@ -16,6 +16,7 @@ from typing import Any, Final
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
+    ApplicationErrorCategory,
     CancelledError,
     ServerError,
     TerminatedError,
@@ -23,7 +24,7 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from loom.domain.core.errors import LoomError, NoPermitError
+from loom.domain.core.errors import CircuitBreakerOpenError, LoomError, NoPermitError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
@@ -54,7 +55,14 @@ def to_application_error(error: LoomError, redact: Callable[[str], str]) -> Appl
         type=type(error).__name__,
         non_retryable=turn is None,
         next_retry_delay=turn,
+        category=_category_of(error),
     )
+
+
+def _category_of(error: LoomError) -> ApplicationErrorCategory:
+    # The SDK logs a warning with a stack trace for each failure, but not for a benign one: a call that was put off.
+    is_put_off = isinstance(error, NoPermitError | CircuitBreakerOpenError)
+    return ApplicationErrorCategory.BENIGN if is_put_off else ApplicationErrorCategory.UNSPECIFIED
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -1,6 +1,6 @@
 """Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-With names of stories after the release (`lost,cancelled`), only these are recorded. Record for a new release, and only
+If names of stories follow the release (`lost,cancelled`), only these are recorded. Record for a new release, and only
 stories of what is new in it: a recorded history is never recorded again, since it is what users have in flight.
 """
 
@@ -106,6 +106,14 @@ async def child_terminated(loom: Harness) -> str:
     await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
     child = (await loom.below(run_id))[0]
     await loom.client.temporal.get_workflow_handle(child).terminate("by hand")
+    return run_id
+
+
+async def child_stopped(loom: Harness) -> str:
+    """An abort of one sub-agent, while its parent goes on."""
+    run_id = await loom.start("the root", mode="bypass")
+    await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
+    await loom.client.abort((await loom.below(run_id))[0], reason="not needed", by="ann")
     return run_id
 
 
@@ -310,6 +318,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "aborted-in-tool": (aborted_in_tool, script([SLEEP]), {}),
     "cancelled": (cancelled, script([SLEEP]), {}),
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
