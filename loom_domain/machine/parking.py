@@ -13,7 +13,6 @@ is open, because the calls of other runs have opened it. A run that has a draft 
 limit, ends with what it has.
 """
 
-from collections.abc import Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -42,14 +41,14 @@ SUMMARY_PATIENCE: Final = 600.0
 """
 
 BREAKER_OPEN: Final = CircuitBreakerOpenError.__name__
-_BY_PROVIDER: Final[Set[str]] = {
+_BY_PROVIDER: Final = (
     TIMED_OUT,
     BREAKER_OPEN,
     LLMBadResponseError.__name__,
     LLMRateLimitError.__name__,
     LLMUnavailableError.__name__,
-}
-_BY_OPERATOR: Final[Set[str]] = {LLMConfigurationError.__name__, BadRequest.__name__}
+)
+_BY_OPERATOR: Final = (LLMConfigurationError.__name__, BadRequest.__name__)
 """A model call fails with `BadRequest` if the worker knows no such provider."""
 
 
