@@ -44,7 +44,7 @@ SPACING_MS: Final = 500
 """The interval between two runs that come back."""
 SPREAD_MS: Final = 30_000
 """All waiting runs come back within this time."""
-PAUSE_MS: Final = 5_000
+PAUSE_MS: Final = 1_000
 """How long calls pause after a 429 response without `retry-after`. It doubles if the next response is the same."""
 LONGEST_PAUSE_MS: Final = 600_000
 RESERVED_MS: Final = 5_000
@@ -89,7 +89,9 @@ class PermitRequest:
     """The agent's own limit of requests per minute, for all its runs together."""
     tpm: int | None = None
     insists: bool = False
-    """Whether to probe a provider whose breaker is open, unless another call probes it."""
+    """Whether to call a provider that has asked clients to wait, or to probe one whose breaker is open. If another
+    call probes it, this call waits.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -101,7 +101,7 @@ class _Breaker:
             return self.open_until - now + later + self._next_place(), "open"
         if self.open_until and is_probed:
             return PROBE_ANSWERS_MS + self._next_place(), "open"
-        if self.paused_until > now:
+        if self.paused_until > now and not request.insists:
             return self.paused_until - now + self._next_place(), "paused"
         return None
 

@@ -170,6 +170,13 @@ async def test_a_person_who_asks_for_a_try_gets_it_at_once_but_only_one() -> Non
     assert (await refused(permits, call("b", insists=True))).reason == "open"
 
 
+async def test_a_person_can_ask_for_a_try_before_a_pause_is_over() -> None:
+    permits = InProcessPermits(clock=Clock())
+    await permits.settle(await granted(permits), Outcome(kind="throttled", retry_after=600))
+    await refused(permits)
+    await granted(permits, call(insists=True))
+
+
 async def test_a_cancelled_probe_proves_nothing_and_the_next_run_probes() -> None:
     permits = InProcessPermits(clock=(clock := Clock()))
     await opened(permits)
@@ -194,7 +201,7 @@ async def test_without_a_time_from_the_provider_each_pause_is_twice_as_long() ->
         await permits.settle(await granted(permits), Outcome(kind="throttled"))
         waits.append((await refused(permits)).seconds)
         clock.passes(waits[-1])
-    assert waits == [5, 10, 20, 40, 60]
+    assert waits == [1, 2, 4, 8, 16]
 
 
 async def test_a_breaker_that_is_off_never_opens() -> None:

@@ -87,7 +87,7 @@ if open_until > now and (is_probed or not insists) then
   return {{0, open_until - now + later + next_place()}}
 end
 if open_until > 0 and is_probed then return {{0, {PROBE_ANSWERS_MS} + next_place()}} end
-if paused_until > now then return {{1, paused_until - now + next_place()}} end
+if paused_until > now and not insists then return {{1, paused_until - now + next_place()}} end
 
 local function forget(entered, waiting, due, sizes)
   local last = now - {WINDOW_MS}
