@@ -165,6 +165,7 @@ class LanguageModel:
             may_call=not request.wrap_up and request.stage != "critique",
             max_output_tokens=bound.output,
             temperature=spec.temperature,
+            tenant=request.origin.tenant,
         )
         started = perf_counter()
         said_so_far = _Said(writer, request, self._masked())

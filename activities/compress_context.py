@@ -70,7 +70,7 @@ class Compressor:
         work, measures = _work(request, spec, transcript.messages)
         room = int(QUESTION_SHARE * measures.window(spec) / measures.ratio)
         purse = None if request.allowance is None else await self._purse(request.allowance, request, spec, measures)
-        summing = _Summing(self._providers, spec, work, room, purse)
+        summing = _Summing(self._providers, spec, work, room, purse, tenant=request.origin.tenant)
         error = await self._summed(summing, request, writer)
         shorter = compress(work, summing.sections or sections.without_model(work.spoken, work.earlier))
         after = _context(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
@@ -138,7 +138,14 @@ class _Summing:
     """Asks a model to write the sections of a summary. If some are too long, asks once more for shorter ones."""
 
     def __init__(
-        self, providers: Providers, spec: AgentSpec, work: Compressing, room: int, purse: _Purse | None
+        self,
+        providers: Providers,
+        spec: AgentSpec,
+        work: Compressing,
+        room: int,
+        purse: _Purse | None,
+        *,
+        tenant: str,
     ) -> None:
         self.spec = spec
         self.work = work
@@ -147,6 +154,7 @@ class _Summing:
         self._providers = providers
         self._room = room
         self._purse = purse
+        self._tenant = tenant
 
     async def write(self) -> None:
         """Ask the model. Raises an LLM error if a call fails."""
@@ -169,6 +177,7 @@ class _Summing:
             messages=(user(question),),
             max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
             temperature=self.spec.temperature,
+            tenant=self._tenant,
         )
         if self._purse is not None:
             await self._purse.pay(call)

@@ -35,6 +35,8 @@ class ModelCall:
     """
     max_output_tokens: int = 8192
     temperature: float | None = None
+    tenant: str = ""
+    """The tenant that the call is made for, if the run has one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,6 +19,7 @@ from loom.domain.machine.activity_requests import evaluate_request, model_reques
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
+    AwaitAdmission,
     AwaitBudget,
     AwaitPerson,
     AwaitResume,
@@ -55,6 +56,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RunAdmitted,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -221,7 +223,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
     match next_action(state):
         case Prepare():
             spec = replace(an_agent(dice), hooks=dice.choice(((), HOOKS)))
-            return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4)))
+            admission = dice.choice(("", "waiting", "admitted"))
+            return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4), admission=admission))
         case RunHook(step=step):
             return a_hook(dice, step)
         case BeginTurn():
@@ -250,6 +253,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
             return ResumeRequested(at=AT)
         case AwaitBudget():
             return WaitEnded()
+        case AwaitAdmission():
+            return RunAdmitted()
         case Finish():
             return WaitEnded()
 
@@ -275,6 +280,7 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     WaitEnded(),
     BackoffEnded(),
     TurnBegan(at=AT),
+    RunAdmitted(),
     RunPrepared(prepared=Prepared(spec=SPEC, limits=TreeLimits(children=4))),
     says("late"),
     AsksExpired(at=at(3 * WEEK)),
