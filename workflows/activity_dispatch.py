@@ -23,6 +23,7 @@ from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import short_digest
 from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
+from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
     compress_request,
@@ -97,7 +98,7 @@ def prepare(state: RunState, start: SignedStart | None) -> ScheduledActivity[Pre
     )
 
 
-def await_admission(state: RunState) -> ScheduledActivity[None]:
+def await_admission(state: RunState) -> ScheduledActivity[Admission]:
     """Wait until the run's tenant has room for it. The history doesn't grow meanwhile."""
     handle = workflow.start_activity_method(
         TenantGate.await_admission,

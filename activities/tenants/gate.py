@@ -41,10 +41,11 @@ class TenantGate:
         return limits_of(self._limits, tenant).usd_per_day is not None
 
     @activity.defn(name="await_admission")
-    async def await_admission(self, origin: Origin) -> None:
-        """Return if the run may begin. Otherwise, leave the activity to the run that makes room for this one."""
+    async def await_admission(self, origin: Origin) -> Admission:
+        """Return if the run may begin. Otherwise, the run that makes room for this one completes the activity."""
         if not await self._enters(origin):
             activity.raise_complete_async()
+        return "admitted"
 
     @activity.defn(name="leave_tenant")
     async def leave_tenant(self, origin: Origin) -> None:

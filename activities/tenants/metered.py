@@ -121,7 +121,7 @@ def _spent(tenant: str, limits: TenantLimits, left: Share, need: Spend) -> Budge
         next_call = f"${need.micros / 1e6:.4f}"
     return BudgetExceededError(
         f"tenant {tenant!r} has {told} left today, and the next model call may take {next_call}: start again after"
-        f" midnight UTC, or raise `{field}` of the tenant",
+        f" midnight UTC, or raise `{field}` of the tenant.",
         tenant=tenant,
         limit=field,
     )

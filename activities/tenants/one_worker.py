@@ -8,14 +8,13 @@ from time import monotonic
 from loom.activities.tenants.ports import QueueChange
 from loom.domain.tree.budget import Spend
 
-CHECKED_FOR = 30.0
-"""Seconds for which an admitted run that was checked counts as running."""
-
 
 class OneWorkerTenants:
     """A `TenantQueue` and `TenantAccounts`. Each worker counts only its own runs, and forgets them when it stops."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, checked_for: float = 30.0) -> None:
+        """A run that was checked counts as running for `checked_for` seconds."""
+        self._checked_for = checked_for
         self._runs: defaultdict[str, dict[str, float | None]] = defaultdict(dict)  # None: waits; else last checked at
         self._used: Counter[tuple[str, date, str]] = Counter()
 
@@ -38,7 +37,7 @@ class OneWorkerTenants:
     async def unchecked(self, tenant: str) -> Sequence[str]:
         """See the port."""
         runs, now = self._runs[tenant], monotonic()
-        due = [run for run, checked in runs.items() if checked is not None and now - checked > CHECKED_FOR]
+        due = [run for run, checked in runs.items() if checked is not None and now - checked >= self._checked_for]
         runs.update(dict.fromkeys(due, now))
         return due
 

@@ -1,9 +1,14 @@
 """Reach runs that wait for their tenant."""
 
+from typing import Final
+
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.tenants.gate import ADMISSION_ID
+from loom.domain.core.tenants import Admission
+
+ADMITTED: Final[Admission] = "admitted"
 
 
 class TemporalWaitingRuns:
@@ -16,7 +21,7 @@ class TemporalWaitingRuns:
         """See the port. A run whose activity is between two attempts finds out by itself that it is admitted."""
         waiting = self._client.get_async_activity_handle(workflow_id=run_id, run_id=None, activity_id=ADMISSION_ID)
         try:
-            await waiting.complete()
+            await waiting.complete(ADMITTED)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
