@@ -18,12 +18,12 @@ from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
-from loom.activities.tenants.gate import ADMISSION_ID, TenantGate
+from loom.activities.tenants.gate import TenantGate
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import short_digest
 from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
-from loom.domain.core.tenants import Admission
+from loom.domain.core.tenants import ADMISSION_ID, Admission
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
     compress_request,

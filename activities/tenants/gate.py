@@ -15,9 +15,6 @@ from loom.activities.tenants.ports import TenantQueue, WaitingRuns
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tenants import Admission, TenantLimits, limits_of
 
-ADMISSION_ID: Final = "admission"
-"""The id of the activity that a waiting run has scheduled."""
-
 
 class TenantGate:
     """Admits the runs of each tenant, one after the other, up to the tenant's limit."""

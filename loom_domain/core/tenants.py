@@ -12,6 +12,9 @@ DEFAULT_TENANT: Final = "default"
 TENANT: Final = "tenant"
 """The field in the context of an error that names the tenant whose limit is reached."""
 
+ADMISSION_ID: Final = "admission"
+"""The id of the activity that a waiting run has scheduled."""
+
 Admission: TypeAlias = Literal["", "waiting", "admitted"]
 """A run's place among the concurrent runs of its tenant. Empty if their number isn't limited."""
 

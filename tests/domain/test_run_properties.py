@@ -14,6 +14,7 @@ from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
+from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
@@ -223,7 +224,7 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
     match next_action(state):
         case Prepare():
             spec = replace(an_agent(dice), hooks=dice.choice(((), HOOKS)))
-            admission = dice.choice(("", "waiting", "admitted"))
+            admission: Admission = dice.choice(("", "waiting", "admitted"))
             return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4), admission=admission))
         case RunHook(step=step):
             return a_hook(dice, step)

@@ -8,6 +8,7 @@ from temporalio.api.common.v1 import Priority
 from temporalio.client import Client, WorkflowHistory
 
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tenants import TenantLimits
 from tests.harness import Harness
@@ -85,8 +86,8 @@ async def limited(working: Working, **limits: Any) -> tuple[Harness, ModelServer
     return started
 
 
-def waits(status: dict[str, Any]) -> bool:
-    return status["waiting_on"] == "other runs of tenant acme"
+def waits(status: JsonObject) -> bool:
+    return bool(status["waiting_on"] == "other runs of tenant acme")
 
 
 async def test_a_run_waits_until_another_run_of_its_tenant_ends(working: Working) -> None:

@@ -5,8 +5,7 @@ from typing import Final
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.tenants.gate import ADMISSION_ID
-from loom.domain.core.tenants import Admission
+from loom.domain.core.tenants import ADMISSION_ID, Admission
 
 ADMITTED: Final[Admission] = "admitted"
 
