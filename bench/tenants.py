@@ -41,10 +41,10 @@ async def measure(queued: int, situation: str) -> list[str]:
         await _run(client, "quiet" if named else None)  # warm-up
         alone = [await _run(client, "quiet" if named else None) for _ in range(REPEATS)]
         await asyncio.gather(*(_start(client, "noisy" if named else None) for _ in range(queued)))
-        while await _count(client, "LoomStatus IS NULL AND ExecutionStatus = 'Running'"):  # not prepared yet
+        while await _count(client, "WorkflowType = 'AgentRun' AND LoomStatus IS NULL"):  # not prepared yet
             await asyncio.sleep(0.5)
         beside = [await _run(client, "quiet" if named else None) for _ in range(REPEATS)]
-        left = await _count(client, "ExecutionStatus = 'Running'")
+        left = await _count(client, "WorkflowType = 'AgentRun' AND ExecutionStatus = 'Running'")
     ratio = median(beside) / median(alone)
     return [situation, spread(alone, "s"), spread(beside, "s"), f"{ratio:.2f}", str(left)]
 

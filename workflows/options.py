@@ -41,7 +41,7 @@ PREPARE: Final = ActivityConfig(
 PLAN: Final = PREPARE
 ADMISSION: Final = ActivityConfig(
     # An attempt ends when another run wakes this one. A wake-up can be lost, so the next attempt looks again.
-    start_to_close_timeout=timedelta(minutes=2),
+    start_to_close_timeout=timedelta(minutes=10),
     retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30)),
 )
 LEAVE: Final = ActivityConfig(
