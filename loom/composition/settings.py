@@ -84,6 +84,14 @@ def _servers(tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
+def _known_limits(tables: object) -> object:
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        known = [field.name for field in fields(TenantLimits)]
+        if isinstance(table, dict) and (unknown := [key for key in table if key not in known]):
+            raise ValueError(f"unknown limit {name}.{unknown[0]}; known: {', '.join(known)}")
+    return tables
+
+
 def _tenants(limits: dict[str, TenantLimits]) -> dict[str, TenantLimits]:
     for name, of in limits.items():
         if not re.match(TENANT_NAME, name):
@@ -238,7 +246,7 @@ class Settings(BaseSettings):
     memory_limits: MemorySettings = Field(
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
-    tenants: Annotated[dict[str, TenantLimits], AfterValidator(_tenants)] = Field(
+    tenants: Annotated[dict[str, TenantLimits], BeforeValidator(_known_limits), AfterValidator(_tenants)] = Field(
         default_factory=dict, description="Limits of tenants: the tables [tenants.NAME], or JSON. See docs/tenants.md."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")

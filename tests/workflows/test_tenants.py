@@ -126,3 +126,13 @@ async def test_a_tenant_that_has_used_its_tokens_ends_its_runs(working: Working)
     assert spent.error.message.startswith("tenant 'acme' has 1 of 1 tokens left today, and the next model call may")
     assert model.requests == []
     assert (await loom.run("read", tenant="other")).status is RunStatus.COMPLETED
+
+
+async def test_a_tenants_backlog_does_not_delay_another_tenant(working: Working) -> None:
+    loom, _ = await working(by_last_word, replay=False, max_concurrent_activities=1)
+    noisy = await asyncio.gather(*(loom.start("read", tenant="noisy") for _ in range(40)))
+    await loom.run("read", tenant="quiet")
+
+    left = [run for run in noisy if not await loom.client.has_ended(run)]
+    assert len(left) > len(noisy) / 4  # without fair queues, none of them
+    await asyncio.gather(*map(loom.client.result, noisy))
