@@ -14,5 +14,5 @@ async def stall(context: ToolContext, seconds: float) -> str:
     mark = Path(context.workspace) / "stalled"
     if not mark.exists():
         mark.touch()
-        time.sleep(seconds)  # noqa: ASYNC251 - this is the fault to record
+        time.sleep(seconds)  # this is the fault to record
     return "done"

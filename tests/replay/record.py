@@ -1,7 +1,7 @@
 """Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-With names of stories after the release (`lost,cancelled`), only these are recorded. Record for a new release, and only stories of
-what is new in it: a recorded history is never recorded again, since it is what users have in flight.
+If names of stories follow the release (`lost,cancelled`), only these are recorded. Record for a new release, and only
+stories of what is new in it: a recorded history is never recorded again, since it is what users have in flight.
 """
 
 import asyncio
