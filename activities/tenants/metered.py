@@ -53,75 +53,77 @@ class _Metered:
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """See the port. Raises BudgetExceededError if the tenant's limits don't cover the call."""
-        limits = limits_of(self.limits, call.tenant) if call.tenant else TenantLimits()
-        share = _share_of_day(limits)
-        if share == Share():
+        payer = self._payer(call)
+        if payer is None:
             return await self.provider.answer(call, on_delta)
-        day = datetime.now(UTC).date()
-        bound = await self._reserved(call, limits, day)
+        bound = await self._reserved(call, payer)
         try:
             answer = await self.provider.answer(replace(call, max_output_tokens=bound.output), on_delta)
         except LoomError:
-            await self._give_back(call, day, bound.reserved)
+            await self._settle(payer, bound.reserved, Spend())
             raise
-        micros = await self.prices.cost_micros(self.model, answer.usage) or 0
-        await self._give_back(
-            call,
-            day,
-            Spend(
-                tokens=bound.reserved.tokens - answer.usage.total_tokens,
-                micros=bound.reserved.micros - micros,
-            ),
-        )
+        micros = await self.prices.cost_micros(self.model, answer.usage)
+        await self._settle(payer, bound.reserved, Spend(tokens=answer.usage.total_tokens, micros=micros or 0))
         return answer
 
-    async def _reserved(self, call: ModelCall, limits: TenantLimits, day: date) -> Covered:
+    def _payer(self, call: ModelCall) -> "_Payer | None":
+        tenant = call.origin.tenant if call.origin else ""
+        limits = limits_of(self.limits, tenant) if tenant else TenantLimits()
+        payer = _Payer(tenant=tenant, limits=limits, day=datetime.now(UTC).date())
+        return None if payer.share == Share() else payer
+
+    async def _reserved(self, call: ModelCall, payer: "_Payer") -> Covered:
         """Charge the call's maximum usage to the tenant."""
-        prompt = text_tokens(call.system) + conversation_tokens(call.messages) + tools_tokens(call.tools)
-        share = left = _share_of_day(limits)
-        need = Spend()
+        counted = text_tokens(call.system) + conversation_tokens(call.messages) + tools_tokens(call.tools)
+        prompt, last = call.prompt_tokens or counted, not call.may_call
+        need, left = Spend(), payer.share
         for _ in range(RESERVE_TRIES):
-            left = share.minus(await self.accounts.used(call.tenant, day))
+            left = payer.share.minus(await self.accounts.used(payer.tenant, payer.day))
             bound = await covered(
-                self.prices,
-                self.model,
-                prompt=prompt,
-                most=call.max_output_tokens,
-                allowance=left,
-                last=not call.may_call,
+                self.prices, self.model, prompt=prompt, most=call.max_output_tokens, allowance=left, last=last
             )
             if isinstance(bound, Uncovered):
-                need = bound.need
-                break
-            if not share.shortfall(await self.accounts.charge(call.tenant, day, bound.reserved)):
+                raise payer.spent(left, bound.need)
+            if not payer.share.shortfall(await self.accounts.charge(payer.tenant, payer.day, bound.reserved)):
                 return bound
-            await self._give_back(call, day, bound.reserved)
             need = bound.reserved
-        raise _spent(call.tenant, limits, left, need)
+            await self._settle(payer, need, Spend())
+        raise payer.spent(left, need)
 
-    async def _give_back(self, call: ModelCall, day: date, amounts: Spend) -> None:
+    async def _settle(self, payer: "_Payer", reserved: Spend, used: Spend) -> None:
+        """Give back what a call has reserved and not used."""
+        back = Spend(tokens=used.tokens - reserved.tokens, micros=used.micros - reserved.micros)
         try:
-            back = Spend(tokens=-amounts.tokens, micros=-amounts.micros)
-            await self.accounts.charge(call.tenant, day, back)
+            await self.accounts.charge(payer.tenant, payer.day, back)
         except StoreUnavailable as error:
-            _log.warning("tenant_not_settled", tenant=call.tenant, error=str(error), **amounts.named)
+            _log.warning("tenant_not_settled", tenant=payer.tenant, error=str(error), **reserved.named)
 
 
-def _share_of_day(limits: TenantLimits) -> Share:
-    micros = None if limits.usd_per_day is None else round(limits.usd_per_day * 1_000_000)
-    return Share(tokens=limits.tokens_per_day, micros=micros)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Payer:
+    """The tenant that pays for a call, and the day that the call is charged to."""
 
+    tenant: str
+    limits: TenantLimits
+    day: date
 
-def _spent(tenant: str, limits: TenantLimits, left: Share, need: Spend) -> BudgetExceededError:
-    if left.tokens is not None and left.tokens < need.tokens:
-        field, told = "tokens_per_day", f"{max(0, left.tokens):,} of {limits.tokens_per_day:,} tokens"
-        next_call = f"{need.tokens:,} tokens"
-    else:
-        field, told = "usd_per_day", f"${max(0, left.micros or 0) / 1e6:.4f} of ${limits.usd_per_day:g}"
-        next_call = f"${need.micros / 1e6:.4f}"
-    return BudgetExceededError(
-        f"tenant {tenant!r} has {told} left today, and the next model call may take {next_call}: start again after"
-        f" midnight UTC, or raise `{field}` of the tenant.",
-        tenant=tenant,
-        limit=field,
-    )
+    @property
+    def share(self) -> Share:
+        """The amounts that the tenant may use on one day."""
+        dollars = self.limits.usd_per_day
+        return Share(tokens=self.limits.tokens_per_day, micros=None if dollars is None else round(dollars * 1_000_000))
+
+    def spent(self, left: Share, need: Spend) -> BudgetExceededError:
+        """Return the error for a call that needs more than is left."""
+        if left.tokens is not None and left.tokens < need.tokens:
+            field, told = "tokens_per_day", f"{max(0, left.tokens):,} of {self.limits.tokens_per_day:,} tokens"
+            next_call = f"{need.tokens:,} tokens"
+        else:
+            field, told = "usd_per_day", f"${max(0, left.micros or 0) / 1e6:.4f} of ${self.limits.usd_per_day:g}"
+            next_call = f"${need.micros / 1e6:.4f}"
+        return BudgetExceededError(
+            f"tenant {self.tenant!r} has {told} left today, and the next model call may take {next_call}: start again"
+            f" after midnight UTC, or raise `{field}` of the tenant.",
+            tenant=self.tenant,
+            limit=field,
+        )

@@ -191,7 +191,7 @@ async def test_a_tenants_calls_never_use_more_than_its_limit(
         talker, limits={"default": TenantLimits(tokens_per_day=limit)}, accounts=accounts, prices=GenaiPrices()
     )
     provider, _ = providers.resolve("demo")
-    call = ModelCall(model="demo", system="", messages=(user("hello"),), max_output_tokens=2000, tenant="acme")
+    call = ModelCall(model="demo", system="", messages=(user("hello"),), max_output_tokens=2000, origin=origin("run"))
     calls = [provider.answer(call, lambda _: None) for _ in lengths]
     if at_once:
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -212,7 +212,8 @@ async def test_only_the_tenant_that_pays_is_limited() -> None:
     provider, _ = providers.resolve("openai:gpt-4o-mini")
 
     def call(tenant: str) -> ModelCall:
-        return ModelCall(model="gpt-4o-mini", system="", messages=(user("hello"),), tenant=tenant)
+        paid_by = Origin(run_id="run", tenant=tenant)
+        return ModelCall(model="gpt-4o-mini", system="", messages=(user("hello"),), origin=paid_by)
 
     await provider.answer(call("other"), lambda _: None)
     await provider.answer(call(""), lambda _: None)
