@@ -14,6 +14,7 @@ from typing import Final
 from uuid import uuid4
 
 from temporalio.client import Client
+from temporalio.common import Priority
 
 from bench.report import put, spread, table
 from bench.stage import QUEUE, stage
@@ -23,42 +24,45 @@ MARKS: Final = ("<!-- noisy tenant: begin -->", "<!-- noisy tenant: end -->")
 TURNS: Final = 5
 """Turns of each run. Each turn takes a second in the model, and a tool call."""
 REPEATS: Final = 5
-SITUATIONS: Final[dict[str, tuple[bool, str]]] = {
-    "500 queued runs, no tenants": (False, "{}"),
-    "500 queued runs of another tenant": (True, "{}"),
-    "500 queued runs of another tenant, 4 at a time": (True, '{"default": {"runs": 4}}'),
+SITUATIONS: Final = {
+    "500 queued runs of another tenant, 4 at a time": '{"default": {"runs": 4}}',
+    "500 queued runs of another tenant, without a limit": "{}",
 }
-"""For each situation, whether the runs name their tenants, and the tenants' limits."""
+"""The tenants' limits in each situation."""
 
 
 async def measure(queued: int, situation: str) -> list[str]:
     """Return one row: the time of a run alone, the time of the same run beside the queued runs, and the ratio."""
-    named, limits = SITUATIONS[situation]
     with stage() as ready:
-        ready.env["LOOM_TENANTS"] = limits
+        ready.env["LOOM_TENANTS"] = SITUATIONS[situation]
         ready.start_worker("loom", "worker")
         client = await Client.connect(ready.env["TEMPORAL_ADDRESS"])
-        await _run(client, "quiet" if named else None)  # warm-up
-        alone = [await _run(client, "quiet" if named else None) for _ in range(REPEATS)]
-        await asyncio.gather(*(_start(client, "noisy" if named else None) for _ in range(queued)))
+        await _run(client, "quiet")  # warm-up
+        alone = [await _run(client, "quiet") for _ in range(REPEATS)]
+        await asyncio.gather(*(_start(client, "noisy") for _ in range(queued)))
         while await _count(client, "WorkflowType = 'AgentRun' AND LoomStatus IS NULL"):  # not prepared yet
             await asyncio.sleep(0.5)
-        beside = [await _run(client, "quiet" if named else None) for _ in range(REPEATS)]
+        beside = [await _run(client, "quiet") for _ in range(REPEATS)]
         left = await _count(client, "WorkflowType = 'AgentRun' AND ExecutionStatus = 'Running'")
     ratio = median(beside) / median(alone)
     return [situation, spread(alone, "s"), spread(beside, "s"), f"{ratio:.2f}", str(left)]
 
 
-async def _run(client: Client, tenant: str | None) -> float:
+async def _run(client: Client, tenant: str) -> float:
     begun = perf_counter()
     run_id = await _start(client, tenant)
     await client.get_workflow_handle(run_id).result()
     return perf_counter() - begun
 
 
-async def _start(client: Client, tenant: str | None) -> str:
-    request = {"task": f"paced={TURNS}", "tenant": tenant}
-    handle = await client.start_workflow("AgentRun", request, id=f"bench-{uuid4().hex[:12]}", task_queue=QUEUE)
+async def _start(client: Client, tenant: str) -> str:
+    handle = await client.start_workflow(
+        "AgentRun",
+        {"task": f"paced={TURNS}", "tenant": tenant},
+        id=f"bench-{uuid4().hex[:12]}",
+        task_queue=QUEUE,
+        priority=Priority(fairness_key=tenant),  # as LoomClient does
+    )
     return handle.id
 
 
