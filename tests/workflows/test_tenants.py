@@ -7,6 +7,7 @@ import pytest
 from temporalio.api.common.v1 import Priority
 from temporalio.client import Client, WorkflowHistory
 
+from loom.activities.adapters.temporal.waiting_runs import TemporalWaitingRuns
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
@@ -136,3 +137,16 @@ async def test_a_tenants_backlog_does_not_delay_another_tenant(working: Working)
     left = [run for run in noisy if not await loom.client.has_ended(run)]
     assert len(left) > len(noisy) / 4  # without fair queues, none of them
     await asyncio.gather(*map(loom.client.result, noisy))
+
+
+async def test_the_server_knows_which_runs_have_ended(working: Working) -> None:
+    loom, _ = await working(by_last_word, replay=False)
+    server = TemporalWaitingRuns(loom.client.temporal)
+    run = await loom.start("hang")
+    assert await server.is_running(run)
+    assert await server.wake(run)  # it doesn't wait; a waiting run whose attempt has just ended looks again
+
+    await loom.client.temporal.get_workflow_handle(run).terminate()
+    assert not await server.is_running(run)
+    assert not await server.wake(run)
+    assert not await server.is_running("nobody")
