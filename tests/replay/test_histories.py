@@ -9,9 +9,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import _Definition
 
-from loom._worker import WORKFLOWS
 from loom.workflows.payload_converter import data_converter
-from loom.workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 
 HISTORIES = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
 

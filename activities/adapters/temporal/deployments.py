@@ -1,0 +1,190 @@
+"""Worker deployments: their versions, the runs that are pinned to a version, and the version that new runs start on."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from temporalio.api.deployment.v1 import WorkerDeploymentInfo
+from temporalio.api.enums.v1 import RoutingConfigUpdateState, WorkerDeploymentVersionStatus
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkerDeploymentRequest,
+    ListWorkerDeploymentsRequest,
+    SetWorkerDeploymentCurrentVersionRequest,
+)
+from temporalio.client import Client, WorkflowExecution
+from temporalio.common import WorkerDeploymentVersion
+from temporalio.service import RPCError, RPCStatusCode
+
+from loom.activities.adapters.temporal.errors import unanswered
+from loom.domain.core.errors import BadRequest
+
+UPGRADE: Final = "upgrade"
+"""The signal that tells a pinned run to continue on the current version."""
+
+CURRENT: Final = "current"
+_LOOM: Final = "WorkflowType IN ('AgentRun', 'CrewRun', 'MemoryUpkeep')"
+_RUNNING: Final = "ExecutionStatus = 'Running'"
+_OFTEN: Final = 2.0
+"""Seconds between two counts of the runs that are left."""
+_AGAIN: Final = 60.0
+"""Seconds after which a run that is still on its version is signaled again."""
+_SETTLED: Final = 30.0
+"""Seconds in which the server applies a new current version to all task queues."""
+_SIGNALS: Final = 20
+"""Maximum number of signals that are sent concurrently."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeploymentVersion:
+    """A version of a worker deployment."""
+
+    deployment: str
+    build: str
+    status: str
+    """`current`, `ramping`, `draining`, `drained`, `inactive` or `created`."""
+    runs: int
+    """The number of running workflows that are pinned to the version."""
+    since: datetime | None
+    """When the version last became current or ramping, or stopped being so."""
+
+
+class TemporalDeployments:
+    """Access to worker deployments.
+
+    Every method raises BadRequest if the server rejects the request, and UnreachableError if it doesn't respond.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def versions(self) -> Sequence[DeploymentVersion]:
+        """Return all versions of all deployments, newest first within each deployment."""
+        with _answered():
+            return [each async for name in self._names() for each in await self._versions_of(name)]
+
+    async def unversioned_runs(self) -> int:
+        """Return the number of Loom's running workflows that no version serves."""
+        with _answered():
+            return await self._count(f"{_LOOM} AND TemporalWorkerDeploymentVersion IS NULL")
+
+    async def runs_on(self, version: WorkerDeploymentVersion) -> Sequence[WorkflowExecution]:
+        """Return the running workflows that are pinned to a version, newest first."""
+        with _answered():
+            return [each async for each in self._client.list_workflows(f"{_on(version)} AND {_RUNNING}")]
+
+    async def promote(self, version: WorkerDeploymentVersion) -> None:
+        """Make a version current: new runs start on it. Return when all task queues follow, or after 30 seconds."""
+        with _answered():
+            await self._client.workflow_service.set_worker_deployment_current_version(
+                SetWorkerDeploymentCurrentVersionRequest(
+                    namespace=self._client.namespace,
+                    deployment_name=version.deployment_name,
+                    build_id=version.build_id,
+                    identity=self._client.identity,
+                )
+            )
+            applying = RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_IN_PROGRESS
+            for _ in range(int(_SETTLED / 0.2)):
+                info = await self._described(version.deployment_name)
+                if info.routing_config_update_state != applying:
+                    return
+                await asyncio.sleep(0.2)
+
+    async def drain(self, version: WorkerDeploymentVersion) -> AsyncGenerator[int, None]:
+        """Ask the runs on a version to continue on the current one. Yield how many are left, until none is left.
+
+        Workflows other than Loom's aren't asked, but they count. Raises BadRequest if the version is current.
+        """
+        with _answered():
+            current = (await self._described(version.deployment_name)).routing_config.current_deployment_version
+        if current.build_id in ("", version.build_id):
+            raise BadRequest(
+                f"runs can't leave {version.deployment_name} {version.build_id}: no other version is current",
+                field="BUILD",
+            )
+        asked: dict[str, float] = {}
+        empty = 0  # a run that starts just now may not be visible yet, so one count is not enough
+        while empty < 2:
+            left = await self.runs_on(version)
+            await self._ask(version, asked)
+            empty = 0 if left else empty + 1
+            yield len(left)
+            await asyncio.sleep(_OFTEN)
+
+    async def _ask(self, version: WorkerDeploymentVersion, asked: dict[str, float]) -> None:
+        """Send the signal to each of Loom's workflows on the version that didn't get it in the last minute."""
+        now, slots = asyncio.get_running_loop().time(), asyncio.Semaphore(_SIGNALS)
+
+        async def send(execution: WorkflowExecution) -> None:
+            handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id)
+            async with slots:
+                try:
+                    await handle.signal(UPGRADE)
+                except RPCError as error:
+                    if error.status is not RPCStatusCode.NOT_FOUND:  # it has ended or continued as new
+                        raise
+
+        with _answered():
+            found = self._client.list_workflows(f"{_on(version)} AND {_RUNNING} AND {_LOOM}")
+            due = [each async for each in found if now - asked.get(each.run_id, -_AGAIN) >= _AGAIN]
+            asked.update(dict.fromkeys((each.run_id for each in due), now))
+            await asyncio.gather(*map(send, due))
+
+    async def _names(self) -> AsyncIterator[str]:
+        token = b""
+        while True:
+            page = await self._client.workflow_service.list_worker_deployments(
+                ListWorkerDeploymentsRequest(namespace=self._client.namespace, next_page_token=token)
+            )
+            for each in page.worker_deployments:
+                yield each.name
+            if not (token := page.next_page_token):
+                return
+
+    async def _versions_of(self, deployment: str) -> Sequence[DeploymentVersion]:
+        info = await self._described(deployment)
+        return [
+            DeploymentVersion(
+                deployment=deployment,
+                build=summary.deployment_version.build_id,
+                status=_status_of(summary),
+                runs=await self._count(_on(WorkerDeploymentVersion(deployment, summary.deployment_version.build_id))),
+                since=summary.routing_update_time.ToDatetime(UTC) if summary.HasField("routing_update_time") else None,
+            )
+            for summary in sorted(info.version_summaries, key=lambda each: -each.create_time.ToNanoseconds())
+        ]
+
+    async def _described(self, deployment: str) -> WorkerDeploymentInfo:
+        found = await self._client.workflow_service.describe_worker_deployment(
+            DescribeWorkerDeploymentRequest(namespace=self._client.namespace, deployment_name=deployment)
+        )
+        return found.worker_deployment_info
+
+    async def _count(self, query: str) -> int:
+        return (await self._client.count_workflows(f"{query} AND {_RUNNING}")).count
+
+
+def _on(version: WorkerDeploymentVersion) -> str:
+    return f"TemporalWorkerDeploymentVersion = '{version.deployment_name}:{version.build_id}'"
+
+
+def _status_of(summary: WorkerDeploymentInfo.WorkerDeploymentVersionSummary) -> str:
+    name = WorkerDeploymentVersionStatus.Name(summary.status)
+    return name.removeprefix("WORKER_DEPLOYMENT_VERSION_STATUS_").lower()
+
+
+@contextmanager
+def _answered() -> Iterator[None]:
+    try:
+        yield
+    except RPCError as error:
+        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
+            raise BadRequest(f"the Temporal server refuses: {error}", field="BUILD") from error
+        if error.status is RPCStatusCode.UNIMPLEMENTED:
+            raise BadRequest(
+                "this Temporal server doesn't know worker deployments: use a newer server", field=""
+            ) from error
+        raise unanswered(error, "") from error
