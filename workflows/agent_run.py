@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TypeVar, assert_never
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
@@ -70,7 +69,7 @@ from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 _T = TypeVar("_T")
 
 
-@workflow.defn(name="AgentRun", versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn(name="AgentRun")
 class AgentRun:
     """One agent run; its id is the workflow id."""
 

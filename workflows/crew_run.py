@@ -7,13 +7,12 @@ work to members, which are child runs. Crews therefore have all features and lim
 """
 
 from temporalio import workflow
-from temporalio.common import VersioningBehavior
 
 from loom.domain.core.requests import RunResult
 from loom.workflows.agent_run import AgentRun
 
 
-@workflow.defn(name="CrewRun", versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn(name="CrewRun")
 class CrewRun(AgentRun):
     """One crew run. Its id is the workflow id."""
 

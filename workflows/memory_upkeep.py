@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy, VersioningBehavior
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig, ContinueAsNewVersioningBehavior
 
@@ -35,7 +35,7 @@ STEP: Final = ActivityConfig(
 """Options for each step. A step that fails twice runs again in the next round."""
 
 
-@workflow.defn(name="MemoryUpkeep", versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn(name="MemoryUpkeep")
 class MemoryUpkeep:
     """Runs rounds of four independent steps. A failed step doesn't prevent the other steps from running.
 

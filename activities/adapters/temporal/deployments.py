@@ -181,8 +181,11 @@ def _answered() -> Iterator[None]:
     try:
         yield
     except RPCError as error:
-        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
-            raise BadRequest(f"the Temporal server refuses: {error}", field="BUILD") from error
+        if error.status is RPCStatusCode.NOT_FOUND and "eployment" in error.message:
+            told = f"{error.message}: start a worker with `loom worker --deployment NAME --build BUILD` first"
+            raise BadRequest(told, field="BUILD") from error
+        if error.status is RPCStatusCode.FAILED_PRECONDITION:
+            raise BadRequest(error.message, field="BUILD") from error
         if error.status is RPCStatusCode.UNIMPLEMENTED:
             raise BadRequest(
                 "this Temporal server doesn't know worker deployments: use a newer server", field=""
