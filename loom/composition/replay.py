@@ -6,6 +6,7 @@ is deployed. It uses the same workflows, runner and converter as a worker, and i
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -15,19 +16,24 @@ from typing import Final
 from google.protobuf.json_format import ParseError
 from temporalio.client import Client, WorkflowExecution, WorkflowHistory
 from temporalio.converter import DataConverter
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 from temporalio.workflow import _Definition
 
-from loom.activities.adapters.temporal.errors import answered
+from loom.activities.adapters.postgres.payloads import UNAVAILABLE
+from loom.activities.adapters.temporal.errors import NO_STORAGE, answered
 from loom.activities.adapters.temporal.run_history import executions
 from loom.activities.adapters.temporal.runs import TemporalRuns
-from loom.domain.core.errors import BadRequest
+from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 from loom.workflows.signing import SignedRequests
 
 RUNNING: Final = "ExecutionStatus = 'Running'"
 _TYPES: Final = tuple(str(_Definition.must_from_class(workflow).name) for workflow in WORKFLOWS)
+_MESSAGE: Final = re.compile(r'message: "((?:[^"\\]|\\.)+)"')
+_KIND: Final = re.compile(r'r#type: "([^"]+)"')
+"""Matches the message and the type of the error in the SDK's description of a failed workflow task."""
 _AHEAD: Final = 8
 """Maximum number of histories that are fetched at once, or wait to be replayed."""
 
@@ -51,6 +57,7 @@ async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConve
         workflow_runner=WORKFLOW_RUNNER,
         data_converter=converter,
         interceptors=[SignedRequests()],  # without a key: signatures that a run sends have no effect on the run
+        runtime=Runtime(telemetry=TelemetryConfig(logging=None)),  # it would log failures to standard output
     )
     async with replayer.workflow_replay_iterator(histories) as outcomes:
         async for outcome in outcomes:
@@ -60,8 +67,21 @@ async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConve
                 execution=history.run_id,
                 workflow=workflow_type(history),
                 events=len(history.events),
-                error=None if failure is None else str(failure),
+                error=None if failure is None else _reason(failure),
             )
+
+
+def _reason(failure: Exception) -> str:
+    """Return the message in the SDK's description of a failed workflow task.
+
+    Raises UnreachableError if the history refers to a payload in a store that doesn't respond or isn't known.
+    """
+    text = str(failure)
+    messages, kinds = _MESSAGE.findall(text), _KIND.findall(text)  # a cause's message comes later, its type earlier
+    told = ": ".join((*kinds[-1:], *messages[:1])).replace('\\"', '"') or text
+    if UNAVAILABLE in text or NO_STORAGE in text:
+        raise UnreachableError(f"a payload in Postgres can't be read, see LOOM_DATABASE_URL: {told}")
+    return told
 
 
 def workflow_type(history: WorkflowHistory) -> str:

@@ -25,6 +25,8 @@ UPGRADE: Final = "upgrade"
 """The signal that tells a pinned run to continue on the current version."""
 
 CURRENT: Final = "current"
+_STATUS: Final = "WORKER_DEPLOYMENT_VERSION_STATUS_"
+_RUNS: Final = "WorkflowType IN ('AgentRun', 'CrewRun')"
 _LOOM: Final = "WorkflowType IN ('AgentRun', 'CrewRun', 'MemoryUpkeep')"
 _RUNNING: Final = "ExecutionStatus = 'Running'"
 _OFTEN: Final = 2.0
@@ -46,7 +48,9 @@ class DeploymentVersion:
     status: str
     """`current`, `ramping`, `draining`, `drained`, `inactive` or `created`."""
     runs: int
-    """The number of running workflows that are pinned to the version."""
+    """The number of runs in progress that are pinned to the version."""
+    other_workflows: int
+    """The number of other running workflows that are pinned to it: the upkeep of memory, and your own."""
     since: datetime | None
     """When the version last became current or ramping, or stopped being so."""
 
@@ -66,9 +70,9 @@ class TemporalDeployments:
             return [each async for name in self._names() for each in await self._versions_of(name)]
 
     async def unversioned_runs(self) -> int:
-        """Return the number of Loom's running workflows that no version serves."""
+        """Return the number of runs in progress that aren't pinned to a version."""
         with _answered():
-            return await self._count(f"{_LOOM} AND TemporalWorkerDeploymentVersion IS NULL")
+            return await self._count(f"{_RUNS} AND TemporalWorkerDeploymentVersion IS NULL")
 
     async def runs_on(self, version: WorkerDeploymentVersion) -> Sequence[WorkflowExecution]:
         """Return the running workflows that are pinned to a version, newest first."""
@@ -77,7 +81,7 @@ class TemporalDeployments:
 
     async def promote(self, version: WorkerDeploymentVersion) -> None:
         """Make a version current: new runs start on it. Return when all task queues follow, or after 30 seconds."""
-        with _answered():
+        with _answered(version):
             await self._client.workflow_service.set_worker_deployment_current_version(
                 SetWorkerDeploymentCurrentVersionRequest(
                     namespace=self._client.namespace,
@@ -98,7 +102,7 @@ class TemporalDeployments:
 
         Workflows other than Loom's aren't asked, but they count. Raises BadRequest if the version is current.
         """
-        with _answered():
+        with _answered(version):
             current = (await self._described(version.deployment_name)).routing_config.current_deployment_version
         if current.build_id in ("", version.build_id):
             raise BadRequest(
@@ -146,16 +150,22 @@ class TemporalDeployments:
 
     async def _versions_of(self, deployment: str) -> Sequence[DeploymentVersion]:
         info = await self._described(deployment)
-        return [
-            DeploymentVersion(
-                deployment=deployment,
-                build=summary.deployment_version.build_id,
-                status=_status_of(summary),
-                runs=await self._count(_on(WorkerDeploymentVersion(deployment, summary.deployment_version.build_id))),
-                since=summary.routing_update_time.ToDatetime(UTC) if summary.HasField("routing_update_time") else None,
-            )
-            for summary in sorted(info.version_summaries, key=lambda each: -each.create_time.ToNanoseconds())
-        ]
+        newest_first = sorted(info.version_summaries, key=lambda each: -each.create_time.ToNanoseconds())
+        return [await self._version_of(summary) for summary in newest_first]
+
+    async def _version_of(self, summary: WorkerDeploymentInfo.WorkerDeploymentVersionSummary) -> DeploymentVersion:
+        version = WorkerDeploymentVersion(
+            summary.deployment_version.deployment_name, summary.deployment_version.build_id
+        )
+        runs = await self._count(f"{_on(version)} AND {_RUNS}")
+        return DeploymentVersion(
+            deployment=version.deployment_name,
+            build=version.build_id,
+            status=WorkerDeploymentVersionStatus.Name(summary.status).removeprefix(_STATUS).lower(),
+            runs=runs,
+            other_workflows=await self._count(_on(version)) - runs,
+            since=summary.routing_update_time.ToDatetime(UTC) if summary.HasField("routing_update_time") else None,
+        )
 
     async def _described(self, deployment: str) -> WorkerDeploymentInfo:
         found = await self._client.workflow_service.describe_worker_deployment(
@@ -171,23 +181,20 @@ def _on(version: WorkerDeploymentVersion) -> str:
     return f"TemporalWorkerDeploymentVersion = '{version.deployment_name}:{version.build_id}'"
 
 
-def _status_of(summary: WorkerDeploymentInfo.WorkerDeploymentVersionSummary) -> str:
-    name = WorkerDeploymentVersionStatus.Name(summary.status)
-    return name.removeprefix("WORKER_DEPLOYMENT_VERSION_STATUS_").lower()
-
-
 @contextmanager
-def _answered() -> Iterator[None]:
+def _answered(version: WorkerDeploymentVersion | None = None) -> Iterator[None]:
+    """Translate the server's errors. `version` is the one that the request names."""
     try:
         yield
     except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND and "eployment" in error.message:
-            told = f"{error.message}: start a worker with `loom worker --deployment NAME --build BUILD` first"
+        if error.status is RPCStatusCode.NOT_FOUND and version is not None:
+            words = f"--deployment {version.deployment_name} --build {version.build_id}"
+            told = f"the Temporal server knows no such version: start a worker with `loom worker {words}` first"
             raise BadRequest(told, field="BUILD") from error
         if error.status is RPCStatusCode.FAILED_PRECONDITION:
             raise BadRequest(error.message, field="BUILD") from error
         if error.status is RPCStatusCode.UNIMPLEMENTED:
             raise BadRequest(
-                "this Temporal server doesn't know worker deployments: use a newer server", field=""
+                "this Temporal server is too old for worker deployments", field="TEMPORAL_ADDRESS"
             ) from error
         raise unanswered(error, "") from error

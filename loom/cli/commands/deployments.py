@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 from rich.table import Table
@@ -15,9 +15,12 @@ from loom.cli.arguments import Json
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, print_json, print_notice
 from loom.domain.core.errors import BadRequest
+from loom.workflows.validation import AGENT_RUN, CREW_RUN
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The deployment: LOOM_DEPLOYMENT of its workers.")]
 Build: TypeAlias = Annotated[str, typer.Argument(metavar="BUILD", help="The version: LOOM_BUILD of its workers.")]
+
+RUNS: Final = (AGENT_RUN, CREW_RUN)
 
 app = typer.Typer(
     name="deployments",
@@ -45,14 +48,14 @@ def show_versions(context: typer.Context, as_json: Json = False) -> None:
 
 @app.command()
 def runs(deployment: Name, build: Build, as_json: Json = False) -> None:
-    """List the runs that are pinned to a version, newest first."""
+    """List the workflows that are running on a version, newest first."""
     version = _version(deployment, build)
     found = with_client(lambda loom: TemporalDeployments(loom.temporal).runs_on(version))
     if as_json:
         print_json([_entry(each) for each in found])
         return
     for each in found:
-        typer.echo(one_line(each.id))
+        typer.echo(one_line(each.id) if each.workflow_type in RUNS else f"{one_line(each.id)} ({each.workflow_type})")
 
 
 @app.command()
@@ -79,14 +82,14 @@ def drain(deployment: Name, build: Build, as_json: Json = False) -> None:
         async with aclosing(deployments.drain(version)) as counts:
             async for left in counts:
                 if left and left != before:
-                    print_notice(f"{counted(left, 'run')} left on {deployment} {build}")
+                    print_notice(f"{counted(left, 'workflow')} left on {deployment} {build}")
                 before = left
 
     with_client(lambda loom: wait(TemporalDeployments(loom.temporal)))
     if as_json:
-        print_json({"deployment": deployment, "build": build, "runs": 0})
+        print_json({"deployment": deployment, "build": build, "left": 0})
     else:
-        typer.echo(f"No run is left on {deployment} {build}: you can stop its workers.")
+        typer.echo(f"Nothing is running on {deployment} {build} any more: you can stop its workers.")
 
 
 def _version(deployment: str, build: str) -> WorkerDeploymentVersion:
@@ -103,10 +106,11 @@ def _entry(execution: WorkflowExecution) -> dict[str, object]:
 def _print_versions(versions: Sequence[DeploymentVersion], unversioned: int) -> None:
     out = console(wide=True)
     if versions:
-        table = Table("deployment", "build", "status", "runs", "since", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        names = ("deployment", "build", "status", "runs", "other workflows", "since")
+        table = Table(*names, box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for each in versions:
             since = f"{each.since:%Y-%m-%d %H:%M} UTC" if each.since else ""
-            table.add_row(each.deployment, each.build, each.status, str(each.runs), since)
+            table.add_row(each.deployment, each.build, each.status, str(each.runs), str(each.other_workflows), since)
         out.print(table)
     else:
         out.print("no deployments; start a versioned worker with `loom worker --deployment NAME --build ID`")

@@ -1,6 +1,7 @@
 """The `replay` command, which checks before a release that its code can continue the runs."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import asdict
@@ -47,6 +48,8 @@ def replay_runs(
     """
     if (run_id is not None) + (every or query is not None) + bool(file) != 1:
         raise BadRequest("give one of RUN, --all (or --query FILTER) and --file FILE", field="RUN")
+    if not logging.getLogger().isEnabledFor(logging.DEBUG):
+        logging.getLogger("temporalio").setLevel(logging.CRITICAL)  # the report says what failed
     if file:
         replays = asyncio.run(_replay_files(file))
     else:
