@@ -4,20 +4,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 import pytest
-from temporalio.client import WorkflowHistory
+from temporalio.common import WorkerDeploymentVersion
 
 from loom.activities.adapters.temporal.deployments import TemporalDeployments
 from loom.domain.core.requests import RunStatus
 from tests.acceptance.conftest import Killable, Working
 from tests.acceptance.processes import Process, Workers
 from tests.acceptance.test_command_line import Cli, command_line
+from tests.deployments import served
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, text
 from tests.trees import by_task
@@ -54,14 +54,8 @@ class Deployment:
         )
 
     async def promote(self, build: str) -> None:
-        """Make a version current, once the server has heard of its worker."""
-
-        async def known() -> bool:
-            return build in await self.versions()
-
-        await eventually(known)
-        promoted = await self.cli("deployments", "promote", self.name, build)
-        assert (promoted.code, promoted.out) == (0, f"{self.name} {build} is current: new runs start on it.\n")
+        """Make a version current."""
+        await TemporalDeployments(self.loom.client.temporal).promote(WorkerDeploymentVersion(self.name, build))
 
     async def versions(self) -> dict[str, tuple[str, int]]:
         """The status of each version and how many runs are on it."""
@@ -76,19 +70,6 @@ async def deployed(killable: Killable) -> Deployment:
     await deployment.start("1")
     await deployment.promote("1")
     return deployment
-
-
-def served(histories: Sequence[WorkflowHistory]) -> list[str]:
-    """The version that each execution of a run was on, from its first workflow task to its last."""
-    versions = [
-        {
-            event.workflow_task_completed_event_attributes.deployment_version.build_id
-            for event in history.events
-            if event.HasField("workflow_task_completed_event_attributes")
-        }
-        for history in histories
-    ]
-    return ["+".join(sorted(each)) for each in versions]
 
 
 async def test_runs_finish_on_the_version_that_they_began_on_or_move_when_they_continue_as_new(
@@ -123,7 +104,8 @@ async def test_a_drained_version_has_no_runs_and_its_workers_can_stop(killable: 
     await loom.asked(run_id)
     assert (await cli("deployments", "drain", name, "1")).code == 2, "no other version is current"
     old, _ = deployment.workers.started[0], await deployment.start("2")
-    await deployment.promote("2")
+    assert (await cli("deployments", "promote", name, "no-such-build")).code == 2
+    assert (await cli("deployments", "promote", name, "2", "--json")).json["status"] == "current"
 
     async def counted() -> bool:
         return await deployment.versions() == {"1": ("draining", 1), "2": ("current", 0)}

@@ -33,8 +33,12 @@ _OFTEN: Final = 2.0
 """Seconds between two counts of the runs that are left."""
 _AGAIN: Final = 60.0
 """Seconds after which a run that is still on its version is signaled again."""
-_SETTLED: Final = 30.0
+_KNOWN: Final = 15.0
+"""Seconds in which the server gets to know new workers and all their task queues."""
+_APPLIED: Final = 30.0
 """Seconds in which the server applies a new current version to all task queues."""
+_SOON: Final = 0.2
+_UNKNOWN: Final = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION)
 _SIGNALS: Final = 20
 """Maximum number of signals that are sent concurrently."""
 
@@ -80,22 +84,23 @@ class TemporalDeployments:
             return [each async for each in self._client.list_workflows(f"{_on(version)} AND {_RUNNING}")]
 
     async def promote(self, version: WorkerDeploymentVersion) -> None:
-        """Make a version current: new runs start on it. Return when all task queues follow, or after 30 seconds."""
+        """Make a version current: new runs start on it. Return when all task queues follow, or after 30 seconds.
+
+        Wait up to 15 seconds for workers of the version, because the server doesn't know new ones at once.
+        """
+        change = SetWorkerDeploymentCurrentVersionRequest(
+            namespace=self._client.namespace,
+            deployment_name=version.deployment_name,
+            build_id=version.build_id,
+            identity=self._client.identity,
+        )
         with _answered(version):
-            await self._client.workflow_service.set_worker_deployment_current_version(
-                SetWorkerDeploymentCurrentVersionRequest(
-                    namespace=self._client.namespace,
-                    deployment_name=version.deployment_name,
-                    build_id=version.build_id,
-                    identity=self._client.identity,
-                )
-            )
+            await self._set_current(change)
             applying = RoutingConfigUpdateState.ROUTING_CONFIG_UPDATE_STATE_IN_PROGRESS
-            for _ in range(int(_SETTLED / 0.2)):
-                info = await self._described(version.deployment_name)
-                if info.routing_config_update_state != applying:
+            for _ in range(int(_APPLIED / _SOON)):
+                if (await self._described(version.deployment_name)).routing_config_update_state != applying:
                     return
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(_SOON)
 
     async def drain(self, version: WorkerDeploymentVersion) -> AsyncGenerator[int, None]:
         """Ask the runs on a version to continue on the current one. Yield how many are left, until none is left.
@@ -117,6 +122,17 @@ class TemporalDeployments:
             empty = 0 if left else empty + 1
             yield len(left)
             await asyncio.sleep(_OFTEN)
+
+    async def _set_current(self, change: SetWorkerDeploymentCurrentVersionRequest) -> None:
+        end = asyncio.get_running_loop().time() + _KNOWN
+        while True:
+            try:
+                await self._client.workflow_service.set_worker_deployment_current_version(change)
+                return
+            except RPCError as error:
+                if error.status not in _UNKNOWN or asyncio.get_running_loop().time() > end:
+                    raise
+            await asyncio.sleep(_SOON)
 
     async def _ask(self, version: WorkerDeploymentVersion, asked: dict[str, float]) -> None:
         """Send the signal to each of Loom's workflows on the version that didn't get it in the last minute."""
