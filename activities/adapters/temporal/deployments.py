@@ -33,7 +33,7 @@ _OFTEN: Final = 2.0
 """Seconds between two counts of the runs that are left."""
 _AGAIN: Final = 60.0
 """Seconds after which a run that is still on its version is signaled again."""
-_KNOWN: Final = 15.0
+_KNOWN: Final = 10.0
 """Seconds in which the server gets to know new workers and all their task queues."""
 _APPLIED: Final = 30.0
 """Seconds in which the server applies a new current version to all task queues."""
@@ -86,7 +86,7 @@ class TemporalDeployments:
     async def promote(self, version: WorkerDeploymentVersion) -> None:
         """Make a version current: new runs start on it. Return when all task queues follow, or after 30 seconds.
 
-        Wait up to 15 seconds for workers of the version, because the server doesn't know new ones at once.
+        Wait up to 10 seconds for workers of the version, because the server doesn't know new ones at once.
         """
         change = SetWorkerDeploymentCurrentVersionRequest(
             namespace=self._client.namespace,
