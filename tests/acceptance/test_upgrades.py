@@ -144,7 +144,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 async def test_a_change_that_breaks_runs_is_found_before_it_is_deployed(working: Working, broken: Path) -> None:
-    loom, _ = await working(STORIES)
+    loom, _ = await working(STORIES, replay=False)  # the command does it
     run_id = await loom.start("write it" + " now" * 100_000)  # a payload that is stored outside history
     await loom.asked(run_id)
 
