@@ -132,8 +132,10 @@ class ModelServer:
     async def refuse_for(self, seconds: float) -> None:
         """Be away for so long: open connections break, and new ones are refused."""
         await self.__aexit__(None, None, None)
-        await asyncio.sleep(seconds)
-        await self.__aenter__()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await self.__aenter__()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
