@@ -25,6 +25,7 @@ from tests.trees import by_task
 from tests.waiting import eventually
 
 CHECKOUT: Final = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)  # four processes of Loom start in the longest one
 FOLDERS: Final = ("loom", "loom_domain", "activities", "workflows")
 FILES: Final = ("client.py", "worker.py", "pyproject.toml")
 LOOP: Final = "        while not isinstance(action := next_action(self._state), Finish):\n"

@@ -31,8 +31,8 @@ _LOOM: Final = "WorkflowType IN ('AgentRun', 'CrewRun', 'MemoryUpkeep')"
 _RUNNING: Final = "ExecutionStatus = 'Running'"
 _OFTEN: Final = 2.0
 """Seconds between two counts of the runs that are left."""
-_AGAIN: Final = 60.0
-"""Seconds after which a run that is still on its version is signaled again."""
+_AGAIN: Final = 4.0
+"""Seconds after which a run that is still on its version is signaled again. They double with each signal."""
 _KNOWN: Final = 10.0
 """Seconds in which the server gets to know new workers and all their task queues."""
 _APPLIED: Final = 30.0
@@ -57,6 +57,20 @@ class DeploymentVersion:
     """The number of other running workflows that are pinned to it: the upkeep of memory, and your own."""
     since: datetime | None
     """When the version last became current or ramping, or stopped being so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """When a run is to be signaled again."""
+
+    again: float
+    times: int
+
+    def once_more(self, now: float) -> "_Asked":
+        return _Asked(again=now + _AGAIN * 2**self.times, times=self.times + 1)
+
+
+_NEVER: Final = _Asked(again=0.0, times=0)
 
 
 class TemporalDeployments:
@@ -114,7 +128,7 @@ class TemporalDeployments:
                 f"runs can't leave {version.deployment_name} {version.build_id}: no other version is current",
                 field="BUILD",
             )
-        asked: dict[str, float] = {}
+        asked: dict[str, _Asked] = {}
         empty = 0  # a run that starts just now may not be visible yet, so one count is not enough
         while empty < 2:
             left = await self.runs_on(version)
@@ -134,8 +148,8 @@ class TemporalDeployments:
                     raise
             await asyncio.sleep(_SOON)
 
-    async def _ask(self, version: WorkerDeploymentVersion, asked: dict[str, float]) -> None:
-        """Send the signal to each of Loom's workflows on the version that didn't get it in the last minute."""
+    async def _ask(self, version: WorkerDeploymentVersion, asked: dict[str, _Asked]) -> None:
+        """Signal Loom's workflows on the version. Signal again, because a run may not see yet what is current."""
         now, slots = asyncio.get_running_loop().time(), asyncio.Semaphore(_SIGNALS)
 
         async def send(execution: WorkflowExecution) -> None:
@@ -149,8 +163,8 @@ class TemporalDeployments:
 
         with _answered():
             found = self._client.list_workflows(f"{_on(version)} AND {_RUNNING} AND {_LOOM}")
-            due = [each async for each in found if now - asked.get(each.run_id, -_AGAIN) >= _AGAIN]
-            asked.update(dict.fromkeys((each.run_id for each in due), now))
+            due = [each async for each in found if now >= asked.get(each.run_id, _NEVER).again]
+            asked.update({each.run_id: asked.get(each.run_id, _NEVER).once_more(now) for each in due})
             await asyncio.gather(*map(send, due))
 
     async def _names(self) -> AsyncIterator[str]:
