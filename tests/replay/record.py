@@ -127,6 +127,14 @@ async def child_terminated(loom: Harness) -> str:
     return run_id
 
 
+async def child_stopped(loom: Harness) -> str:
+    """An abort of one sub-agent, while its parent goes on."""
+    run_id = await loom.start("the root", mode="bypass")
+    await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
+    await loom.client.abort((await loom.below(run_id))[0], reason="not needed", by="ann")
+    return run_id
+
+
 async def child_aborted(loom: Harness) -> str:
     """An abort that reaches a sub-agent in the middle of a command."""
     run_id = await loom.start("the root", mode="bypass")
@@ -314,6 +322,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "aborted-in-tool": (aborted_in_tool, script([SLEEP]), {}),
     "cancelled": (cancelled, script([SLEEP]), {}),
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
