@@ -1,4 +1,4 @@
-"""An upgrade: `loom replay`, then two versions of the workers side by side, as processes. It takes about a minute."""
+"""An upgrade: `loom replay`, then two versions of the workers side by side, as processes. It takes two minutes."""
 
 import os
 import shutil
@@ -25,7 +25,6 @@ from tests.trees import by_task
 from tests.waiting import eventually
 
 CHECKOUT: Final = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(300)  # four processes of Loom start in the longest one
 FOLDERS: Final = ("loom", "loom_domain", "activities", "workflows")
 FILES: Final = ("client.py", "worker.py", "pyproject.toml")
 LOOP: Final = "        while not isinstance(action := next_action(self._state), Finish):\n"
@@ -38,6 +37,8 @@ STORIES: Final = by_task(
         "answer": [text("done")],
     }
 )
+
+pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass(frozen=True)
