@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import structlog
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
-from temporalio.worker import Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker import Worker, WorkerConfig, WorkerDeploymentConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
@@ -29,6 +30,7 @@ from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.search_attributes import register_missing
+from loom.activities.adapters.temporal.waiting_runs import TemporalWaitingRuns
 from loom.app.loom_app import LoomApp
 from loom.composition.build import opened, parts_for, secret_mask
 from loom.composition.knowledge import knowledge_ingestion
@@ -43,16 +45,12 @@ from loom.domain.core.errors import BadRequest, LoomError
 from loom.exit_codes import code_of, leave
 from loom.stack.ports import any_free
 from loom.workflows.agent_run import AgentRun
-from loom.workflows.crew_run import CrewRun
-from loom.workflows.memory_upkeep import MemoryUpkeep
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
-from loom.workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 from loom.workflows.signing import SignedRequests
 
 _log = structlog.get_logger("loom.worker")
 
-WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
-"""Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 """How long a run waits for the worker that has cached it before another worker takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
@@ -177,6 +175,7 @@ class LoomPlugin(SimplePlugin):
         slots = {} if has_tuner else {"max_concurrent_activities": self._settings.max_concurrent_activities}
         return {
             **slots,
+            "deployment_config": _deployment(self._settings),
             "sticky_queue_schedule_to_start_timeout": STICKY_TIMEOUT,
             "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
             "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
@@ -240,7 +239,7 @@ class _Served:
         """Return Loom's activities."""
         parts, client = self.parts, self.client
         memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
-        return [*parts.activities(self.search_attributes, TemporalPasts(client)), *memory]
+        return [*parts.activities(self.search_attributes, TemporalPasts(client), TemporalWaitingRuns(client)), *memory]
 
     async def search_attributes(self) -> frozenset[str]:
         """Return the search attributes that exist on the server. The first call registers any missing ones."""
@@ -263,6 +262,20 @@ _PASSED_THROUGH: Final = (
 
 def _without_loom(workflows: Sequence[type]) -> Callable[[Sequence[type] | None], Sequence[type]]:
     return lambda given: [*(each for each in given or () if each not in workflows), *workflows]
+
+
+def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Return the version that this worker serves, or None if the worker isn't versioned.
+
+    Your own workflows are pinned to the version on which they started, unless they declare another behavior.
+    """
+    if settings.deployment is None or settings.build is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(settings.deployment, settings.build),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
 
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
@@ -342,6 +355,8 @@ async def _main(settings: Settings) -> None:
             live_stream=settings.redis_url is not None,
             payload_store=settings.database_url is not None,
             memory=settings.remembers,
+            deployment=settings.deployment,
+            build=settings.build,
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())

@@ -159,7 +159,9 @@ class PermittedProvider:
         self._model = model
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
-        """See the port. Raises CircuitBreakerOpenError and NoPermitError if the call may not be sent yet."""
+        """See the port. If the call may not be sent yet, raise CircuitBreakerOpenError, LLMRateLimitError or
+        NoPermitError.
+        """
         permit = await self._permit(self._request(call))
         heard = _FirstWords(self._permits, permit, on_delta) if permit.probes else None
         outcome = Outcome(kind="unknown")
@@ -207,10 +209,11 @@ class PermittedProvider:
                 told = f"{text}: {wait.because}" if wait.because else text
                 return CircuitBreakerOpenError(told, **context, because=wait.because)
             case "paused":
-                because = "the provider reported too many requests"
+                text = f"{self._model} is not called at present, because the provider reported too many requests"
+                return LLMRateLimitError(text, **context)
             case "limit":
                 because = "the limit of requests or tokens per minute is reached"
-        return NoPermitError(f"the call of {self._model} waits its turn: {because}", **context, because=because)
+                return NoPermitError(f"the call of {self._model} waits its turn: {because}", **context, because=because)
 
 
 class _FirstWords:

@@ -28,7 +28,7 @@ from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_stat
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
 """The usage that is reported for a run that isn't responding."""
 
-WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume")
+WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume", "tenant")
 """The values of the search attribute `LoomWaitingOn` in runs that wait for somebody."""
 
 
@@ -44,6 +44,7 @@ class RunSummary:
     started_at: datetime
     closed_at: datetime | None
     cost: float | None
+    tenant: str
 
 
 def failed_result(error: WorkflowFailureError) -> RunResult:
@@ -174,6 +175,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
         started_at=execution.start_time,
         closed_at=execution.close_time,
         cost=next(iter(known.get("LoomCostUsd", ())), None),
+        tenant=_first(known, "LoomTenant"),
     )
 
 
@@ -199,9 +201,11 @@ def is_sub_agent(execution: WorkflowExecution) -> bool:
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
-def listing(*, status: str | None, session: str | None, below: str | None, waiting: str | None = None) -> str:
-    """Return the List Filter for runs with a given status, in a given session, in the tree below a given run, or that
-    wait for the given party.
+def listing(
+    *, status: str | None, session: str | None, below: str | None, tenant: str | None, waiting: str | None
+) -> str:
+    """Return the List Filter for runs with a given status, in a given session, of a given tenant, in the tree below a
+    given run, or that wait for the given party.
 
     Raises BadRequest if a value is invalid.
     """
@@ -213,6 +217,8 @@ def listing(*, status: str | None, session: str | None, below: str | None, waiti
         filters.append(f"LoomSession = {_quoted(session, 'session')}")
     if below is not None:
         filters.append(f"LoomRootRun = {_quoted(below, 'below')}")
+    if tenant is not None:
+        filters.append(f"LoomTenant = {_quoted(tenant, 'tenant')}")
     if waiting is not None:
         if waiting not in WAITING_FOR:
             raise BadRequest(f"unknown party {waiting!r}; known: {', '.join(WAITING_FOR)}", field="waiting")

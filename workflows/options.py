@@ -30,6 +30,9 @@ MAX_ID: Final = 100
 MAX_UPDATES: Final = 1500
 """A run continues as new after this number of accepted updates. The server limits an execution to 2,000."""
 
+LONG_ACTION: Final = timedelta(minutes=10)
+"""After an action or a wait of this length, a run continues as new if its worker's version is no longer current."""
+
 CHILDREN_END: Final = timedelta(seconds=10)
 """How long an aborted run waits for its children to end and report their usage."""
 
@@ -39,6 +42,16 @@ PREPARE: Final = ActivityConfig(
     retry_policy=IDEMPOTENT,
 )
 PLAN: Final = PREPARE
+ADMISSION: Final = ActivityConfig(
+    # An attempt ends when another run wakes this one. A wake-up can be lost, so the next attempt looks again.
+    start_to_close_timeout=timedelta(minutes=10),
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30)),
+)
+LEAVE: Final = ActivityConfig(
+    schedule_to_close_timeout=timedelta(seconds=20),
+    start_to_close_timeout=timedelta(seconds=10),
+    retry_policy=IDEMPOTENT,
+)
 HOOK_GRACE: Final = timedelta(seconds=5)
 """Loom adds this time to a hook's own timeout, to report its outcome."""
 MODEL: Final = ActivityConfig(

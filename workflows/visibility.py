@@ -56,6 +56,8 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
         "LoomWaitingOn": _waiting_on(state, status),
         "LoomRootRun": state.tree.lineage.root_run_id if state.tree.lineage else state.run_id,
     }
+    if state.request.tenant is not None:
+        wanted["LoomTenant"] = state.request.tenant
     cost = cost_of(state)
     if state.outcome is not None and cost is not None:
         wanted["LoomCostUsd"] = cost
@@ -65,7 +67,7 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
 def _waiting_on(state: RunState, status: RunStatus) -> str:
     if state.parked is not None and status is RunStatus.RUNNING:
         return state.parked.on.value
-    return _WAITING.get(status, "none")
+    return _WAITING.get(status, "tenant" if state.admission == "waiting" else "none")
 
 
 def attribute_updates(changed: Mapping[str, str | float]) -> Sequence[SearchAttributeUpdate[Any]]:

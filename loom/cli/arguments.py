@@ -30,6 +30,11 @@ Patience: TypeAlias = Annotated[
     typer.Option(metavar="SECONDS", help="How long to wait for a provider or for restored access; 0 fails at once."),
 ]
 
+Priority: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, max=5, help="Priority from 1, which goes first, to 5. The default is 3.")
+]
+Tenant: TypeAlias = Annotated[str | None, typer.Option(help="Customer, team or project that the run works for.")]
+
 
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
     """Return a Typer application for a command module. If `group` is None, its commands are top-level commands."""

@@ -7,12 +7,15 @@ counts as not set. Unless a field specifies another name, its environment variab
 name.
 """
 
+import math
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -22,6 +25,7 @@ from pydantic_settings import (
 )
 
 from loom.domain.core.requests import LONGEST_RUN
+from loom.domain.core.tenants import TENANT_NAME, TenantLimits
 from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
@@ -81,6 +85,24 @@ def _servers(tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
+def _known_limits(tables: object) -> object:
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        known = [field.name for field in fields(TenantLimits)]
+        if isinstance(table, dict) and (unknown := [key for key in table if key not in known]):
+            raise ValueError(f"unknown limit {name}.{unknown[0]}; known: {', '.join(known)}")
+    return tables
+
+
+def _tenants(limits: dict[str, TenantLimits]) -> dict[str, TenantLimits]:
+    for name, of in limits.items():
+        if not re.match(TENANT_NAME, name):
+            raise ValueError(f"{name!r} is no tenant's name: use letters, digits, dots, hyphens and underscores")
+        for field in fields(of):
+            if (limit := getattr(of, field.name)) is not None and not 0 < limit < math.inf:
+                raise ValueError(f"{name}.{field.name} must be a positive number")
+    return limits
+
+
 def _host_and_port(address: str) -> str:
     if address.startswith("unix:/"):
         return address
@@ -88,6 +110,15 @@ def _host_and_port(address: str) -> str:
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError("must be HOST:PORT, such as localhost:7233, or unix:/PATH")
     return address
+
+
+def _matching(pattern: str, rule: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(rule)
+        return text
+
+    return AfterValidator(check)
 
 
 def _url_of(*schemes: str) -> AfterValidator:
@@ -99,6 +130,8 @@ def _url_of(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+DeploymentName = Annotated[str, _matching(r"[\w-]{1,100}", "must consist of up to 100 letters, digits, - and _")]
+BuildId = Annotated[str, _matching(r"[\w.+-]{1,100}", "must consist of up to 100 letters, digits, ., +, - and _")]
 Directory = Annotated[Path, AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -153,6 +186,12 @@ class Settings(BaseSettings):
     )
     task_queue: str = Field(
         "loom", min_length=1, pattern="^[^']*$", description="Task queue for workflows and activities."
+    )
+    deployment: Annotated[DeploymentName | None, BeforeValidator(_off)] = Field(
+        None, description="Worker deployment to which this worker belongs. None or off: the worker isn't versioned."
+    )
+    build: BuildId | None = Field(
+        None, validate_default=True, description="Build id: the version of this worker within its deployment."
     )
     database_url: Annotated[str, _url_of("postgresql", "postgres")] | None = Field(
         None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
@@ -248,6 +287,9 @@ class Settings(BaseSettings):
     memory_limits: MemorySettings = Field(
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
+    tenants: Annotated[dict[str, TenantLimits], BeforeValidator(_known_limits), AfterValidator(_tenants)] = Field(
+        default_factory=dict, description="Limits of tenants: the tables [tenants.NAME], or JSON. See docs/tenants.md."
+    )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
     sandbox_readable: Annotated[
         tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_unlinked)
@@ -330,6 +372,13 @@ class Settings(BaseSettings):
         validation_alias=_named("ANTHROPIC_BASE_URL"),
         description="URL of another server that implements Anthropic's API.",
     )
+
+    @field_validator("build")
+    @classmethod
+    def _named_with_its_deployment(cls, build: str | None, info: ValidationInfo) -> str | None:
+        if build is None and info.data.get("deployment") is not None:
+            raise ValueError("must be set together with LOOM_DEPLOYMENT, for example to a release or a commit")
+        return build
 
     @property
     def remembers(self) -> bool:

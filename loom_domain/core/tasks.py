@@ -83,6 +83,8 @@ class Origin:
     agent: str = "default"
     correlation_id: str = ""
     """The caller's id for the work. If the caller provides no id, the root run's id is used."""
+    tenant: str = ""
+    """The tenant that the run works for, if the request names one."""
 
     @property
     def correlated(self) -> str:

@@ -38,6 +38,7 @@ def origin_of(state: RunState) -> Origin:
         session_id=state.request.session_id or "",
         agent=state.request.agent,
         correlation_id=correlation_of(state.request.metadata),
+        tenant=state.request.tenant or "",
     )
 
 

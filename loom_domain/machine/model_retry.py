@@ -14,7 +14,10 @@ from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import TENANT
 from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on, patience_of
+from loom.domain.machine.reflection_step import with_draft
+from loom.domain.machine.wrap_up import last_answer_due
 from loom.domain.run.events import ModelFailed, RetryRequested
 from loom.domain.run.retry_policy import (
     TIMED_OUT,
@@ -67,6 +70,8 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
             return with_chosen_model(replace(state, tries=tries), event.at)
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
+        case _ if TENANT in event.failure.context:
+            return with_draft(state, event.at) or last_answer_due(replace(state, tries=tries), _spent(event), event.at)
         case _:
             if state.answer.wrap_up is not None:  # the run ends without a last answer in either case
                 return ended(state, state.answer.wrap_up.outcome)
@@ -120,6 +125,13 @@ def _may_do_better(failure: Failure) -> bool:
     known = BY_NAME.get(failure.type)
     is_recoverable = failure.type in (TIMED_OUT, BREAKER_OPEN) or (known is not None and known.recoverable)
     return failure.kind == "provider" and is_recoverable
+
+
+def _spent(event: ModelFailed) -> Outcome:
+    """Return the outcome of a run whose tenant may not use more tokens or money today."""
+    failure = event.failure
+    error = RunError(type=failure.type, message=failure.message, context=failure.context)
+    return Outcome(status=RunStatus.BUDGET_EXHAUSTED, error=error)
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:

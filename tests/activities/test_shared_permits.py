@@ -166,9 +166,17 @@ async def test_all_runs_wait_as_long_as_the_provider_asked_one_of_them() -> None
     async with provider(replies, InProcessPermits()) as ask:
         with pytest.raises(LLMRateLimitError):
             await ask("one")
-        with pytest.raises(NoPermitError) as caught:
+        with pytest.raises(LLMRateLimitError) as caught:
             await ask("other")
     assert 19 < caught.value.context["retry_after"] <= 20
+
+
+async def test_a_call_beyond_the_limit_is_told_when_to_come_back() -> None:
+    async with provider(lambda _: served.text("ok"), InProcessPermits(PermitRules(rpm=1))) as ask:
+        await ask("one")
+        with pytest.raises(NoPermitError) as caught:
+            await ask("other")
+    assert 50 < caught.value.context["retry_after"] <= 60
 
 
 async def test_a_short_wait_is_spent_in_the_activity() -> None:

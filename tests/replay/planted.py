@@ -48,13 +48,12 @@ PLANTED: Final = (
     Planted("workflows/activity_dispatch.py", 'f"t{request.turn} · {describe(call.call)}"', 'f"t{request.turn}"'),
     # What becomes of failures
     Planted("loom_domain/run/retry_policy.py", "if tries.lost < MAX_LOST else", "if tries.lost < 0 else"),
-    Planted("loom_domain/run/retry_policy.py", "MAX_ATTEMPTS: Final = 3", "MAX_ATTEMPTS: Final = 2"),
-    Planted(
-        "loom_domain/run/retry_policy.py", "return Again(delay=float(asked))", "return Again(delay=2 * float(asked))"
-    ),
-    Planted(
-        "loom_domain/machine/model_retry.py", "fallbacks=state.agent.fallbacks[1:]", "fallbacks=state.agent.fallbacks"
-    ),
+    Planted("loom_domain/agents/spec.py", "model_attempts: int = 3", "model_attempts: int = 2"),
+    Planted("loom_domain/run/retry_policy.py", "return Again(delay=asked)", "return Again(delay=2 * asked)"),
+    Planted("loom_domain/machine/model_retry.py", "tuple(others), event.at", "state.agent.fallbacks, event.at"),
+    Planted("loom_domain/machine/parking.py", "first_delay=5.0", "first_delay=6.0"),
+    Planted("loom_domain/machine/parking.py", "return ParkedOn.OPERATOR if has_begun else None", "return None"),
+    Planted("loom_domain/machine/parking.py", "extended(state.inbox), inbox=()", "extended(())"),
     # Steering
     Planted("workflows/agent_run.py", "            handle.cancel()\n", "            pass\n"),
     Planted(

@@ -14,9 +14,13 @@ from typing import Any
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.worker import Worker
 
+from loom._worker import worker
+from loom.activities.adapters.temporal.deployments import TemporalDeployments
 from loom.composition.load_settings import load_settings
+from loom.domain.core.tenants import TenantLimits
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
@@ -78,6 +82,21 @@ async def plain(loom: Harness) -> str:
 async def lost(loom: Harness) -> str:
     """A worker that is lost during a tool call, which is then made again."""
     return await loom.start("do it", permissions={"stall": "allow"})
+
+
+async def upgraded(loom: Harness) -> str:
+    """A run that is told to continue on another version of its workers while a call waits."""
+    deployments = TemporalDeployments(loom.client.temporal)
+    await deployments.promote(WorkerDeploymentVersion("corpus", "1"))
+    run_id = await loom.start("write it")
+    await loom.asked(run_id)
+    async with worker(loom.settings.model_copy(update={"build": "2"})):
+        await deployments.promote(WorkerDeploymentVersion("corpus", "2"))
+        async for _ in deployments.drain(WorkerDeploymentVersion("corpus", "1")):
+            pass
+        await loom.client.approve(run_id, "w1")
+        await loom.client.result(run_id)
+    return run_id
 
 
 async def aborted_in_tool(loom: Harness) -> str:
@@ -180,6 +199,16 @@ async def limited(loom: Harness) -> str:
 async def timed(loom: Harness) -> str:
     """A run whose time is over while a call waits for a person."""
     return await loom.start("write it", budget={"seconds": 4})
+
+
+async def admitted(loom: Harness) -> str:
+    """A run that waits until another run of its tenant ends."""
+    first = await loom.start("write it", tenant="acme")
+    await loom.asked(first)
+    run_id = await loom.start("read it", tenant="acme", priority=1)
+    await loom.until(run_id, lambda status: status["waiting_on"] == "other runs of tenant acme")
+    await loom.client.abort(first)
+    return run_id
 
 
 def _until_the_end(request: SeenRequest) -> Reply:
@@ -320,6 +349,12 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
+    "admitted": (
+        admitted,
+        by_task({"write it": [calls(WRITE)], "read it": [READ, text("done")]}),
+        {"tenants": {"acme": TenantLimits(runs=1)}},
+    ),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
 

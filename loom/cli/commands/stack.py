@@ -95,9 +95,20 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def worker(app: App = None, workspace_root: Roots = None) -> None:
+def worker(
+    app: App = None,
+    workspace_root: Roots = None,
+    deployment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Serve one version of this worker deployment; overrides LOOM_DEPLOYMENT."),
+    ] = None,
+    build: Annotated[
+        str | None, typer.Option(metavar="ID", help="The id of this version's code; overrides LOOM_BUILD.")
+    ] = None,
+) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C."""
     _set_app(app)
+    os.environ.update({k: v for k, v in {"LOOM_DEPLOYMENT": deployment, "LOOM_BUILD": build}.items() if v is not None})
     _add_roots(workspace_root)
     pkgutil.resolve_name(WORKER)()
 
