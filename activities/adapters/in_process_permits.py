@@ -118,10 +118,7 @@ class _Breaker:
 
     def settle(self, permit: Permit, outcome: Outcome, rules: PermitRules, now: int) -> None:
         """Record an outcome."""
-        if outcome.kind == "throttled":
-            self._pause(outcome.retry_after, now)
-        elif outcome.kind == "answered" and permit.probes:
-            self.paused_until = 0
+        self._settle_pause(permit, outcome, now)
         if self.open_until:
             self._settle_probe(permit, outcome, rules, now)
         elif outcome.kind == "failed":
@@ -155,11 +152,16 @@ class _Breaker:
         self.openings += 1
         self.probe, self.place, self.because = 0, 0, outcome.because
 
-    def _pause(self, retry_after: float | None, now: int) -> None:
+    def _settle_pause(self, permit: Permit, outcome: Outcome, now: int) -> None:
+        if outcome.kind == "answered" and permit.probes:
+            self.paused_until = 0
+        if outcome.kind != "throttled":
+            return
         if self.paused_until <= now:
             self.pauses, self.place = self.pauses + 1, 0
         backoff = min(60_000, PAUSE_MS * 2 ** max(0, min(self.pauses - 1, 20)))
-        pause = backoff if retry_after is None else min(LONGEST_PAUSE_MS, round(retry_after * 1000))
+        asked = outcome.retry_after
+        pause = backoff if asked is None else min(LONGEST_PAUSE_MS, round(asked * 1000))
         self.paused_until = max(self.paused_until, now + pause)
 
 
