@@ -256,6 +256,10 @@ class EffectLedger(Protocol):
     StoreUnavailable.
     """
 
+    async def find(self, *keys: str) -> str | None:
+        """Return the first of these keys that an attempt has claimed, or None."""
+        ...
+
     async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
         """Claim the effect `key` for this attempt, before the effect starts.
 

@@ -213,7 +213,12 @@ def idempotency_key(request: ToolRequest) -> str:
     attempt.
     """
     named = request.arguments_digest or arguments_digest(request.arguments or {})
-    return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}/{named}"
+    return f"{key_without_arguments(request)}/{named}"
+
+
+def key_without_arguments(request: ToolRequest) -> str:
+    """Return the call's idempotency key as releases before 0.3 wrote it. A call that began on one keeps this key."""
+    return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}"
 
 
 def _note(open_call: OpenCall) -> str:
