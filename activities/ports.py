@@ -144,6 +144,10 @@ class ToolContext:
     """Empty if the run has its own session."""
     root_run_id: str = ""
     """Empty if the run is the root."""
+    execution: str = ""
+    """Tells runs apart that use the same id one after the other."""
+    root_execution: str = ""
+    """The same of the root. Empty if the run is the root."""
     state: MutableMapping[str, Any] = field(default_factory=dict)
     """State of this call. It is discarded when the call ends."""
     artifact: str = ""

@@ -110,6 +110,8 @@ class ToolRunner:
             timeout=request.timeout,
             session_id=request.origin.session_id,
             root_run_id=request.origin.root_run_id,
+            execution=request.origin.execution,
+            root_execution=request.origin.root_execution,
             state=state,
             artifact=artifact_id(request.turn, call.id),
             progress=told.progress,

@@ -38,6 +38,8 @@ def origin_of(state: RunState) -> Origin:
         session_id=state.request.session_id or "",
         agent=state.request.agent,
         correlation_id=correlation_of(state.request.metadata),
+        execution=state.environment.execution,
+        root_execution=state.tree.lineage.root_execution if state.tree.lineage else "",
     )
 
 

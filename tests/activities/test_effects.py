@@ -55,7 +55,7 @@ KEYS = {
     "0.2.0": "run/0123456789abcdef0123/t1/c",
     "0.3.0": "run/0123456789abcdef0123/t1/c/47526e108132",
 }
-"""The key of one call, `{"command": "ls"}`, as each release with a ledger writes it. Users' databases contain these keys,
+"""The key of one call, `{"command": "ls"}`, as each release with a ledger writes it. Databases contain these keys,
 so never change one: add a release whose key differs.
 """
 
