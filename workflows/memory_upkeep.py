@@ -12,12 +12,14 @@ from typing import Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig
 
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import MemoryKeeper
+from loom.domain.core.errors import BadRequest
 from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepRequest
+from loom.workflows.validation import read_upkeep_request
 
 T = TypeVar("T")
 
@@ -40,13 +42,26 @@ class MemoryUpkeep:
     """Runs rounds of four independent steps. A failed step doesn't prevent the other steps from running."""
 
     @workflow.init
-    def __init__(self, request: UpkeepRequest) -> None:
-        self._last = UpkeepDone(until=request.since)
+    def __init__(self, request: object = None, *_: object) -> None:
+        self._request: UpkeepRequest | BadRequest
+        self._last = UpkeepDone()
         self._runs_ended = False
+        try:
+            self._request = read_upkeep_request(request)
+            self._last = UpkeepDone(until=self._request.since)
+        except BadRequest as error:  # raised here, it would fail the workflow task again and again
+            self._request = error
 
     @workflow.run
-    async def run(self, request: UpkeepRequest) -> None:
-        """Run rounds until the workflow is cancelled."""
+    async def run(self, request: object = None, *_: object) -> None:
+        """Run rounds until the workflow is cancelled. Fail if the input is invalid."""
+        match self._request:
+            case BadRequest() as error:
+                raise ApplicationError(error.message, type="BadRequest", non_retryable=True)
+            case UpkeepRequest() as asked:
+                await self._run(asked)
+
+    async def _run(self, request: UpkeepRequest) -> None:
         looked_back: datetime | None = None
         for number in range(1, request.rounds + 1):
             looks_back = looked_back is None or workflow.now() >= looked_back + EVERY
@@ -58,12 +73,12 @@ class MemoryUpkeep:
         workflow.continue_as_new(replace(request, since=self._last.until))
 
     @workflow.signal(name="runs_ended")
-    def runs_ended(self) -> None:
+    def runs_ended(self, *_: object) -> None:
         """Record that runs have ended, so that the next round starts early and summarizes them."""
         self._runs_ended = True
 
     @workflow.query(name="status")
-    def status(self) -> UpkeepDone:
+    def status(self, *_: object) -> UpkeepDone:
         """Return the results of the most recent round."""
         return self._last
 
