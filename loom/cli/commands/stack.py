@@ -95,11 +95,17 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command()
-def worker(app: App = None, workspace_root: Roots = None) -> None:
+def worker(
+    app: App = None,
+    workspace_root: Roots = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Exit with code 5 instead of waiting if Temporal doesn't respond.")
+    ] = False,
+) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C."""
     _set_app(app)
     _add_roots(workspace_root)
-    pkgutil.resolve_name(WORKER)()
+    pkgutil.resolve_name(WORKER)(fail_fast=fail_fast)
 
 
 def _set_app(app: str | None) -> None:
