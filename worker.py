@@ -45,7 +45,7 @@ from loom.stack.ports import any_free
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
 from loom.workflows.memory_upkeep import MemoryUpkeep
-from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
+from loom.workflows.payload_converter import SparsePayloadConverter, build_adapters, converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER
 from loom.workflows.signing import SignedRequests
 
@@ -115,6 +115,7 @@ class LoomPlugin(SimplePlugin):
                 config[name] = value  # type: ignore[literal-required]
         served = _Served(parts=self.parts_for(client), client=client)
         served.activities = served.own_activities(config["task_queue"])
+        build_adapters(served.activities)
         config["activities"] = [*config.get("activities", ()), *served.activities]
         self._served.append(served)
         return config
