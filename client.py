@@ -351,7 +351,7 @@ class LoomClient:
         return description
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
-        """Send an Update and wait for its receipt. If the run has no worker, send a Signal instead."""
+        """Send an Update and wait for its receipt. If the run can't take the Update now, send a Signal instead."""
         given = _checked(name, payload)
         receipt = await self._runs.update(run_id, name, given)
         if receipt is not None:
