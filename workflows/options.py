@@ -6,7 +6,7 @@ from typing import Final
 from temporalio.common import RetryPolicy
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalActivityConfig
 
-HEARTBEAT: Final = timedelta(seconds=5)
+HEARTBEAT: Final = timedelta(seconds=2.5)
 """A worker without a heartbeat for this time is considered dead. Activities send a heartbeat every 0.4 s."""
 
 ONCE: Final = RetryPolicy(maximum_attempts=1)
