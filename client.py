@@ -53,6 +53,7 @@ from loom.visibility import (
     runs_of,
     summary_of,
 )
+from loom.workflows.options import TASK_TIMEOUT
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 
 T = TypeVar("T")
@@ -181,6 +182,7 @@ class LoomClient:
                     id=name,
                     task_queue=self._task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    task_timeout=TASK_TIMEOUT,
                     memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
                     static_summary=asked.task[:200],
                 )

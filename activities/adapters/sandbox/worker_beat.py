@@ -20,8 +20,8 @@ from typing import Final
 INTERVAL: Final = 0.5
 """Seconds between beats."""
 LIMIT: Final = 3.0
-"""Seconds without a beat. Longer than the timeout for activities' heartbeats, because a busy machine must not end a
-command, and shorter than it takes until the run is known to have ended.
+"""Seconds without a beat. Shorter than the timeout for activities' heartbeats, so that the command has ended before its
+run can end, and long enough that a busy machine ends no command.
 """
 
 
