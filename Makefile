@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
-.PHONY: fuzz-shell release-check clean
+.PHONY: fuzz-shell planted-changes release-check clean
 
 install: $(STAMP)
 
@@ -62,8 +62,14 @@ check: $(STAMP)
 bench: $(STAMP)
 	@$(RUN) -m bench
 
+# A hundred runs at once while workers, servers and the provider fail: `make chaos KILLS=500 SEED=1`.
+KILLS = 500
 chaos: $(STAMP)
-	@$(RUN) -m pytest tests/acceptance/test_recovery.py tests/acceptance/test_outages.py
+	@$(RUN) -m tests.chaos.mixed --kills $(KILLS) --seed $(SEED)
+
+# Changes that would break runs in flight; the recorded histories must find each of them.
+planted-changes: $(STAMP)
+	@$(RUN) -m tests.replay.planted
 
 # Runs of the earlier release BASE, finished by this one: `make upgrade BASE=v0.3.0`.
 upgrade: $(STAMP)

@@ -192,12 +192,19 @@ class LoomPlugin(SimplePlugin):
     def _create_key(self) -> None:
         """Create the key that the owner signs requests with, unless it exists.
 
-        Raises BadRequest if the worker needs a key and has none.
+        Raises BadRequest if the worker needs a key and has none, or if runs could read the key in their workspace.
         """
+        path = self._settings.key_path.resolve()
+        root = next((root for root in self._settings.roots if path.is_relative_to(root.resolve())), None)
+        if root is not None and not path.is_relative_to(self._settings.home.resolve()):
+            raise BadRequest(
+                f"runs could read the key {path}, because it is in {root}, in which their workspaces are: move it, and"
+                " set LOOM_SIGNING_KEY to its path",
+                field="LOOM_SIGNING_KEY",
+            )
         try:
             self._key.created()
         except OSError as error:
-            path = self._settings.key_path
             if self._settings.require_signed == "on":
                 raise BadRequest(
                     f"LOOM_REQUIRE_SIGNED=on needs a key, and {path} can't be created ({error.strerror}): set"

@@ -1,15 +1,25 @@
 """Decide whether the owner of the worker's key started a run, and sign requests with that key."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from temporalio.api.common.v1 import Payload
+from temporalio.converter import PayloadConverter
 
 from loom.activities.signatures import header_of, is_signed
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.signatures import Signature, SignedStart, Statement, fingerprint_of, is_near, microseconds
+from loom.domain.core.signatures import (
+    RequestKind,
+    Signature,
+    SignedStart,
+    Statement,
+    digest_of_arguments,
+    fingerprint_of,
+    is_near,
+    microseconds,
+)
 
 STARTS_REMEMBERED: Final = 10_000
 """The number of accepted starts that a worker remembers. It refuses a start that it remembers."""
@@ -64,6 +74,14 @@ class StartGate:
         if len(self._used) > STARTS_REMEMBERED:
             del self._used[next(iter(self._used))]
         return True
+
+
+def statement_of(
+    kind: RequestKind, name: str, run_id: str, arguments: Sequence[Any], converter: PayloadConverter
+) -> Statement:
+    """Return the statement for a request. It covers the arguments as the receiver will read them."""
+    received = converter.from_payloads(converter.to_payloads(arguments))
+    return Statement(kind=kind, name=name, run_id=run_id, arguments=digest_of_arguments(received))
 
 
 KeySource = Callable[[], SigningKey | None]

@@ -129,6 +129,14 @@ class ModelServer:
         await asyncio.gather(*self._open, return_exceptions=True)
         await self._server.wait_closed()
 
+    async def refuse_for(self, seconds: float) -> None:
+        """Be away for so long: open connections break, and new ones are refused."""
+        await self.__aexit__(None, None, None)
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            await self.__aenter__()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

@@ -105,6 +105,15 @@ def test_a_worker_serves_its_own_workspace_and_edits_unless_it_is_told_more(
     assert read_settings().bounds == Bounds(roots=("/two", str(empty_directory.resolve() / "three")))
 
 
+def test_a_link_opens_no_folder_to_commands(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise what is hidden below the folder could be seen below the link."""
+    (empty_directory / "real/inside").mkdir(parents=True)
+    (empty_directory / "link").symlink_to("real")
+    monkeypatch.setenv("LOOM_SANDBOX_READABLE", "link/inside")
+    with pytest.raises(BadRequest, match=r"LOOM_SANDBOX_READABLE: .*link/inside leads through a link: .*real/inside"):
+        read_settings()
+
+
 @pytest.mark.parametrize("value", [os.pathsep, os.pathsep * 2])
 def test_a_worker_that_would_serve_no_workspace_does_not_start(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOM_WORKSPACES", value)

@@ -4,10 +4,11 @@ Requests to other runs of a tree are signed with the worker's own key, if the ru
 is sent has no effect on the sending run, so a replay may omit it.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from temporalio import workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.worker import (
     HandleSignalInput,
     HandleUpdateInput,
@@ -20,8 +21,8 @@ from temporalio.worker import (
 )
 from temporalio.workflow import ChildWorkflowHandle
 
-from loom.activities.start_gate import KeySource
-from loom.domain.core.signatures import Statement, digest_of_arguments
+from loom.activities.start_gate import KeySource, statement_of
+from loom.domain.core.signatures import RequestKind
 from loom.workflows.signed_requests import remember_request
 
 
@@ -81,13 +82,8 @@ class _Outbound(WorkflowOutboundInterceptor):
         input.headers = {**input.headers, **self._header("signal", input.signal, input.workflow_id, input.args)}
         await super().signal_external_workflow(input)
 
-    def _header(
-        self, kind: Literal["start", "signal"], name: str, run_id: str, arguments: Sequence[Any]
-    ) -> dict[str, Any]:
+    def _header(self, kind: RequestKind, name: str, run_id: str, arguments: Sequence[Any]) -> Mapping[str, Payload]:
         run = workflow.instance()
         if not isinstance(run, SigningRun) or not run.is_signed or (key := self._key()) is None:
             return {}
-        converter = workflow.payload_converter()
-        plain = converter.from_payloads(converter.to_payloads(arguments))
-        statement = Statement(kind=kind, name=name, run_id=run_id, arguments=digest_of_arguments(plain))
-        return dict(key.header(statement, workflow.now()))
+        return key.header(statement_of(kind, name, run_id, arguments, workflow.payload_converter()), workflow.now())

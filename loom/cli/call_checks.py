@@ -108,7 +108,6 @@ class Checker:
 
     def _built_spec(self, name: str, rules: Mapping[str, str]) -> AgentSpec:
         """Return the agent's spec with the settings that affect verdicts. Raises BadRequest if a rule never matches."""
-
         agents = agents_of(self.registry)
         if name not in agents:
             hint = nearest(name, agents, "`loom agents list` shows all agents")
@@ -155,7 +154,6 @@ def _folder(name: str) -> str:
 
 
 async def _mcp_tools(servers: Sequence[McpServer], home: Path) -> dict[str, Tool]:
-
     if not servers:
         return {}
     async with McpServers(servers, environment=os.environ, home=home) as connected:
@@ -164,7 +162,6 @@ async def _mcp_tools(servers: Sequence[McpServer], home: Path) -> dict[str, Tool
 
 def _refused(spec: AgentSpec, tool: Tool | None) -> Judgement | None:
     """Return a denial if the tool exists but this agent doesn't have it."""
-
     if tool is None or tool.spec.name in (each.name for each in spec.tools):
         return None
     reason = f"agent {spec.name} does not have the {tool.spec.name} tool"
@@ -175,14 +172,12 @@ async def _intercepted(
     call: ToolCall, agent: str, registered: Sequence[Registered]
 ) -> tuple[Intercepted, Objection | None]:
     """Return the call after all interceptors have run, and the hooks' objection to the call, if any."""
-
     met = await before_call(call, call.id, agent, registered)
     return met, await objection_to(met.call, call.id, gates_of(registered))
 
 
 def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> Judgement:
     """Return the judgement with the effects of the interceptors applied."""
-
     by = f"interceptor {met.by}"
     if met.stopped:
         return replace(judged, verdict=Verdict.DENY, rule=by, reason=met.stopped)
@@ -209,7 +204,6 @@ def _completed(tool: Tool, given: JsonObject) -> JsonObject:
 
 def _empty_arguments(spec: ToolSpec) -> JsonObject:
     """Return an empty value for each required argument. Omit the main argument, because rules check it."""
-
     known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
     return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}
 

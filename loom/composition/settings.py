@@ -63,6 +63,13 @@ def _there(folders: tuple[Path, ...]) -> tuple[Path, ...]:
     return folders
 
 
+def _unlinked(folders: tuple[Path, ...]) -> tuple[Path, ...]:
+    for folder in _there(folders):
+        if folder != folder.resolve():
+            raise ValueError(f"{folder} leads through a link: name the folder itself, {folder.resolve()}")
+    return folders
+
+
 def _opening(entries: tuple[str, ...]) -> tuple[str, ...]:
     read_opening(entries)
     return entries
@@ -157,7 +164,7 @@ class Settings(BaseSettings):
         "off", description="on: only your own processes reach the Temporal server that `loom up` starts."
     )
     require_signed: Literal["on", "off"] = Field(
-        "off", description="on: this worker takes only signed runs, and these take only signed requests."
+        "off", description="on: this worker accepts only signed runs, and these accept only signed requests."
     )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
@@ -218,9 +225,9 @@ class Settings(BaseSettings):
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
-    sandbox_readable: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = (
-        Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
-    )
+    sandbox_readable: Annotated[
+        tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_unlinked)
+    ] = Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
     sandbox_memory: Count = Field(
         4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
     )
@@ -328,6 +335,11 @@ class Settings(BaseSettings):
     def key_path(self) -> Path:
         """The file of the key that signs requests to runs."""
         return self.signing_key or self.home / "signing.key"
+
+    @property
+    def private_paths(self) -> tuple[Path, ...]:
+        """Loom's own state and its key, which no command may see."""
+        return self.home, self.key_path
 
     @property
     def sandbox_limits(self) -> Limits:

@@ -117,8 +117,8 @@ class Compressing:
 
 
 def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
-    """Return the conversation, compressed to the limit. If necessary, messages from people and the summary's sections
-    are shortened.
+    """Return the conversation, compressed to the limit. If necessary, shorten the summary's sections and the messages
+    from people.
     """
     shorter = _compressed(work, sections, 1.0)
     for share in (0.5, 0.25, 0.1, 0.0):

@@ -8,7 +8,7 @@ and `activities/start_gate.py` makes them.
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.messages import canonical
 
@@ -18,11 +18,14 @@ REMEMBERED: Final = 200
 """The number of accepted signatures that a run remembers. It accepts none that is older than all of them."""
 
 
+RequestKind: TypeAlias = Literal["start", "signal", "update"]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
     """The content of a signed request."""
 
-    kind: Literal["start", "signal", "update"]
+    kind: RequestKind
     name: str
     """The workflow type of a start, or the name of the signal or update."""
     run_id: str

@@ -16,6 +16,10 @@ _GIT_VALUES: Final = frozenset(
     {"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--super-prefix", "--attr-source"}
 )
 """Git's own options with a value."""
+FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
+"""The words with which `find` runs a command."""
+FIND_WRITES: Final = ("-fprint", "-fprint0", "-fprintf", "-fls")
+"""The words with which `find` writes a file."""
 _INNERMOST_BRACES: Final = re.compile(r"(?<!\$)\{([^{}]*,[^{}]*)\}")
 
 

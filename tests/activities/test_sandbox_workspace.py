@@ -135,6 +135,16 @@ async def test_a_hidden_folder_is_hidden_although_it_is_made_later(place: Path) 
     assert await run(place, "ls -A state; touch state/x 2> /dev/null || echo refused", sandbox) == "refused\n"
 
 
+async def test_a_hidden_file_in_an_opened_folder_is_hidden(place: Path) -> None:
+    workspace, opened = place / "workspace", place / "opened"
+    for folder in (workspace, opened):
+        folder.mkdir()
+    for name in ("key", "programs"):
+        (opened / name).write_text(name)
+    sandbox = Bubblewrap(find_program() or "", hidden=[opened / "key"], opened=[opened])
+    assert await run(workspace, f"cat {opened}/key {opened}/programs 2> /dev/null; true", sandbox) == "programs"
+
+
 async def test_what_holds_a_hidden_folder_is_not_moved_with_it_to_where_it_is_seen(place: Path) -> None:
     (place / "var/lib/state").mkdir(parents=True)
     (place / "var/lib/state/secret").write_text("secret")

@@ -1,7 +1,7 @@
 """Record the corpus of a release: `python -m tests.replay.record 0.2.0` beside a running `loom up --no-worker`.
 
-With the name of a story after the release, only that story is recorded. Record for a new release, and only stories of
-what is new in it: a recorded history is never recorded again, since it is what users have in flight.
+If names of stories follow the release (`lost,cancelled`), only these are recorded. Record for a new release, and only
+stories of what is new in it: a recorded history is never recorded again, since it is what users have in flight.
 """
 
 import asyncio
@@ -73,6 +73,56 @@ async def aborted(loom: Harness) -> str:
 async def plain(loom: Harness) -> str:
     """Whatever the script says."""
     return await loom.start("do it")
+
+
+async def lost(loom: Harness) -> str:
+    """A worker that is lost during a tool call, which is then made again."""
+    return await loom.start("do it", permissions={"stall": "allow"})
+
+
+async def aborted_in_tool(loom: Harness) -> str:
+    """An abort that cancels a running command."""
+    run_id = await _in_tool(loom)
+    await loom.client.abort(run_id, reason="enough", by="ann")
+    return run_id
+
+
+async def cancelled(loom: Harness) -> str:
+    """A cancellation through Temporal while a command is running."""
+    run_id = await _in_tool(loom)
+    await loom.client.temporal.get_workflow_handle(run_id).cancel()
+    return run_id
+
+
+async def _in_tool(loom: Harness) -> str:
+    run_id = await loom.start("do it", permissions={"bash": "allow"})
+    await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
+    return run_id
+
+
+async def child_terminated(loom: Harness) -> str:
+    """A sub-agent that somebody terminates, while another one goes on."""
+    run_id = await loom.start("the root", mode="bypass")
+    await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
+    child = (await loom.below(run_id))[0]
+    await loom.client.temporal.get_workflow_handle(child).terminate("by hand")
+    return run_id
+
+
+async def child_stopped(loom: Harness) -> str:
+    """An abort of one sub-agent, while its parent goes on."""
+    run_id = await loom.start("the root", mode="bypass")
+    await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
+    await loom.client.abort((await loom.below(run_id))[0], reason="not needed", by="ann")
+    return run_id
+
+
+async def child_aborted(loom: Harness) -> str:
+    """An abort that reaches a sub-agent in the middle of a command."""
+    run_id = await loom.start("the root", mode="bypass")
+    await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
+    await loom.client.abort(run_id)
+    return run_id
 
 
 async def reading_path(loom: Harness) -> str:
@@ -211,6 +261,14 @@ NOT_GOOD = text('The date is missing. {"good": false}')
 RATINGS = text('{"confidence": 0.9, "coverage": 1, "novelty": 0.1}')
 
 
+SLEEP = calls(ToolUse("bash", {"command": "touch begun; sleep 60"}, "b1"))
+SLEEPS_BELOW = {
+    "the root": [calls(delegate("wait", "WAIT", "c1", tools=["bash"]), delegate("look", "LOOK", "c2")), text("ok")],
+    "WAIT": [SLEEP],
+    "LOOK": [text("seen")],
+}
+STALLS = [calls(ToolUse("stall", {"seconds": 8}, "s1")), text("done")]
+
 STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "parallel": (plain, script([READ, text("done")]), {}),
     "approved": (approved, script([calls(WRITE), calls(WRITE), text("done")]), {}),
@@ -242,6 +300,12 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     ),
     "forked": (forked, script([READ, text("done"), text("done again")]), {}),
     "reading-path": (reading_path, script([]), {"model": "demo", "loop_window": 5}),
+    "lost": (lost, script(STALLS), {"app": "tests.stalling_app:app"}),
+    "aborted-in-tool": (aborted_in_tool, script([SLEEP]), {}),
+    "cancelled": (cancelled, script([SLEEP]), {}),
+    "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
 
@@ -288,7 +352,7 @@ def _keep(release: str, story: str, histories: Sequence[WorkflowHistory]) -> Non
 
 
 async def main(release: str, only: str = "") -> None:
-    """Run every story, or only the named one, and keep its histories, one file for each execution."""
+    """Run every story, or only those that are named, and keep its histories, one file for each execution."""
     settings = load_settings()
     addresses = Addresses(
         temporal=settings.temporal_address,
@@ -296,10 +360,11 @@ async def main(release: str, only: str = "") -> None:
         redis=settings.redis_url or "",
         ui="",
     )
-    if only in ("", "upkeep"):
+    chosen = only.split(",") if only else [*STORIES, "upkeep"]
+    if "upkeep" in chosen:
         _keep(release, "upkeep", await _upkeep(addresses.temporal))
     for name, (story, replies, given) in STORIES.items():
-        if only not in ("", name):
+        if name not in chosen:
             continue
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "a.txt").write_text("alpha\nbeta\n")

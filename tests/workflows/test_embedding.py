@@ -150,6 +150,14 @@ async def test_a_factory_that_fails_stops_a_worker_that_is_there(addresses: Addr
                 await asyncio.Event().wait()
 
 
+async def test_a_key_that_runs_could_read_is_refused(addresses: Addresses, workspace: Path) -> None:
+    settings = Settings(workspace=workspace, home=workspace / ".loom", signing_key=workspace / "keys/loom.pem")
+    client = await Client.connect(addresses.temporal)
+    with pytest.raises(errors.BadRequest, match=r"runs could read the key .*/keys/loom\.pem"):
+        Worker(client, task_queue="refused", plugins=[LoomPlugin(settings)])
+    assert not (workspace / "keys").exists()
+
+
 async def test_what_a_worker_sets_itself_stays(addresses: Addresses, workspace: Path) -> None:
     async with ModelServer(script([])) as model:
         settings = settings_for(addresses, workspace, model, max_concurrent_activities=7)

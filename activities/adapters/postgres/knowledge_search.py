@@ -2,7 +2,7 @@
 
 The search by words implements BM25 in Postgres. Each word is weighted by its rarity in the searched bases and by its
 frequency in a chunk. The frequency saturates and is relative to the chunk's length. The search by meaning compares
-every vector. In measurements, comparing only the signs of the vector components didn't find the nearest chunks, because
+every vector. In benchmarks, comparing only the signs of the vector components didn't find the nearest chunks, because
 all E5 vectors point in nearly the same direction.
 """
 

@@ -25,8 +25,8 @@ _PAUSE: Final = 0.005
 def find_sandbox(
     mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None, opened: Sequence[Path] = ()
 ) -> tuple[Sandbox | None, str]:
-    """Return the sandbox for this worker. The sandbox hides the `hidden` folders, and shows the `opened` ones. If no
-    sandbox works, return None and a message that names the missing feature and explains how to add it.
+    """Return the sandbox for this worker. The sandbox hides the `hidden` folders and files, and shows the `opened`
+    folders. If no sandbox works, return None and a message that names the missing feature and explains how to add it.
     """
     if mode == "off":
         return Unsandboxed(), ""

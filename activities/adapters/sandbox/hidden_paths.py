@@ -120,15 +120,20 @@ def listening_sockets(visible: Sequence[Path], covered: Sequence[Path], workspac
         text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return []
-    seen, hidden = tuple(f"{folder}/" for folder in visible), tuple(f"{folder}/" for folder in covered)
-
-    def is_seen(name: str) -> bool:
-        return name.startswith(f"{workspace}/") or (name.startswith(seen) and not name.startswith(hidden))
-
     lines = (line.split(maxsplit=7) for line in text.splitlines() if _LISTENS in line)
     names = {words[7] for words in lines if len(words) == 8 and words[3] == _LISTENS}
     found = {os.path.realpath(name) for name in names if name.startswith("/")}
-    return sorted(name for name in found if is_seen(name) and _is_socket(name))
+    shown = (*visible, workspace)
+    return sorted(name for name in found if is_visible(Path(name), shown, covered) and _is_socket(name))
+
+
+def is_visible(path: Path, shown: Sequence[Path], covered: Sequence[Path]) -> bool:
+    """Whether a command sees a path, because the innermost of these folders that contains it is shown."""
+
+    def depth(folders: Sequence[Path]) -> int:
+        return max((len(folder.parts) for folder in folders if path.is_relative_to(folder)), default=0)
+
+    return depth(shown) > depth(covered)
 
 
 def _is_socket(name: str) -> bool:

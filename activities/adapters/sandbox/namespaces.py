@@ -27,6 +27,7 @@ from loom.activities.adapters.sandbox.hidden_paths import (
     PrivateSettings,
     hidden_folders,
     interpreter_folders,
+    is_visible,
     listening_sockets,
     system_mounts,
 )
@@ -74,8 +75,8 @@ class Bubblewrap:
     def __init__(
         self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None, opened: Sequence[Path] = ()
     ) -> None:
-        """`hidden` lists additional folders that commands must not see, such as Loom's own state. `opened` lists
-        folders outside the workspace that commands may read.
+        """`hidden` lists additional folders and files that commands must not see, such as Loom's own state. `opened`
+        lists folders outside the workspace that commands may read.
         """
         self._binary = binary
         self._further = hidden
@@ -196,8 +197,9 @@ class Bubblewrap:
 
     def _masked(self, visible: Sequence[Path], covered: Sequence[Path], workspace: Path) -> Iterator[str]:
         """Return the mounts that hide private settings and other services' sockets, which are in visible folders."""
-        for path in self._private.present():
-            if not any(path.is_relative_to(each) for each in (*covered, workspace)):
+        own = [path.resolve() for path in self._further if path.is_file()]
+        for path in (*self._private.present(), *own):
+            if is_visible(path, visible, (*covered, workspace)):
                 hides = (
                     (*_empty(path), "--remount-ro", str(path)) if path.is_dir() else ("--ro-bind", _NOTHING, str(path))
                 )

@@ -1,5 +1,4 @@
-"""Mount a workspace for bubblewrap. Some paths in the workspace are protected, because a command must not change or see
-them.
+"""Mount a workspace for bubblewrap, and protect some paths in it, so that commands can't change or see them.
 
 Some files determine what Git, editors, agents and Loom later do outside any sandbox. If such a file exists, it is
 read-only. If one of the most dangerous files is missing, a placeholder occupies its name. Every path is opened one

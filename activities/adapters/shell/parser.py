@@ -166,7 +166,7 @@ class BashParser:
         if each.parent not in _ASSIGNING and not is_cosmetic(name):
             yield Subject(text=_line(each.node), passive=is_harmless(name))
         known = value_of(each.children[-1])
-        if known is None and may_be_run(name):
+        if may_be_run(name) and (known is None or any(inner.opaque for inner in self._subjects(known, depth + 1))):
             yield Subject(text=_line(each.node), opaque=True, passive=True, cause=name)
         if not is_harmless(name):
             yield from self._possible((known or value,), name, depth)

@@ -136,7 +136,8 @@ _NUMBERS: Final = re.compile(r"\$\(\([\d\s()<>*/%+,&|^~!?:-]*\)\)|\$\[[\d\s()<>*
 """Arithmetic without names. Bash would evaluate the value of a name as arithmetic again."""
 _PATTERN: Final = re.compile(r"[\w./:,@%+*?^$=-]*")
 _EVALUATING_TESTS: Final = frozenset(("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
-_ASSIGNED_DESCRIPTOR: Final = re.compile(rb"(?<![$\w])\{[^{}\s]+\}\Z|(?<![^\s;|&()])\d+\Z")
+_DESCRIPTOR_AT_END: Final = re.compile(rb"[\w\]]\}\Z|(?<![^\s;|&()])\d+\Z")
+_EXPANSION_AT_END: Final = re.compile(rb"\$\{[^{}]*\}\Z")
 
 _ENDED: Final = re.compile(rb"[\s;|&()<>`]|\\\n|\Z")
 _PLAIN_TARGET: Final = re.compile(r"[\w./-]+")
@@ -210,16 +211,23 @@ def _is_on_one_line(each: PlacedNode, source: bytes) -> bool:
     return all(_BLANK_IN_LINE.fullmatch(source, begin, end) for begin, end in gaps)
 
 
+def _has_own_descriptor(each: PlacedNode, source: bytes) -> bool:
+    """Whether a redirect's descriptor is part of its node. Bash assigns a variable in `{fd}> file` and `{a[1]}> file`,
+    but the parser takes the braces for a word.
+    """
+    before = source[max(0, each.node.start_byte - 256) : each.node.start_byte]
+    return not _DESCRIPTOR_AT_END.search(before) or _EXPANSION_AT_END.search(before) is not None
+
+
 def _is_redirect(each: PlacedNode, source: bytes) -> bool:
     """Whether the tree has read a redirect as Bash does.
 
-    Bash assigns a variable in `{fd}> file`, expands the target of `>&` even if it is quoted, and joins a target with
-    the text that touches it.
+    Bash expands the target of `>&` even if it is quoted, and joins a target with the text that touches it.
     """
     operator, target = target_of(each.node)
     return (
         _is_on_one_line(each, source)
-        and not _ASSIGNED_DESCRIPTOR.search(source[max(0, each.node.start_byte - 256) : each.node.start_byte])
+        and _has_own_descriptor(each, source)
         and _ENDED.match(source, each.node.end_byte) is not None
         and (operator not in (">&", "<&") or target is None or _PLAIN_TARGET.fullmatch(text_of(target)) is not None)
     )
@@ -251,7 +259,7 @@ def _is_heredoc(each: PlacedNode, source: bytes) -> bool:
     last_line = source[source.rfind(b"\n", 0, end.end_byte) + 1 :].split(b"\n", 1)[0]
     word = (start.text or b"").strip(b"'\"")
     is_literal = (start.text or b"")[:1] in (b"'", b'"')
-    return not (
+    return _has_own_descriptor(each, source) and not (
         b"<<" in source[start.end_byte : line_end].replace(b"<<<", b"")
         or last_line.strip(b"\t") != word
         or word in (line.strip(b"\t") for line in text.split(b"\n"))

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from loom.domain.permissions.command_words import FIND_RUNS, FIND_WRITES
+
 Values = Sequence[str | None]
 """The words that a program receives. A word is None if it is known only when the command runs, or if Bash replaces it
 with several words.
@@ -190,8 +192,7 @@ TAKES_DATA: Final = frozenset(
 )
 """Programs for which standard input is only data. Others may run it, as `python3` and `psql` do."""
 
-_FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
-_FIND_CHANGES: Final = ("-delete", "-fprint", "-fprint0", "-fprintf", "-fls")
+_FIND_CHANGES: Final = ("-delete", *FIND_WRITES)
 _OPERAND: Final = re.compile(r'"[\w./][^"@]*"')
 """Matches one word that can't be an option, although its value isn't known."""
 _LOADER: Final = re.compile(r"ld(?:-[\w.-]+)?\.so(?:\.\d+)?")
@@ -274,7 +275,7 @@ def found_commands(values: Values, texts: Sequence[str]) -> list[tuple[int, int]
     for value, text in zip(values, texts, strict=True):
         if value in _FIND_CHANGES or (value is None and _may_separate(text)):
             raise Unclear(text)
-    begins = [at + 1 for at, value in enumerate(values) if value in _FIND_RUNS]
+    begins = [at + 1 for at, value in enumerate(values) if value in FIND_RUNS]
     return [(begin, _end(values, begin)) for begin in begins]
 
 
@@ -283,7 +284,7 @@ def _may_separate(text: str) -> bool:
         return False
     if set(text) & set("{}[$`'\"\\<>"):
         return True
-    return any(fnmatchcase(word, text) for word in (*_FIND_RUNS, *_FIND_CHANGES, ";", "+", "{}"))
+    return any(fnmatchcase(word, text) for word in (*FIND_RUNS, *_FIND_CHANGES, ";", "+", "{}"))
 
 
 def _end(values: Values, begin: int) -> int:
@@ -339,9 +340,12 @@ def script_of(name: str, values: Values) -> Script:
         word = values[at]
         if word is None:
             raise Unclear
-        if word in ("-", "--", "+") or not word.startswith(("-", "+")):
+        if word in ("-", "--") or not word.startswith(("-", "+")):
             at += word in ("-", "--")
             break
+        if word == "+":  # an option without letters
+            at += 1
+            continue
         has_name = word in _SHELL_OPTIONS or (word[1] != "-" and word.endswith("o"))
         letters = set() if word[1] == "-" else set(word[1:]) - ({"o"} if has_name else set())
         is_inline, reads_input = is_inline or "c" in letters, reads_input or "s" in letters

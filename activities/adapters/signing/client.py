@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.client import (
@@ -16,8 +16,8 @@ from temporalio.client import (
 )
 from temporalio.converter import PayloadConverter
 
-from loom.activities.start_gate import KeySource
-from loom.domain.core.signatures import Statement, digest_of_arguments
+from loom.activities.start_gate import KeySource, statement_of
+from loom.domain.core.signatures import RequestKind
 
 
 class SigningClient(Interceptor):
@@ -31,15 +31,11 @@ class SigningClient(Interceptor):
         """See base class."""
         return _SigningOutbound(next, self)
 
-    def header(
-        self, kind: Literal["start", "signal", "update"], name: str, run_id: str, arguments: Sequence[Any]
-    ) -> Mapping[str, Payload]:
+    def header(self, kind: RequestKind, name: str, run_id: str, arguments: Sequence[Any]) -> Mapping[str, Payload]:
         """Return the header for this request, or no header if there is no key."""
         if (key := self._key()) is None:
             return {}
-        plain = self._converter.from_payloads(self._converter.to_payloads(arguments))
-        statement = Statement(kind=kind, name=name, run_id=run_id, arguments=digest_of_arguments(plain))
-        return key.header(statement, datetime.now(UTC))
+        return key.header(statement_of(kind, name, run_id, arguments, self._converter), datetime.now(UTC))
 
 
 class _SigningOutbound(OutboundInterceptor):

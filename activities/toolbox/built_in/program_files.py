@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
-from loom.domain.permissions.command_words import Arguments, Words, arguments_of, git_subcommand_at, program_of
+from loom.domain.permissions.command_words import (
+    FIND_WRITES,
+    Arguments,
+    Words,
+    arguments_of,
+    git_subcommand_at,
+    program_of,
+)
 from loom.domain.permissions.subjects import WRITING_REDIRECTS
 
 _Tool: TypeAlias = Literal["read_file", "write_file"]
@@ -292,7 +299,7 @@ def _of_dd(words: Words) -> _Uses:
 
 def _of_find(words: Words) -> _Uses:
     for word, following in pairwise((*words[1:], None)):
-        if word in ("-fprint", "-fprint0", "-fprintf", "-fls"):
+        if word in FIND_WRITES:
             yield from _write(following)
     if "-delete" in words:
         yield from _write(None)

@@ -63,7 +63,6 @@ def add(
     Loom reads Markdown, text, source code, HTML and PDF files. It skips hidden files and files that Git ignores, and
     redacts secrets before it stores anything.
     """
-
     real = _folder(folder)
     checked_name(name)
     done = _with_store(lambda opened: _ingest(opened, real, name, reembed=reembed, quiet=as_json))
@@ -91,7 +90,6 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search knowledge bases as the search_knowledge tool does."""
-
     asked = KnowledgeQuery(text=query, bases=() if name is None else (checked_name(name),), limit=limit)
     hits = _with_store(lambda opened: _search(opened, asked))
     if as_json:
@@ -105,7 +103,6 @@ def remove(
     name: Annotated[str, typer.Argument(metavar="K", help="Name of the knowledge base.")], as_json: Json = False
 ) -> None:
     """Delete a knowledge base, but keep the original documents."""
-
     checked_name(name)
     if not _with_store(lambda opened: opened.store.drop(name)):
         raise _no_base(name)
@@ -139,7 +136,6 @@ class Opened:
 
 def _with_store(work: Callable[[Opened], Awaitable[T]]) -> T:
     """Call `work` with the configured store. Raises UnreachableError if the store can't be reached."""
-
     settings = load_settings()
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)
@@ -156,7 +152,6 @@ def _with_store(work: Callable[[Opened], Awaitable[T]]) -> T:
 
 @asynccontextmanager
 async def _open(settings: Settings) -> AsyncIterator[Opened]:
-
     embedder = embedder_from(settings)
     database = Database(settings.database_url or "", max_connections=2, name="loom-knowledge")
     try:
@@ -168,7 +163,6 @@ async def _open(settings: Settings) -> AsyncIterator[Opened]:
 
 
 async def _ingest(opened: Opened, folder: Path, name: str, *, reembed: bool, quiet: bool) -> Ingested:
-
     ingestion = Ingestion(
         opened.store,
         reader=SeparateDocumentReader(),
@@ -238,7 +232,6 @@ def _base_view(base: KnowledgeBase) -> dict[str, Any]:
 
 
 def _print_hits(hits: tuple[KnowledgeHit, ...]) -> None:
-
     if not hits:
         print_notice("no passage matches; try other words")
     for number, hit in enumerate(hits, start=1):

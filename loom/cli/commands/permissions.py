@@ -94,7 +94,6 @@ def check_cases(
 async def _checked(
     call: ToolCall, agent: str, rules: dict[str, str], mode: Mode | None, *, workspace: str, app: str | None
 ) -> Checked:
-
     async with opened_checker([call.name], [agent], workspace=workspace, app=app) as checker:
         try:
             return await checker.checked(call, agent=agent, rules=rules, mode=mode)
@@ -107,7 +106,6 @@ async def _differences(
     file: Path, cases: Sequence[tuple[int, PermissionCase]], workspace: str, app: str | None
 ) -> list[dict[str, Any]]:
     """Return the cases whose verdict isn't the expected one. Raises BadRequest, which lists all invalid cases."""
-
     tools, agents = {case.tool for _, case in cases}, {case.agent for _, case in cases}
     found: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -126,7 +124,6 @@ async def _differences(
 
 
 async def _difference(checker: Checker, case: PermissionCase) -> dict[str, Any] | None:
-
     call = ToolCall(id="check", name=case.tool, arguments=case.arguments)
     mode = Mode(case.mode) if case.mode else None
     judged = (await checker.checked(call, agent=case.agent, rules=case.permissions, mode=mode)).judgement
@@ -142,7 +139,6 @@ async def _difference(checker: Checker, case: PermissionCase) -> dict[str, Any] 
 
 
 def _print_differences(file: Path, cases: int, differences: Sequence[dict[str, Any]]) -> None:
-
     for each in differences:
         expected = each["expected"] if isinstance(each["expected"], str) else " or ".join(each["expected"])
         name = f" ({each['name']})" if each["name"] else ""

@@ -34,7 +34,6 @@ def show(
 
     This command reads only the run's history, so it doesn't need a worker.
     """
-
     if context and turn is None:
         raise BadRequest("--context needs --turn N", field="turn")
     turns = with_client(lambda loom: loom.turns(run_id))
@@ -173,7 +172,6 @@ def _message_line(message: Message) -> str:
 
 def _chosen(message: Message) -> Iterator[str]:
     """Return lines that show a crew's choice in this turn and the scores of all candidates."""
-
     chosen = choice_in(message)
     if chosen is None:
         return
@@ -185,7 +183,6 @@ def _chosen(message: Message) -> Iterator[str]:
 
 
 def _print_lines(lines: Iterator[str]) -> None:
-
     out = console()
     for line in lines:
         out.print(line, soft_wrap=not out.is_terminal)

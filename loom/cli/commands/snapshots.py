@@ -88,7 +88,6 @@ def restore(
 @contextmanager
 def explained() -> Iterator[None]:
     """Raise a RefusedError with a readable message if snapshots are unavailable."""
-
     try:
         yield
     except StoreUnavailable as error:
@@ -97,13 +96,11 @@ def explained() -> Iterator[None]:
 
 def shadow_git() -> ShadowGit:
     """Return the snapshot store in Loom's home directory."""
-
     return ShadowGit(read_settings().home)
 
 
 def _refuse_while_open(run_id: str) -> None:
     """Raise RefusedError if the run is still running, because it could change files during the restore."""
-
     try:
         status = str(with_client(lambda loom: loom.status(run_id))["status"])
     except UnreachableError:

@@ -110,13 +110,11 @@ def call(
 
 def _settings(app: str | None) -> Settings:
     """Return the settings without the stores, so that no server is needed."""
-
     return with_app(read_settings().model_copy(update={"database_url": None, "redis_url": None}), app)
 
 
 @asynccontextmanager
 async def _parts(settings: Settings, *, opens_dependencies: bool = False) -> AsyncIterator[WorkerParts]:
-
     level = "ERROR" if settings.log_level == "INFO" else settings.log_level
     configure_logs(level, settings.log_format, secret_mask(settings).redact)
     async with parts_from(settings, opens_dependencies=opens_dependencies) as parts:
@@ -135,11 +133,10 @@ async def _list(settings: Settings, *, everything: bool) -> dict[str, Any]:
 
 async def _packages(settings: Settings) -> list[dict[str, Any]]:
     """Return all installed packages. If a package isn't enabled, its tools are read in the sandbox."""
-
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
     opened = (*installation(), *settings.sandbox_readable)
-    sandbox, why_not = find_sandbox(settings.sandbox, [settings.home], settings.sandbox_limits, opened)
+    sandbox, why_not = find_sandbox(settings.sandbox, settings.private_paths, settings.sandbox_limits, opened)
     found = []
     for name, package in packages.items():
         facts: dict[str, Any] = {
@@ -159,7 +156,6 @@ async def _packages(settings: Settings) -> list[dict[str, Any]]:
 
 
 async def _preview(name: str, sandbox: Any, why_not: str) -> dict[str, Any]:
-
     if sandbox is None:
         return {"tools": None, "note": f"its tools cannot be listed: {why_not}"}
     try:
@@ -175,7 +171,6 @@ async def _show(settings: Settings, name: str) -> dict[str, Any]:
 
 
 async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -> tuple[ToolCall, ToolResult]:
-
     made = ToolCall(id="call-1", name=name, arguments=given)
     async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
@@ -204,7 +199,6 @@ def _print_progress(text: str) -> None:
 
 
 def _facts(tool: Tool, origins: Mapping[str, str]) -> dict[str, Any]:
-
     spec = tool.spec
     return {
         **brief(spec),
@@ -238,7 +232,6 @@ def _headline(tool: Mapping[str, Any]) -> str:
 
 
 def _print_tools(tools: list[dict[str, Any]]) -> None:
-
     table = Table("tool", "from", "effect", "permission", "what it does", box=None, padding=(0, 2, 0, 0))
     for tool in tools:
         about = f"(not available: {tool['missing']})" if tool["missing"] else tool["description"]

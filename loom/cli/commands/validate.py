@@ -55,7 +55,6 @@ def validate(
 
 
 def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, Any]], dict[str, str]]:
-
     found: list[dict[str, Any]] = []
     whole: list[tuple[Kind, Document, dict[str, Any]]] = []
     for path in dict.fromkeys(files):
@@ -90,7 +89,6 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
 
 def _warn_of_missing_knowledge(entries: Mapping[str, dict[str, Any]], registry: Registry) -> None:
     """Add a warning for each missing knowledge base that an agent names. One query checks all names."""
-
     naming = [agent for agent in registry.agents.values() if agent.origin in entries and agent.knowledge]
     # Knowledge bases that the app registers aren't missing, because the worker ingests them.
     names = dict.fromkeys(n for agent in naming for n in agent.knowledge if n not in registry.knowledge)
@@ -105,7 +103,6 @@ def _warn_of_missing_knowledge(entries: Mapping[str, dict[str, Any]], registry: 
 
 
 def _surroundings(agents: Iterable[Path], app: str | None) -> Surroundings:
-
     settings = with_app(read_settings(), app)
     registry = load_registry(settings, _with_folders(agents), checks_rules=False)  # rules are checked per file
     return Surroundings(registry=registry, place=Place(workspace=str(settings.workspace), home=str(Path.home())))
@@ -113,7 +110,6 @@ def _surroundings(agents: Iterable[Path], app: str | None) -> Surroundings:
 
 def _with_folders(agents: Iterable[Path]) -> list[Path]:
     """Return the given agent files and all other agent files in the same folders, which they may extend."""
-
     paths = [path.resolve() for path in agents]
     return [*paths, *agent_files(path.parent for path in paths if path.parent.name == "agents")]
 

@@ -138,7 +138,6 @@ class Follower:
                 await asyncio.sleep(1)
 
     async def _show_past_events(self, after: int) -> None:
-
         try:
             async with closing(self._loom.events(self._run_id, after=after)) as events:
                 async for watched in events:

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from itertools import pairwise, takewhile
 from typing import Final
 
-from loom.domain.permissions.command_words import Words, alternatives, arguments_of, program_of
+from loom.domain.permissions.command_words import FIND_RUNS, Words, alternatives, arguments_of, program_of
 from loom.domain.permissions.guards.guard import Guard, Line
 from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 
@@ -50,13 +50,12 @@ _FOUND: Final = re.compile(r"(?:^|\s)[\"']?\{\}[\"']?(?=\s|$)")
 _GLOB: Final = re.compile(r"\[[^\]]+\]|[*?.]")
 
 _FIND_FLAGS: Final = frozenset({"-H", "-L", "-P", "-O0", "-O1", "-O2", "-O3"})
-_FIND_RUNS: Final = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_NAMES: Final = frozenset(
     {"-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename", "-regex", "-iregex", "-lname", "-ilname"}
 )
 _FIND_ALL: Final = frozenset(
     {
-        *("-delete", "-print", "-print0", "-depth", "-d", "-mount", "-xdev", *_FIND_RUNS),
+        *("-delete", "-print", "-print0", "-depth", "-d", "-mount", "-xdev", *FIND_RUNS),
         *("-type", "-xtype", "-mindepth", "-maxdepth"),
     }
 )
@@ -159,7 +158,7 @@ def _executed(words: Words, options: Sequence[str]) -> Iterator[Words]:
 
 
 def _of_find(words: Words, line: Line) -> Guard | None:
-    if "-delete" not in words and not any(map(_is_remover, _executed(words, _FIND_RUNS))):
+    if "-delete" not in words and not any(map(_is_remover, _executed(words, FIND_RUNS))):
         return None
     rest = [word for word in words[1:] if word not in _FIND_FLAGS]
     roots = list(takewhile(lambda word: word is None or word[:1] not in ("-", "(", "!"), rest))
@@ -179,14 +178,14 @@ def _without_commands(tests: Words) -> Iterator[str | None]:
     """Yield the words of `find` except for the commands after `-exec`."""
     is_inside = False
     for word in tests:
-        is_inside = word not in (";", "+") if is_inside else word in _FIND_RUNS
-        if not is_inside or word in _FIND_RUNS:
+        is_inside = word not in (";", "+") if is_inside else word in FIND_RUNS
+        if not is_inside or word in FIND_RUNS:
             yield word
 
 
 def _before_action(tests: Words) -> Iterator[str | None]:
     """Yield the tests before the first action. The tests after it don't restrict it."""
-    return takewhile(lambda word: word != "-delete" and word not in _FIND_RUNS, tests)
+    return takewhile(lambda word: word != "-delete" and word not in FIND_RUNS, tests)
 
 
 def _narrows(tests: Words) -> bool:

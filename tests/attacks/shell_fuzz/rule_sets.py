@@ -1,6 +1,7 @@
 """The rule sets of the fuzzer: what each allows or denies, and which programs a line may run that it calls allowed."""
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -165,17 +166,24 @@ RULE_SETS: Final[Sequence[RuleSet]] = (
 )
 
 
+def _words(grant: str) -> Sequence[str]:
+    """Return the words of an exact grant without their quotes."""
+    try:
+        return shlex.split(grant)
+    except ValueError:
+        return grant.split(" ")
+
+
 def granted(grants: Sequence[str], original: Sequence[Ran]) -> RuleSet:
     """Return the rule set of an approval "for the run": it may run what the approved line ran, and the programs that
     the offered rules name.
     """
     prefixes = only(*(grant.removeprefix("bash(").removesuffix(":*)") for grant in grants if grant.endswith(":*)")))
-    exact = {re.sub(r"\\(.)", r"\1", grant.removeprefix("bash(").removesuffix(")")) for grant in grants}
+    exact = {tuple(_words(re.sub(r"\\(.)", r"\1", grant.removeprefix("bash(").removesuffix(")")))) for grant in grants}
     seen = set(original)
 
     def may_run(ran: Ran) -> bool:
-        spelled = {" ".join(ran), " ".join((ran[0].rpartition("/")[2], *ran[1:]))}
-        return ran in seen or prefixes(ran) or not spelled.isdisjoint(exact)
+        return ran in seen or prefixes(ran) or not exact.isdisjoint([tuple(ran), (ran[0].rpartition("/")[2], *ran[1:])])
 
     return RuleSet(
         name="for the run: " + ", ".join(grants),
