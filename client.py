@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
-from temporalio.common import WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from loom.activities.adapters.redis.stream import RedisReader
@@ -185,6 +185,7 @@ class LoomClient:
                     task_timeout=TASK_TIMEOUT,
                     memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
                     static_summary=asked.task[:200],
+                    priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
                 )
         except WorkflowAlreadyStartedError:
             raise RunExistsError(f"run {name!r} already exists; choose another id, or watch it") from None
@@ -299,13 +300,14 @@ class LoomClient:
         status: str | None = None,
         session: str | None = None,
         below: str | None = None,
+        tenant: str | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
         """List runs, newest first. Sub-agents are omitted unless you set `below`.
 
         If `below` is set to a run ID, only that run and all of its direct and indirect sub-agents are listed.
         """
-        query = listing(status=status, session=session, below=below)
+        query = listing(status=status, session=session, below=below, tenant=tenant)
         found: list[RunSummary] = []
         opened = 0
         async with closing(self._runs.found(query)) as executions:

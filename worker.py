@@ -29,6 +29,7 @@ from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.search_attributes import register_missing
+from loom.activities.adapters.temporal.waiting_runs import TemporalWaitingRuns
 from loom.app.loom_app import LoomApp
 from loom.composition.build import opened, parts_for, secret_mask
 from loom.composition.knowledge import knowledge_ingestion
@@ -241,7 +242,7 @@ class _Served:
         """Return Loom's activities."""
         parts, client = self.parts, self.client
         memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
-        return [*parts.activities(self.search_attributes, TemporalPasts(client)), *memory]
+        return [*parts.activities(self.search_attributes, TemporalPasts(client), TemporalWaitingRuns(client)), *memory]
 
     async def search_attributes(self) -> frozenset[str]:
         """Return the search attributes that exist on the server. The first call registers any missing ones."""

@@ -165,6 +165,8 @@ class LanguageModel:
             may_call=not request.wrap_up and request.stage != "critique",
             max_output_tokens=bound.output,
             temperature=spec.temperature,
+            origin=request.origin,
+            prompt_tokens=round(assembled.tokens * request.measures.ratio),
         )
         started = perf_counter()
         said_so_far = _Said(writer, request, self._masked())

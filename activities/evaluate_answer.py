@@ -84,6 +84,7 @@ class Evaluator:
             messages=(user(asked),),
             max_output_tokens=output,
             temperature=spec.temperature,
+            origin=request.origin,
         )
         answer = await provider.answer(call, lambda _text: None)
         cost = await self._prices.cost_micros(spec.model, answer.usage)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
-from loom.domain.core.tasks import Segment, Task
+from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tool_calls import ToolResult, ToolSpec
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
@@ -35,6 +35,10 @@ class ModelCall:
     """
     max_output_tokens: int = 8192
     temperature: float | None = None
+    origin: Origin | None = None
+    """The run that makes the call, if a run makes it."""
+    prompt_tokens: int = 0
+    """The estimated size of the prompt. 0 if it isn't known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from loom.activities.ports import EventStream, Prices, Providers, ToolSet, Trans
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
 from loom.activities.start_gate import StartGate
+from loom.activities.tenants.gate import TenantGate
 from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
@@ -76,6 +77,7 @@ class Preparation:
         limits: TreeLimits,
         forks: Forks,
         gate: StartGate,
+        tenants: TenantGate,
     ) -> None:
         self._agents = agents
         self._hooks = hooks
@@ -99,6 +101,7 @@ class Preparation:
         self._forks = forks
         self._crews = crews
         self._gate = gate
+        self._tenants = tenants
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -145,6 +148,8 @@ class Preparation:
             signed=signed,
             steering_key=self._gate.steering_key,
             execution=origin.execution,
+            # Last, because a run that is refused must not take another run's place.
+            admission=await self._tenants.admission(request.origin) if asked.tenant else "",
         )
 
     def _resolve_fork(self, request: RunRequest, pinned: AgentSpec, bounds: Bounds) -> Equipped:
@@ -301,9 +306,9 @@ class Preparation:
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
         """Reject a dollar budget that can't be enforced because the model's price is unknown."""
         share = request.lineage.share.micros if request.lineage else None
-        if request.request.crew is not None or (
-            share is None and request.request.budget.or_else(spec.budget).cost_usd is None
-        ):
+        tenant = request.request.tenant
+        is_limited = share is not None or request.request.budget.or_else(spec.budget).cost_usd is not None
+        if request.request.crew is not None or not (is_limited or (tenant and self._tenants.limits_dollars(tenant))):
             return  # each member's model is checked against the member's share of the crew's budget
         for name in (spec.model, *spec.fallbacks):
             if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:

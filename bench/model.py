@@ -3,6 +3,7 @@
 The task selects the behavior. With `turns=N`, the model reads `data.txt` once per turn and then answers. With
 `bash=COMMAND`, it calls `bash` once and then answers. With `stamps=N`, it streams N pieces at intervals of 20 ms. Each
 piece is the time when it was sent. With `hang`, it streams some text and then nothing more.
+`paced=N` is the same as `turns=N`, except that each reply takes a second.
 """
 
 import asyncio
@@ -38,6 +39,9 @@ async def _deltas(messages: list[dict[str, Any]]) -> AsyncIterator[tuple[dict[st
     task = next(m["content"] for m in messages if m["role"] == "user")
     kind, _, number = task.partition("=")
     answered = sum(m["role"] == "assistant" for m in messages)
+    if kind == "paced":
+        kind = "turns"
+        await asyncio.sleep(1)
     if kind == "stamps":
         for _ in range(int(number)):
             await asyncio.sleep(0.02)

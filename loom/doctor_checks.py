@@ -33,7 +33,7 @@ from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect
 from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
-from loom.stack.services import TUNED_RATES
+from loom.stack.services import FAIR_QUEUES, TUNED_RATES
 from loom.stack.state import StackState, command_line, lived_at
 
 Entry = dict[str, Any]
@@ -207,8 +207,8 @@ def model(settings: Settings) -> Entry:
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
     """Return whether each tuned setting took effect.
 
-    The journal mode is read from the database file. The running server doesn't report `synchronous` or the
-    poll rates, so they are read from its command line.
+    The journal mode is read from the database file. The running server doesn't report the
+    other settings, so they are read from its command line.
     """
     with database.open("rb") as file:
         header = file.read(20)
@@ -216,6 +216,7 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
         "journal_wal": header[18:20] == _WAL,
         "synchronous_normal": "synchronous=normal" in command,
         "poll_rates": all(rate in command for rate in TUNED_RATES),
+        "fair_queues": FAIR_QUEUES in command,
     }
 
 

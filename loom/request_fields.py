@@ -58,6 +58,10 @@ class ForkFields(TypedDict, total=False):
     """The session that the run belongs to. Runs in the same session share memories."""
     metadata: Mapping[str, Any] | None
     """A JSON object that is passed to hooks and included in events."""
+    priority: int | None
+    """From 1, which goes first, to 5. The default is 3."""
+    tenant: str | None
+    """The customer, team or project that the run works for. See docs/tenants.md."""
 
 
 class CrewRunFields(ForkFields, total=False):

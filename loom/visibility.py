@@ -41,6 +41,7 @@ class RunSummary:
     started_at: datetime
     closed_at: datetime | None
     cost: float | None
+    tenant: str
 
 
 def failed_result(error: WorkflowFailureError) -> RunResult:
@@ -170,6 +171,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
         started_at=execution.start_time,
         closed_at=execution.close_time,
         cost=next(iter(known.get("LoomCostUsd", ())), None),
+        tenant=_first(known, "LoomTenant"),
     )
 
 
@@ -195,8 +197,9 @@ def is_sub_agent(execution: WorkflowExecution) -> bool:
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
-def listing(*, status: str | None, session: str | None, below: str | None) -> str:
-    """Return the List Filter for runs with a given status, in a given session, or in the tree below a given run.
+def listing(*, status: str | None, session: str | None, below: str | None, tenant: str | None) -> str:
+    """Return the List Filter for runs with a given status, in a given session, of a given tenant, or in the tree below
+    a given run.
 
     Raises BadRequest if a value is invalid.
     """
@@ -208,6 +211,8 @@ def listing(*, status: str | None, session: str | None, below: str | None) -> st
         filters.append(f"LoomSession = {_quoted(session, 'session')}")
     if below is not None:
         filters.append(f"LoomRootRun = {_quoted(below, 'below')}")
+    if tenant is not None:
+        filters.append(f"LoomTenant = {_quoted(tenant, 'tenant')}")
     return " AND ".join(filters)
 
 

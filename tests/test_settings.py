@@ -8,6 +8,7 @@ import pytest
 from loom.composition.load_settings import load_settings, read_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
 from loom.stack import state
@@ -77,6 +78,7 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
     "name",
     [
         "LOOM_APP",
+        "LOOM_TENANTS",
         "loom_packages",
         "LOOM_FETCH_ALLOW",
         "LOOM_SANDBOX_MEMORY",
@@ -92,6 +94,26 @@ def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, em
     (empty_directory / ".env").write_text(f"{name}=1\n")
     with pytest.raises(BadRequest, match=f"{name} is not read from .env: export it"):
         read_settings()
+
+
+def test_limits_of_tenants_come_from_a_table_and_are_checked(empty_directory: Path) -> None:
+    (empty_directory / "loom.toml").write_text(
+        "[tenants.acme]\nruns = 3\nusd_per_day = 2.5\n[tenants.default]\nruns = 1"
+    )
+    assert read_settings().tenants == {"acme": TenantLimits(runs=3, usd_per_day=2.5), "default": TenantLimits(runs=1)}
+
+    for table, told in (
+        ('[tenants."a b"]', "'a b' is no tenant's name"),
+        ("[tenants.acme]\nruns = 0", "acme.runs must be a positive number"),
+        ("[tenants.acme]\nusd_per_day = nan", "acme.usd_per_day must be a positive number"),
+        (
+            "[tenants.acme]\nruns_per_day = 1",
+            "unknown limit acme.runs_per_day; known: runs, tokens",
+        ),
+    ):
+        (empty_directory / "loom.toml").write_text(table)
+        with pytest.raises(BadRequest, match=told):
+            read_settings()
 
 
 def test_a_worker_serves_its_own_workspace_and_edits_unless_it_is_told_more(

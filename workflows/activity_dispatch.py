@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from temporalio import workflow
+from temporalio.common import Priority
+from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
 from loom.activities.call_model import LanguageModel
@@ -16,16 +18,19 @@ from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
+from loom.activities.tenants.gate import TenantGate
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import short_digest
-from loom.domain.core.requests import RunError
+from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
+from loom.domain.core.tenants import ADMISSION_ID, Admission
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
     compress_request,
     evaluate_request,
     hook_request,
     model_request,
+    origin_of,
     prepare_calls_request,
     prepare_request,
     summary_of,
@@ -45,6 +50,7 @@ from loom.domain.run.events import (
     HookReturned,
     ModelFailed,
     ModelReplied,
+    RunAdmitted,
     RunPrepared,
     RunRefused,
 )
@@ -71,6 +77,11 @@ def _refused(failure: Failure) -> Event:
     return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
 
 
+def priority_of(request: RunRequest) -> Priority:
+    """Return the priority of a run's activities and children. The server serves the tenants in turn."""
+    return Priority(priority_key=request.priority, fairness_key=request.tenant)
+
+
 def turn_group(state: RunState) -> Any:
     """Return a context manager. In the Web UI, activities that start in it are grouped under the current turn."""
     return workflow.create_event_group(f"t{state.turn}").scope()
@@ -80,16 +91,38 @@ def prepare(state: RunState, start: SignedStart | None) -> ScheduledActivity[Pre
     """Prepare the run for its first turn. `start` is the signature of its start, if it has one."""
     request = replace(prepare_request(state), start=start)
     handle = workflow.start_activity_method(
-        Preparation.prepare_run, request, **_named(options.PREPARE, "prepare", "prepare the run")
+        Preparation.prepare_run, request, **_named(state, options.PREPARE, "prepare", "prepare the run")
     )
     return ScheduledActivity(
         handle=handle, on_result=lambda prepared: RunPrepared(prepared=prepared), on_failure=_refused
     )
 
 
+def await_admission(state: RunState) -> ScheduledActivity[Admission]:
+    """Wait until the run's tenant has room for it. The history doesn't grow meanwhile."""
+    handle = workflow.start_activity_method(
+        TenantGate.await_admission,
+        origin_of(state),
+        **_named(state, options.ADMISSION, ADMISSION_ID, f"wait for tenant {state.request.tenant}"),
+    )
+    return ScheduledActivity(handle=handle, on_result=lambda _: RunAdmitted(), on_failure=_refused)
+
+
+async def leave_tenant(state: RunState) -> None:
+    """Make room for another run of the tenant. If this fails, a waiting run finds out that this one has ended."""
+    try:
+        await workflow.execute_activity_method(
+            TenantGate.leave_tenant,
+            origin_of(state),
+            **_named(state, options.LEAVE, "leave", f"make room for tenant {state.request.tenant}"),
+        )
+    except ActivityError as error:
+        workflow.logger.warning("tenant not left: %s", error)
+
+
 def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
     """Call a user-defined hook before or after the run."""
-    named = _named(_hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
+    named = _named(state, _hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
     return ScheduledActivity(
         handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
         on_result=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
@@ -107,7 +140,7 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
         handle = workflow.start_activity_method(
             LanguageModel.call_model if state.agent.crew is None else CrewConductor.conduct_crew,
             request,
-            **_named(options.MODEL, key, summary_of(state)),
+            **_named(state, options.MODEL, key, summary_of(state)),
         )
     return ScheduledActivity(
         handle=handle,
@@ -125,7 +158,7 @@ def compress(state: RunState) -> ScheduledActivity[Compressed]:
         handle = workflow.start_activity_method(
             Compressor.compress_context,
             request,
-            **_named(options.COMPRESS, key, summary_of_compression(state)),
+            **_named(state, options.COMPRESS, key, summary_of_compression(state)),
         )
     return ScheduledActivity(
         handle=handle,
@@ -141,7 +174,7 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
     key = _numbered(f"t{request.turn}-evaluate", request.attempt)
     with turn_group(state):
         handle = workflow.start_activity_method(
-            Evaluator.evaluate_answer, request, **_named(options.EVALUATE, key, summary_of_evaluation(state))
+            Evaluator.evaluate_answer, request, **_named(state, options.EVALUATE, key, summary_of_evaluation(state))
         )
     return ScheduledActivity(
         handle=handle,
@@ -156,7 +189,9 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivit
     request = prepare_calls_request(state, calls)
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
-        handle = workflow.start_activity_method(CallReviewer.plan_calls, request, **_named(options.PLAN, None, summary))
+        handle = workflow.start_activity_method(
+            CallReviewer.plan_calls, request, **_named(state, options.PLAN, None, summary)
+        )
     ids = tuple(c.call.id for c in calls)
     return ScheduledActivity(
         handle=handle,
@@ -174,6 +209,7 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
         ToolRunner.run_tool,
         request,
         **_named(
+            state,
             _tool_options(call.plan.timeout, call.plan.queue),
             _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
             f"t{request.turn} · {describe(call.call)}",
@@ -210,9 +246,13 @@ def _numbered(name: str, attempt: int) -> str:
     return short if attempt == 1 else f"{short}-{attempt}"
 
 
-def _named(config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
-    """Return the options with the activity's id and summary. An explicit id stays unique across continue-as-new."""
+def _named(state: RunState, config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
+    """Return the options with the activity's id, summary and priority. An explicit id stays unique across
+    continue-as-new.
+    """
     one = config.copy()
+    # Activities inherit the workflow's priority, but only LoomClient sets one when it starts the workflow.
+    one["priority"] = priority_of(state.request)
     if activity_id is not None:
         one["activity_id"] = activity_id
     one["summary"] = summary

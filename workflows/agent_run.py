@@ -25,6 +25,7 @@ from loom.domain.machine.transitions import closed, evolve, ignored, next_action
 from loom.domain.run.actions import (
     Action,
     AskPerson,
+    AwaitAdmission,
     AwaitBudget,
     AwaitPerson,
     AwaitResume,
@@ -168,6 +169,8 @@ class AgentRun:
                 return await self._event(scheduling.prepare(self._state, self._signed_start))
             case RunHook(step=step):
                 return await self._event(scheduling.run_hook(self._state, step))
+            case AwaitAdmission():
+                return await self._event(scheduling.await_admission(self._state))
             case BeginTurn():
                 return TurnBegan(at=workflow.now())
             case CallModel():
@@ -308,6 +311,8 @@ class AgentRun:
         result = result_of(self._state, outcome)
         self._state = with_end_notice(self._state, result, workflow.now())
         await self._publish_notices()
+        if self._state.admission:
+            await scheduling.leave_tenant(self._state)
         await self._drained()
         if outcome.status is RunStatus.FAILED:
             fail(result)

@@ -13,6 +13,7 @@ from loom.domain.run.events import AbortRequested, Event
 from loom.domain.tree.events import ChildEnded, ChildStarted
 from loom.domain.tree.tree import TreeSignal
 from loom.workflows import options
+from loom.workflows.activity_dispatch import priority_of
 from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN
 
@@ -67,6 +68,7 @@ async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEn
             task_timeout=workflow.info().task_timeout,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             static_summary=start.lineage.description,
+            priority=priority_of(start.request),
         )
         advance(ChildStarted(run_id=start.run_id))
         result = await handle

@@ -44,6 +44,16 @@ PREPARE: Final = ActivityConfig(
     retry_policy=IDEMPOTENT,
 )
 PLAN: Final = PREPARE
+ADMISSION: Final = ActivityConfig(
+    # An attempt ends when another run wakes this one. A wake-up can be lost, so the next attempt looks again.
+    start_to_close_timeout=timedelta(minutes=10),
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=30)),
+)
+LEAVE: Final = ActivityConfig(
+    schedule_to_close_timeout=timedelta(seconds=20),
+    start_to_close_timeout=timedelta(seconds=10),
+    retry_policy=IDEMPOTENT,
+)
 HOOK_GRACE: Final = timedelta(seconds=5)
 """Loom adds this time to a hook's own timeout, to report its outcome."""
 MODEL: Final = ActivityConfig(

@@ -21,6 +21,7 @@ from temporalio import workflow
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
+from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.permissions.judge import Mode
@@ -53,6 +54,7 @@ CREW_RUN: Final = "CrewRun"
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
 """The maximum length of a name. Names become search attributes, which the server limits to 2,048 bytes."""
+_Tenant = Annotated[str, StringConstraints(pattern=TENANT_NAME)]
 
 
 class _Strict(BaseModel):
@@ -98,6 +100,8 @@ class _Asked(_Strict):
     output_schema: JsonObject | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     forked_from: _ForkedFrom | None = None
+    priority: int | None = Field(None, ge=1, le=5)
+    tenant: _Tenant | None = None
 
 
 class _RunRequest(_Asked):

@@ -41,9 +41,11 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
         "LoomSession": state.request.session_id or state.run_id,
         "LoomStatus": status.value,
         "LoomModel": state.spec.model if state.spec else "",
-        "LoomWaitingOn": _WAITING.get(status, "none"),
+        "LoomWaitingOn": _WAITING.get(status, "tenant" if state.admission == "waiting" else "none"),
         "LoomRootRun": state.tree.lineage.root_run_id if state.tree.lineage else state.run_id,
     }
+    if state.request.tenant is not None:
+        wanted["LoomTenant"] = state.request.tenant
     cost = cost_of(state)
     if state.outcome is not None and cost is not None:
         wanted["LoomCostUsd"] = cost

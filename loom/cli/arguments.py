@@ -26,6 +26,11 @@ Budget: TypeAlias = Annotated[
     ),
 ]
 
+Priority: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, max=5, help="Priority from 1, which goes first, to 5. The default is 3.")
+]
+Tenant: TypeAlias = Annotated[str | None, typer.Option(help="Customer, team or project that the run works for.")]
+
 
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
     """Return a Typer application for a command module. If `group` is None, its commands are top-level commands."""

@@ -18,6 +18,7 @@ from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.activities.adapters.postgres.tenants import PostgresTenants
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import WORDS, SecretMask, StreamingMask
 from loom.activities.adapters.redis.connection import RedisConnection
@@ -29,6 +30,8 @@ from loom.activities.effects import Effects
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.publish import AbsentStream
 from loom.activities.start_gate import SigningKey, StartGate
+from loom.activities.tenants.metered import MeteredProviders
+from loom.activities.tenants.one_worker import OneWorkerTenants
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
@@ -104,6 +107,12 @@ def parts_for(
         settings, made, app=app, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
     )
     providers.register(registry.providers)
+    prices = GenaiPrices(
+        openai_base_url=settings.openai_base_url,
+        anthropic_base_url=settings.anthropic_base_url,
+        unknown=settings.unknown_price,
+    )
+    counted = PostgresTenants(database) if database else OneWorkerTenants()
     servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
     return WorkerParts(
         registry=registry,
@@ -113,12 +122,10 @@ def parts_for(
         workspace=Path(settings.workspace or Path.cwd()),
         bounds=settings.bounds,
         owner_bounds=settings.owner_bounds,
-        providers=providers,
-        prices=GenaiPrices(
-            openai_base_url=settings.openai_base_url,
-            anthropic_base_url=settings.anthropic_base_url,
-            unknown=settings.unknown_price,
-        ),
+        providers=MeteredProviders(providers, limits=settings.tenants, accounts=counted, prices=prices)
+        if settings.tenants
+        else providers,
+        prices=prices,
         tools=JoinedToolSets(registry.tools, servers.tools) if registry.mcp_servers else registry.tools,
         transcripts=transcripts,
         stream=AbsentStream() if link is None else RedisStream(link),
@@ -136,6 +143,8 @@ def parts_for(
         gate=StartGate(key, requires_signature=settings.require_signed == "on"),
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
+        tenants=settings.tenants,
+        tenant_queue=counted,
     )
 
 

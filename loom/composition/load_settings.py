@@ -65,7 +65,7 @@ def _refuse_unknown_keys() -> None:
 
 _NOT_FROM_DOTENV: Final = re.compile(
     r"LOOM_(HOME|WORKSPACE|APP|AGENTS|CREWS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS"
-    r"|SKILLS_HOME|REDIS_SERVER|MAX_MODE|SIGNING_KEY|REQUIRE_SIGNED|PRIVATE)",
+    r"|SKILLS_HOME|REDIS_SERVER|MAX_MODE|SIGNING_KEY|REQUIRE_SIGNED|PRIVATE|TENANTS)",
     re.IGNORECASE,
 )
 """Settings that load code or agents, select a program, determine where agents may work, or relax a protection. They

@@ -7,7 +7,10 @@ counts as not set. Unless a field specifies another name, its environment variab
 name.
 """
 
+import math
 import os
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -21,6 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from loom.domain.core.tenants import TENANT_NAME, TenantLimits
 from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
@@ -78,6 +82,24 @@ def _opening(entries: tuple[str, ...]) -> tuple[str, ...]:
 def _servers(tables: dict[str, Any]) -> dict[str, Any]:
     read_servers(tables)
     return tables
+
+
+def _known_limits(tables: object) -> object:
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        known = [field.name for field in fields(TenantLimits)]
+        if isinstance(table, dict) and (unknown := [key for key in table if key not in known]):
+            raise ValueError(f"unknown limit {name}.{unknown[0]}; known: {', '.join(known)}")
+    return tables
+
+
+def _tenants(limits: dict[str, TenantLimits]) -> dict[str, TenantLimits]:
+    for name, of in limits.items():
+        if not re.match(TENANT_NAME, name):
+            raise ValueError(f"{name!r} is no tenant's name: use letters, digits, dots, hyphens and underscores")
+        for field in fields(of):
+            if (limit := getattr(of, field.name)) is not None and not 0 < limit < math.inf:
+                raise ValueError(f"{name}.{field.name} must be a positive number")
+    return limits
 
 
 def _host_and_port(address: str) -> str:
@@ -223,6 +245,9 @@ class Settings(BaseSettings):
     )
     memory_limits: MemorySettings = Field(
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
+    )
+    tenants: Annotated[dict[str, TenantLimits], BeforeValidator(_known_limits), AfterValidator(_tenants)] = Field(
+        default_factory=dict, description="Limits of tenants: the tables [tenants.NAME], or JSON. See docs/tenants.md."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
     sandbox_readable: Annotated[

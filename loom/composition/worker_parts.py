@@ -35,6 +35,9 @@ from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.skills import RunSkills, SkillLibrary
 from loom.activities.start_gate import StartGate
+from loom.activities.tenants.gate import TenantGate
+from loom.activities.tenants.one_worker import OneWorkerTenants
+from loom.activities.tenants.ports import TenantQueue, WaitingRuns
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.app.forms.crew import read_crew
@@ -44,6 +47,7 @@ from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.tree.lineage import TreeLimits
 
@@ -88,6 +92,9 @@ class WorkerParts:
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
+    tenants: Mapping[str, TenantLimits] = field(default_factory=dict)
+    """The limits of tenants."""
+    tenant_queue: TenantQueue = field(default_factory=OneWorkerTenants)
 
     @property
     def planner(self) -> CallPreparer:
@@ -123,10 +130,13 @@ class WorkerParts:
         hooks = steps_of(self.registry.hooks, agent.name, agent.hooks)
         return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
 
-    def activities(self, search_attributes: Callable[[], Any], pasts: Pasts) -> list[Callable[..., Any]]:
+    def activities(
+        self, search_attributes: Callable[[], Any], pasts: Pasts, waiting: WaitingRuns
+    ) -> list[Callable[..., Any]]:
         """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
         manifests = self._manifests(agents)
+        tenants = TenantGate(limits=self.tenants, queue=self.tenant_queue, runs=waiting)
         preparation = Preparation(
             agents=agents,
             manifests=manifests,
@@ -149,6 +159,7 @@ class WorkerParts:
             limits=self.limits,
             crews=Crews(self.registry.crews, read_crew),
             gate=self.gate,
+            tenants=tenants,
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
         )
         hooks = HookRunner(
@@ -156,6 +167,8 @@ class WorkerParts:
         )
         return [
             preparation.prepare_run,
+            tenants.await_admission,
+            tenants.leave_tenant,
             hooks.run_hook,
             *self._model_activities(manifests),
             *self._tool_activities(manifests),

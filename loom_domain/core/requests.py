@@ -94,6 +94,10 @@ class RunRequest:
     crew: str | JsonObject | None = None
     """The crew that works on the task instead of an agent: either the name of a registered crew or a crew definition.
     """
+    priority: int | None = None
+    """From 1, which goes first, to 5. If None, the server's default applies, which is 3."""
+    tenant: str | None = None
+    """The customer, team or project that the run works for. Sub-agents work for the same tenant."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ SEARCH_ATTRIBUTES: Mapping[str, Literal["Keyword", "Double"]] = MappingProxyType
         "LoomModel": "Keyword",
         "LoomWaitingOn": "Keyword",
         "LoomRootRun": "Keyword",
+        "LoomTenant": "Keyword",
         "LoomCostUsd": "Double",
     }
 )

@@ -85,6 +85,8 @@ class Origin:
     """Tells runs apart that use the same id one after the other. Runs that an earlier release prepared have none."""
     root_execution: str = ""
     """The same of the root, if this run has a parent."""
+    tenant: str = ""
+    """The tenant that the run works for, if the request names one."""
 
     @property
     def correlated(self) -> str:

@@ -78,6 +78,8 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
         "budget": limits or None,
         "output_schema": request.output_schema,
         "metadata": dict(request.metadata) or None,
+        "priority": request.priority,
+        "tenant": request.tenant,
         "forked_from": {name: value for name, value in asdict(forked).items() if value is not None},
     }
     return {name: value for name, value in asked.items() if value is not None}

@@ -40,6 +40,7 @@ def origin_of(state: RunState) -> Origin:
         correlation_id=correlation_of(state.request.metadata),
         execution=state.environment.execution,
         root_execution=state.tree.lineage.root_execution if state.tree.lineage else "",
+        tenant=state.request.tenant or "",
     )
 
 

@@ -123,6 +123,8 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         workspace=state.agent.workspace,
         skills=tuple(dict.fromkeys(given.get("add_skills") or ())),
         metadata={CORRELATION: known} if (known := correlation_of(state.request.metadata)) else {},
+        priority=state.request.priority,
+        tenant=state.request.tenant,
     )
     if call.name == DELEGATE:
         # Only a crew can require an output schema. A model's call with a schema is rejected.

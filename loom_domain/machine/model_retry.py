@@ -14,6 +14,9 @@ from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import TENANT
+from loom.domain.machine.reflection_step import with_draft
+from loom.domain.machine.wrap_up import last_answer_due
 from loom.domain.run.events import ModelFailed
 from loom.domain.run.retry_policy import TIMED_OUT, Again, Failure, ShortenFirst, Tries, after_failure, count
 from loom.domain.run.state import Outcome, RunState, ended, note
@@ -53,6 +56,8 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
             return _whole(replace(state, tries=tries, conversation=conversation, window=window))
         case _ if state.agent.fallbacks and _may_do_better(event.failure):
             return _fallen_back(replace(state, tries=tries), event)
+        case _ if TENANT in event.failure.context:
+            return with_draft(state, event.at) or last_answer_due(replace(state, tries=tries), _spent(event), event.at)
         case _:
             if state.answer.wrap_up is not None:  # the run ends without a last answer in either case
                 return ended(state, state.answer.wrap_up.outcome)
@@ -64,6 +69,13 @@ def _may_do_better(failure: Failure) -> bool:
     """Whether another model might succeed. After a refusal or with a wrong API key, no other model is tried."""
     known = BY_NAME.get(failure.type)
     return failure.kind == "provider" and (failure.type == TIMED_OUT or (known is not None and known.recoverable))
+
+
+def _spent(event: ModelFailed) -> Outcome:
+    """Return the outcome of a run whose tenant may not use more tokens or money today."""
+    failure = event.failure
+    error = RunError(type=failure.type, message=failure.message, context=failure.context)
+    return Outcome(status=RunStatus.BUDGET_EXHAUSTED, error=error)
 
 
 def _fallen_back(state: RunState, event: ModelFailed) -> RunState:

@@ -26,10 +26,18 @@ from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, s
 from loom.domain.machine.steering import asks_expired, steered
 from loom.domain.machine.tool_results import calls_prepared, end_calls, next_for_calls, tools_returned
 from loom.domain.machine.tree_sync import ancestry_changed, sync_relatives
-from loom.domain.machine.turn_start import last_turn, next_turn, run_prepared, stopped_at_limit, without_late_critique
+from loom.domain.machine.turn_start import (
+    last_turn,
+    next_turn,
+    ready,
+    run_prepared,
+    stopped_at_limit,
+    without_late_critique,
+)
 from loom.domain.machine.wrap_up import budget_answered, budget_requested, time_ran_out
 from loom.domain.run.actions import (
     Action,
+    AwaitAdmission,
     AwaitBudget,
     AwaitResume,
     Backoff,
@@ -61,6 +69,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RunAdmitted,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -115,6 +124,8 @@ def next_action(state: RunState) -> Action:
 def _next_in_phase(state: RunState) -> Action:
     match state.phase:
         case Phase.STARTING:
+            if state.admission == "waiting":
+                return AwaitAdmission()
             return Prepare() if state.spec is None else next_to_start(state)
         case Phase.READY:
             return BeginTurn()
@@ -244,6 +255,12 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         otherwise="the run is already prepared",
     ),
     RunRefused: Transition(to=ENDS, change=_refused),
+    RunAdmitted: Transition(
+        to={S: (S, R)},
+        change=lambda state, _: ready(replace(state, admission="admitted")),
+        fits=lambda state, _: state.admission == "waiting",
+        otherwise="the run doesn't wait for its tenant",
+    ),
     HookReturned: Transition(
         to={S: (S, R, ENDED), ENDED: (ENDED,)},
         change=hook_ended,

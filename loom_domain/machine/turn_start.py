@@ -41,6 +41,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         signature_checks=SignatureChecks(signed=prepared.signed, key=prepared.steering_key),
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),
+        admission=prepared.admission,
     )
     return ready(replace(resolved, hooks_left=steps_before_run(spec.hooks)) if spec.hooks else resolved)
 
@@ -52,8 +53,8 @@ def _forked(state: RunState, earlier: Earlier) -> RunState:
 
 
 def ready(state: RunState) -> RunState:
-    """Return the run, ready for its first turn if all hooks have run and no approval is pending."""
-    if state.hooks_left or state.calls.open:
+    """Return the run, ready for its first turn if it is admitted, all hooks have run, and no approval is pending."""
+    if state.hooks_left or state.calls.open or state.admission == "waiting":
         return state
     state = replace(state, phase=Phase.READY)
     if state.transcript.messages:  # a fork already has a conversation

@@ -72,11 +72,16 @@ def call_not_covered(state: RunState, need: Spend, at: datetime) -> RunState:
     """
     tries = replace(state.tries, uncovered=state.tries.uncovered + 1)
     state = replace(state, tries=tries)
+    return requesting_budget(state, need) or last_answer_due(state, _uncovered(state, need), at)
+
+
+def last_answer_due(state: RunState, outcome: Outcome, at: datetime) -> RunState:
+    """Return the next state of a run that couldn't make its model call and must end with `outcome`: it gives its last
+    answer in the same turn, or ends if that was the call for its last answer.
+    """
     if state.answer.wrap_up is not None:
         return ended(state, state.answer.wrap_up.outcome)
-    if (asking := requesting_budget(state, need)) is not None:
-        return asking
-    state = summing_up(state, _uncovered(state, need), at)
+    state = summing_up(state, outcome, at)
     if state.answer.wrap_up is None:
         return state
     state, told = last_turn_reminder(state, state.answer.wrap_up)

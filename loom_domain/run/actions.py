@@ -15,6 +15,11 @@ class Prepare:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitAdmission:
+    """Wait until the run's tenant has room for another run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunHook:
     """Run a user-defined hook before the first turn."""
 
@@ -115,6 +120,7 @@ Action: TypeAlias = (
     | RunTools
     | RunChildren
     | AwaitBudget
+    | AwaitAdmission
     | AwaitResume
     | Finish
 )

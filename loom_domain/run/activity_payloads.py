@@ -18,6 +18,7 @@ from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Notice, Origin
+from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolSpec
 from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
@@ -69,6 +70,7 @@ class Prepared:
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
     execution: str = ""
     """Tells runs apart that use the same id one after the other. Ids in stores contain it."""
+    admission: Admission = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

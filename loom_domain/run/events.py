@@ -222,6 +222,11 @@ class SignalIgnored:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunAdmitted:
+    """The run's tenant has room for the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NoticesPublished:
     """The first `count` notices were published to the stream."""
 
@@ -239,6 +244,7 @@ SteeringEvent: TypeAlias = (
 OwnEvent: TypeAlias = (
     RunPrepared
     | RunRefused
+    | RunAdmitted
     | HookReturned
     | HookFailed
     | TurnBegan

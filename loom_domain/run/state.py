@@ -14,6 +14,7 @@ from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is
 from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action, Notice
+from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.tool_names import ASK_USER
 from loom.domain.run.conversation import Conversation, Window
@@ -244,6 +245,7 @@ class RunState:
     """Messages that the model has not read. They are added to the conversation when the next turn begins."""
     signature_checks: SignatureChecks = field(default_factory=SignatureChecks)
     """Who may steer the run."""
+    admission: Admission = ""
     hold: Hold | None = None
     outcome: Outcome | None = None
     notices: Notices = field(default_factory=Notices)
@@ -355,7 +357,11 @@ def waiting_on(state: RunState) -> str | None:
     if state.tree.children and state.tree.running:
         return "sub-agents: " + "; ".join(f"{child.agent}: {child.description}" for child in state.tree.running)
     running = [describe(open_call.call) for open_call in state.calls.open if open_call.result is None]
-    return "tools: " + "; ".join(running) if running else None
+    return "tools: " + "; ".join(running) if running else _turn_of_tenant(state)
+
+
+def _turn_of_tenant(state: RunState) -> str | None:
+    return f"other runs of tenant {state.request.tenant}" if state.admission == "waiting" else None
 
 
 def expires_at(state: RunState, call: OpenCall) -> datetime | None:

@@ -26,6 +26,8 @@ def status_view(state: RunState) -> JsonObject:
         "usage": usage_view(total_usage(state)),
         "cost": cost_of(state),
         "budget": _budget_view(state),
+        "priority": state.request.priority,
+        "tenant": state.request.tenant,
         "context": _context_view(state),
         "tool_calls": total_tool_calls(state),
         "queued_messages": len(state.inbox),

@@ -14,11 +14,13 @@ from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
+from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
+    AwaitAdmission,
     AwaitBudget,
     AwaitPerson,
     AwaitResume,
@@ -55,6 +57,7 @@ from loom.domain.run.events import (
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
+    RunAdmitted,
     RunPrepared,
     RunRefused,
     SignalIgnored,
@@ -221,7 +224,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
     match next_action(state):
         case Prepare():
             spec = replace(an_agent(dice), hooks=dice.choice(((), HOOKS)))
-            return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4)))
+            admission: Admission = dice.choice(("", "waiting", "admitted"))
+            return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4), admission=admission))
         case RunHook(step=step):
             return a_hook(dice, step)
         case BeginTurn():
@@ -250,6 +254,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
             return ResumeRequested(at=AT)
         case AwaitBudget():
             return WaitEnded()
+        case AwaitAdmission():
+            return RunAdmitted()
         case Finish():
             return WaitEnded()
 
@@ -275,6 +281,7 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     WaitEnded(),
     BackoffEnded(),
     TurnBegan(at=AT),
+    RunAdmitted(),
     RunPrepared(prepared=Prepared(spec=SPEC, limits=TreeLimits(children=4))),
     says("late"),
     AsksExpired(at=at(3 * WEEK)),

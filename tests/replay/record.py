@@ -17,6 +17,7 @@ from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Worker
 
 from loom.composition.load_settings import load_settings
+from loom.domain.core.tenants import TenantLimits
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
@@ -182,6 +183,16 @@ async def timed(loom: Harness) -> str:
     return await loom.start("write it", budget={"seconds": 4})
 
 
+async def admitted(loom: Harness) -> str:
+    """A run that waits until another run of its tenant ends."""
+    first = await loom.start("write it", tenant="acme")
+    await loom.asked(first)
+    run_id = await loom.start("read it", tenant="acme", priority=1)
+    await loom.until(run_id, lambda status: status["waiting_on"] == "other runs of tenant acme")
+    await loom.client.abort(first)
+    return run_id
+
+
 def _until_the_end(request: SeenRequest) -> Reply:
     return calls(ToolUse("glob", {"pattern": "*"})) if request.body.get("tools") else text("so far")
 
@@ -306,6 +317,11 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "admitted": (
+        admitted,
+        by_task({"write it": [calls(WRITE)], "read it": [READ, text("done")]}),
+        {"tenants": {"acme": TenantLimits(runs=1)}},
+    ),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
 }
 

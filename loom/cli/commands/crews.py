@@ -10,7 +10,18 @@ from rich.table import Table
 
 from loom.app.crew_files import FOLDER, read_crew_file
 from loom.app.document_files import read_document
-from loom.cli.arguments import App, Budget, Json, absolute, new_app, read_object, read_permissions, read_schema
+from loom.cli.arguments import (
+    App,
+    Budget,
+    Json,
+    Priority,
+    Tenant,
+    absolute,
+    new_app,
+    read_object,
+    read_permissions,
+    read_schema,
+)
 from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.validate import validate as validate_files
 from loom.cli.output import console, counted, one_line, plain, print_json, visible
@@ -53,6 +64,8 @@ def run(
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
     ] = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    priority: Priority = None,
+    tenant: Tenant = None,
     run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id for the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of the crew.")] = False,
@@ -72,6 +85,8 @@ def run(
         budget=read_object(budget, "--budget") if budget is not None else None,
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
+        priority=priority,
+        tenant=tenant,
     )
     requested = _for_request(crew)
     words = sys.stdin.read() if task == "-" else task

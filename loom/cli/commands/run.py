@@ -16,7 +16,9 @@ from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import (
     Budget,
     Json,
+    Priority,
     RunId,
+    Tenant,
     absolute,
     new_app,
     read_object,
@@ -84,6 +86,8 @@ def run(
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
     ] = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    priority: Priority = None,
+    tenant: Tenant = None,
     run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id for the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of this run.")] = False,
@@ -107,6 +111,8 @@ def run(
         skills=skills or None,
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
+        priority=priority,
+        tenant=tenant,
     )
     words = sys.stdin.read() if task == "-" else task
     if yes and detach:

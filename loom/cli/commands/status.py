@@ -46,8 +46,10 @@ def status(run_id: RunId, as_json: Json = False) -> None:
 
 @app.command(name="list")
 def list_runs(
+    *,
     status: Annotated[str | None, typer.Option(help="Show only runs with this status.")] = None,
     session: Annotated[str | None, typer.Option(help="Show only runs in this session.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Show only this tenant's runs.")] = None,
     tree: Annotated[str | None, typer.Option(help="Show only this run and all its sub-agents.", metavar="RUN")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     as_json: Json = False,
@@ -55,10 +57,10 @@ def list_runs(
     """List runs, newest first. Sub-agents are omitted unless you use --tree."""
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
-    found = with_client(lambda loom: loom.list(status=status, session=session, below=tree, limit=limit))
+    found = with_client(lambda loom: loom.list(status=status, session=session, below=tree, tenant=tenant, limit=limit))
     if as_json:
         print_json([asdict(run) for run in found])
-    elif not found and (status or session or tree):
+    elif not found and (status or session or tree or tenant):
         typer.echo("no run matches; `loom list` without options lists the newest runs")
     else:
         _print_runs(found)
@@ -101,6 +103,8 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     run_id = one_line(str(status.get("run_id", "")))
     facts = [f"agent {status['agent']}"] if status.get("agent") else []
     facts += [f"model {status['model']}"] if status.get("model") else []
+    facts += [f"tenant {status['tenant']}"] if status.get("tenant") else []
+    facts += [f"priority {status['priority']}"] if status.get("priority") else []
     facts += (
         ["the run is not responding; this status comes from the server"] if status.get("stale") else spending.facts(0)
     )

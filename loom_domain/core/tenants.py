@@ -1,0 +1,36 @@
+"""Tenants: the customers, teams or projects that share workers, and their limits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+TENANT_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+"""A tenant's name is also Temporal's fairness key, which the server limits to 64 bytes."""
+DEFAULT_TENANT: Final = "default"
+"""The limits under this name apply to each tenant that has no limits of its own."""
+
+TENANT: Final = "tenant"
+"""The field in the context of an error that names the tenant whose limit is reached."""
+
+ADMISSION_ID: Final = "admission"
+"""The id of the activity that a waiting run has scheduled."""
+
+Admission: TypeAlias = Literal["", "waiting", "admitted"]
+"""A run's place among the concurrent runs of its tenant. Empty if their number isn't limited."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TenantLimits:
+    """The limits of one tenant. None means unlimited."""
+
+    runs: int | None = None
+    """The number of runs that are in progress at a time. Further runs wait. Sub-agents don't count."""
+    tokens_per_day: int | None = None
+    """The tokens that all runs of the tenant and their sub-agents may use on one day (UTC)."""
+    usd_per_day: float | None = None
+    """The amount in US dollars that they may spend on one day (UTC)."""
+
+
+def limits_of(limits: Mapping[str, TenantLimits], tenant: str) -> TenantLimits:
+    """Return a tenant's limits, or those that apply to each tenant without limits of its own."""
+    return limits.get(tenant) or limits.get(DEFAULT_TENANT) or TenantLimits()
