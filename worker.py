@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import structlog
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
-from temporalio.worker import Worker, WorkerConfig, WorkflowRunner
+from temporalio.worker import Worker, WorkerConfig, WorkerDeploymentConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
@@ -44,16 +45,12 @@ from loom.domain.core.errors import BadRequest, LoomError
 from loom.exit_codes import code_of, leave
 from loom.stack.ports import any_free
 from loom.workflows.agent_run import AgentRun
-from loom.workflows.crew_run import CrewRun
-from loom.workflows.memory_upkeep import MemoryUpkeep
 from loom.workflows.payload_converter import SparsePayloadConverter, build_adapters, converter_for
-from loom.workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 from loom.workflows.signing import SignedRequests
 
 _log = structlog.get_logger("loom.worker")
 
-WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
-"""Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 """How long a run waits for the worker that has cached it before another worker takes over."""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
@@ -179,6 +176,7 @@ class LoomPlugin(SimplePlugin):
         slots = {} if has_tuner else {"max_concurrent_activities": self._settings.max_concurrent_activities}
         return {
             **slots,
+            "deployment_config": _deployment(self._settings),
             "sticky_queue_schedule_to_start_timeout": STICKY_TIMEOUT,
             "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
             "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
@@ -267,6 +265,20 @@ def _without_loom(workflows: Sequence[type]) -> Callable[[Sequence[type] | None]
     return lambda given: [*(each for each in given or () if each not in workflows), *workflows]
 
 
+def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:
+    """Return the version that this worker serves, or None if the worker isn't versioned.
+
+    Your own workflows are pinned to the version on which they started, unless they declare another behavior.
+    """
+    if settings.deployment is None or settings.build is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=WorkerDeploymentVersion(settings.deployment, settings.build),
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
+    )
+
+
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     """If the runner is sandboxed, return one that passes Loom's modules through. Otherwise, return it unchanged."""
     if given is None:
@@ -347,6 +359,8 @@ async def _main(settings: Settings, *, fail_fast: bool) -> None:
             live_stream=settings.redis_url is not None,
             payload_store=settings.database_url is not None,
             memory=settings.remembers,
+            deployment=settings.deployment,
+            build=settings.build,
         )
         await stop.wait()
         _log.info("worker_stopping", pid=os.getpid())

@@ -67,13 +67,15 @@ def logs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
     )
-    root, noisy = logging.getLogger(), logging.getLogger("mcp.client.stdio")
-    handlers, levels = root.handlers[:], (root.level, noisy.level)
+    root = logging.getLogger()
+    loggers = (root, logging.getLogger("mcp.client.stdio"), logging.getLogger("temporalio"))
+    handlers, levels = root.handlers[:], [logger.level for logger in loggers]
     try:
         yield
     finally:
         root.handlers[:] = handlers
-        root.level, noisy.level = levels
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         structlog.reset_defaults()
 
 

@@ -154,6 +154,16 @@ def test_metrics_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_settings().metrics_port is None
 
 
+def test_a_deployment_needs_a_build_unless_it_is_off(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (empty_directory / "loom.toml").write_text('deployment = "shop"\n')
+    with pytest.raises(BadRequest, match="LOOM_BUILD: must be set together with LOOM_DEPLOYMENT"):
+        read_settings()
+    monkeypatch.setenv("LOOM_BUILD", "1.4.0+abc")
+    assert (read_settings().deployment, read_settings().build) == ("shop", "1.4.0+abc")
+    monkeypatch.setenv("LOOM_DEPLOYMENT", "off")
+    assert read_settings().deployment is None
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -166,6 +176,8 @@ def test_metrics_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         ("LOOM_METRICS_PORT", "70000"),
         ("TEMPORAL_ADDRESS", "http://localhost:7233"),
         ("OPENAI_BASE_URL", "localhost"),
+        ("LOOM_DEPLOYMENT", "shop.eu"),
+        ("LOOM_BUILD", "1:2"),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_variable(

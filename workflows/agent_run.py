@@ -10,7 +10,7 @@ from typing import TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
-from temporalio.workflow import ActivityHandle
+from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
 from loom.activities.failures import failure_of
 from loom.activities.publish import Progress
@@ -81,6 +81,8 @@ class AgentRun:
         self._state = initial_state(request, carried)
         self._shown: dict[str, str | float] = {}
         self._updates = 0
+        self._upgrade_requested = False
+        self._action_began = workflow.now()
         self._as_parent = Parent(
             advance=self._advance,
             has_ended=lambda: self._state.outcome is not None,
@@ -97,6 +99,7 @@ class AgentRun:
         background = (self._send_tree_signals(), self._watch_time(), self._describe())
         tasks = [asyncio.create_task(each) for each in background]
         while not isinstance(action := next_action(self._state), Finish):
+            self._action_began = workflow.now()
             try:
                 self._advance(await self._perform(action))
                 await self._rotate_if_due()
@@ -116,6 +119,11 @@ class AgentRun:
     def transcript(self, *_: object) -> tuple[Message, ...]:
         """Return the messages in the current window."""
         return self._state.transcript.messages
+
+    @workflow.signal
+    def upgrade(self, *_: object) -> None:
+        """Continue on the current version of the worker's deployment after this action, or at once if it is a wait."""
+        self._upgrade_requested = True
 
     @property
     def is_signed(self) -> bool:
@@ -284,16 +292,28 @@ class AgentRun:
             info.is_continue_as_new_suggested()
             or (spec is not None and info.get_current_history_length() >= spec.rotate_after_events)
             or self._updates >= options.MAX_UPDATES
+            or self._upgrade_due()
         )
 
+    def _upgrade_due(self) -> bool:
+        """Whether a pinned run should leave its version of the worker before its history is long."""
+        if not workflow.info().is_target_worker_deployment_version_changed():
+            return False
+        return self._upgrade_requested or workflow.now() - self._action_began >= options.LONG_ACTION
+
     async def _rotate_if_due(self) -> None:
-        """Continue as new with the full state. Clients use the run's id, so they aren't affected."""
+        """Continue as new with the full state. Clients use the run's id, so they aren't affected.
+
+        With worker versioning, the new execution is pinned to the version that is current now.
+        """
         if not self._rotation_due():
             return
         await self._drained()
         if isinstance(next_action(self._state), Finish):
             return
-        workflow.continue_as_new(args=[self._request, self._state])
+        workflow.continue_as_new(
+            args=[self._request, self._state], initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+        )
 
     async def _finished(self, outcome: Outcome) -> RunResult:
         """Return the result of the run. A run that is cancelled after it has an outcome still finishes its work."""

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
-from temporalio.workflow import ActivityConfig
+from temporalio.workflow import ActivityConfig, ContinueAsNewVersioningBehavior
 
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import MemoryKeeper
@@ -39,13 +39,16 @@ STEP: Final = ActivityConfig(
 
 @workflow.defn(name="MemoryUpkeep")
 class MemoryUpkeep:
-    """Runs rounds of four independent steps. A failed step doesn't prevent the other steps from running."""
+    """Runs rounds of four independent steps. A failed step doesn't prevent the other steps from running.
+
+    With worker versioning, it moves to the current version after each round.
+    """
 
     @workflow.init
     def __init__(self, request: object = None, *_: object) -> None:
         self._request: UpkeepRequest | BadRequest
         self._last = UpkeepDone()
-        self._runs_ended = False
+        self._awake = False
         try:
             self._request = read_upkeep_request(request)
             self._last = UpkeepDone(until=self._request.since)
@@ -70,12 +73,22 @@ class MemoryUpkeep:
             self._last = await self._round(looks_back=looks_back)
             workflow.set_current_details(_told(self._last, number))
             await self._pause()
-        workflow.continue_as_new(replace(request, since=self._last.until))
+            if workflow.info().is_target_worker_deployment_version_changed():
+                break
+        workflow.continue_as_new(
+            replace(request, since=self._last.until),
+            initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+        )
 
     @workflow.signal(name="runs_ended")
     def runs_ended(self, *_: object) -> None:
         """Record that runs have ended, so that the next round starts early and summarizes them."""
-        self._runs_ended = True
+        self._awake = True
+
+    @workflow.signal(name="upgrade")
+    def upgrade(self, *_: object) -> None:
+        """Wake the workflow, so that it continues on the current version of the worker's deployment."""
+        self._awake = True
 
     @workflow.query(name="status")
     def status(self, *_: object) -> UpkeepDone:
@@ -108,11 +121,11 @@ class MemoryUpkeep:
 
     async def _pause(self) -> None:
         try:
-            await workflow.wait_condition(lambda: self._runs_ended, timeout=EVERY, timeout_summary="the next round")
+            await workflow.wait_condition(lambda: self._awake, timeout=EVERY, timeout_summary="the next round")
         except TimeoutError:
             return
         await workflow.sleep(SETTLED)
-        self._runs_ended = False
+        self._awake = False
 
 
 async def _tried(step: str, work: Awaitable[T], failed: list[str]) -> T | None:

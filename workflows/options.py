@@ -35,6 +35,9 @@ MAX_ID: Final = 100
 MAX_UPDATES: Final = 1500
 """A run continues as new after this number of accepted updates. The server limits an execution to 2,000."""
 
+LONG_ACTION: Final = timedelta(minutes=10)
+"""After an action or a wait of this length, a run continues as new if its worker's version is no longer current."""
+
 CHILDREN_END: Final = timedelta(seconds=10)
 """How long an aborted run waits for its children to end and report their usage."""
 

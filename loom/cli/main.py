@@ -45,6 +45,8 @@ COMMANDS: Final = {
     "skills": ("skills", "List, check and add skills."),
     "diff": ("snapshots", "Show a run's changes to its workspace."),
     "restore": ("snapshots", "Restore the files in a run's workspace."),
+    "replay": ("replay", "Check that this code can continue runs, by replaying their histories."),
+    "deployments": ("deployments", "Show which runs are on which version of the workers, and move them."),
     "validate": ("validate", "Check files that define agents, crews or permissions."),
 }
 """Maps each command to its module in `loom.cli.commands` and its line in `loom --help`."""

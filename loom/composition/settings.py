@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -111,6 +111,15 @@ def _host_and_port(address: str) -> str:
     return address
 
 
+def _matching(pattern: str, rule: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text, re.ASCII):
+            raise ValueError(rule)
+        return text
+
+    return AfterValidator(check)
+
+
 def _url_of(*schemes: str) -> AfterValidator:
     def check(url: str) -> str:
         if urlsplit(url).scheme not in schemes:
@@ -120,6 +129,8 @@ def _url_of(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+DeploymentName = Annotated[str, _matching(r"[\w-]{1,100}", "must consist of up to 100 letters, digits, - and _")]
+BuildId = Annotated[str, _matching(r"[\w.+-]{1,100}", "must consist of up to 100 letters, digits, ., +, - and _")]
 Directory = Annotated[Path, AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -164,6 +175,12 @@ class Settings(BaseSettings):
     )
     task_queue: str = Field(
         "loom", min_length=1, pattern="^[^']*$", description="Task queue for workflows and activities."
+    )
+    deployment: Annotated[DeploymentName | None, BeforeValidator(_off)] = Field(
+        None, description="Worker deployment to which this worker belongs. None or off: the worker isn't versioned."
+    )
+    build: BuildId | None = Field(
+        None, validate_default=True, description="Build id: the version of this worker within its deployment."
     )
     database_url: Annotated[str, _url_of("postgresql", "postgres")] | None = Field(
         None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
@@ -331,6 +348,13 @@ class Settings(BaseSettings):
         validation_alias=_named("ANTHROPIC_BASE_URL"),
         description="URL of another server that implements Anthropic's API.",
     )
+
+    @field_validator("build")
+    @classmethod
+    def _named_with_its_deployment(cls, build: str | None, info: ValidationInfo) -> str | None:
+        if build is None and info.data.get("deployment") is not None:
+            raise ValueError("must be set together with LOOM_DEPLOYMENT, for example to a release or a commit")
+        return build
 
     @property
     def remembers(self) -> bool:

@@ -221,6 +221,7 @@ class Supervisor:
             "LOOM_REDIS_URL": address["redis"],
             "LOOM_TASK_QUEUE": self._plan.task_queue,
             "LOOM_HOME": str(self._home),
+            "LOOM_DEPLOYMENT": "off",  # no other worker would go on with its runs
             "PYTHONUNBUFFERED": "1",
         }
 

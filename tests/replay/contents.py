@@ -28,9 +28,8 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 from temporalio.workflow import Info, _Definition
 
-from loom._worker import WORKFLOWS
 from loom.workflows.payload_converter import data_converter
-from loom.workflows.runner import WORKFLOW_RUNNER
+from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 
 HISTORIES: Final = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
 DIFFERENCES: Final = Path(__file__).parent / "differences.json"

@@ -14,8 +14,11 @@ from typing import Any
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.common import WorkerDeploymentVersion
 from temporalio.worker import Worker
 
+from loom._worker import worker
+from loom.activities.adapters.temporal.deployments import TemporalDeployments
 from loom.composition.load_settings import load_settings
 from loom.domain.core.tenants import TenantLimits
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
@@ -79,6 +82,21 @@ async def plain(loom: Harness) -> str:
 async def lost(loom: Harness) -> str:
     """A worker that is lost during a tool call, which is then made again."""
     return await loom.start("do it", permissions={"stall": "allow"})
+
+
+async def upgraded(loom: Harness) -> str:
+    """A run that is told to continue on another version of its workers while a call waits."""
+    deployments = TemporalDeployments(loom.client.temporal)
+    await deployments.promote(WorkerDeploymentVersion("corpus", "1"))
+    run_id = await loom.start("write it")
+    await loom.asked(run_id)
+    async with worker(loom.settings.model_copy(update={"build": "2"})):
+        await deployments.promote(WorkerDeploymentVersion("corpus", "2"))
+        async for _ in deployments.drain(WorkerDeploymentVersion("corpus", "1")):
+            pass
+        await loom.client.approve(run_id, "w1")
+        await loom.client.result(run_id)
+    return run_id
 
 
 async def aborted_in_tool(loom: Harness) -> str:
@@ -317,6 +335,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
     "admitted": (
         admitted,
         by_task({"write it": [calls(WRITE)], "read it": [READ, text("done")]}),

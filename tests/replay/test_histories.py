@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.workflow import _Definition
 
-from loom._worker import WORKFLOWS
+from loom.workflows.runner import WORKFLOWS
 from tests.replay.contents import DIFFERENCES, HISTORIES, differences
 
 EXPECTED = json.loads(DIFFERENCES.read_text())

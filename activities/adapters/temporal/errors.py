@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from loom.activities.adapters.postgres.payloads import MISSING, UNAVAILABLE
 from loom.domain.core.errors import BadRequest, LoomError, RefusedError, RunNotFoundError, UnreachableError
 
-_NO_STORAGE: Final = "TMPRL1105"
+NO_STORAGE: Final = "TMPRL1105"
 """The SDK's error code for a payload in a store that this process doesn't know."""
 
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
@@ -33,7 +33,7 @@ def answered(run_id: str) -> Iterator[None]:
             raise
         raise UnreachableError(error.message) from error
     except RuntimeError as error:
-        if _NO_STORAGE not in str(error):
+        if NO_STORAGE not in str(error):
             raise
         raise UnreachableError(
             f"a payload of run {run_id!r} is too large for history and is stored in Postgres: set LOOM_DATABASE_URL"

@@ -61,7 +61,7 @@ class TemporalPasts:
         """See the port."""
         converter = self._client.data_converter
         with answered(run_id):
-            histories = [history async for history in _executions(self._client, run_id)]
+            histories = [history async for history in executions(self._client, run_id)]
             try:
                 return [record for history in reversed(histories) for record in await _records(converter, history)]
             except (ValueError, TypeError) as error:
@@ -96,7 +96,7 @@ async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -
     return Beginning(given=given, goes_on=bool(started.continued_execution_run_id), prepared=next(iter(prepared), None))
 
 
-async def _executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
+async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
     """Yield the history of each execution, newest first. Executions that the server has deleted are omitted."""
     execution: str | None = None
     while True:

@@ -101,9 +101,17 @@ def worker(
     fail_fast: Annotated[
         bool, typer.Option("--fail-fast", help="Exit with code 5 instead of waiting if Temporal doesn't respond.")
     ] = False,
+    deployment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Serve one version of this worker deployment; overrides LOOM_DEPLOYMENT."),
+    ] = None,
+    build: Annotated[
+        str | None, typer.Option(metavar="ID", help="The id of this version's code; overrides LOOM_BUILD.")
+    ] = None,
 ) -> None:
     """Run a worker in the foreground, until SIGTERM or Ctrl-C."""
     _set_app(app)
+    os.environ.update({k: v for k, v in {"LOOM_DEPLOYMENT": deployment, "LOOM_BUILD": build}.items() if v is not None})
     _add_roots(workspace_root)
     pkgutil.resolve_name(WORKER)(fail_fast=fail_fast)
 
