@@ -45,7 +45,7 @@ ALLOWED: Final = {
     "credit": "allow",
     "read_file": "allow",
     "bash(echo:*)": "allow",
-    "write_file(effects)": "allow",
+    "bash(>> effects)": "allow",
     "delegate_task": "allow",
 }
 CREW: Final = {"name": "team", "mode": "coordinated", "members": [{"name": "finder"}, {"name": "checker"}]}
