@@ -295,11 +295,14 @@ def _is_export(each: PlacedNode, _: bytes) -> bool:
 
 
 def _is_test(each: PlacedNode, _: bytes) -> bool:
-    """Whether a test only compares texts and files. Bash evaluates numbers in `[[` and ends `[` at an operator."""
+    """Whether a test only compares texts and files. Bash evaluates numbers in `[[`, and ends `[` at an operator or at the
+    end of the line.
+    """
     parts = test_parts(each.node)
     if text_of(parts[0]) == "[[":
         return not any(text_of(part) in _EVALUATING_TESTS for part in parts)
-    return not any(part.type in ("&&", "||", "=~") for part in parts)
+    is_on_one_line = "\n" not in text_of(each.node).replace("\\\n", "")
+    return is_on_one_line and not any(part.type in ("&&", "||", "=~") for part in parts)
 
 
 def _texts(pattern: re.Pattern[str]) -> Callable[[PlacedNode, bytes], bool]:
