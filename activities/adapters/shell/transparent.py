@@ -295,8 +295,8 @@ def _is_export(each: PlacedNode, _: bytes) -> bool:
 
 
 def _is_test(each: PlacedNode, _: bytes) -> bool:
-    """Whether a test only compares texts and files. Bash evaluates numbers in `[[`, and ends `[` at an operator or at the
-    end of the line.
+    """Whether a test only compares texts and files. Bash evaluates numbers in `[[`. It ends `[` at an operator or at
+    the end of the line.
     """
     parts = test_parts(each.node)
     if text_of(parts[0]) == "[[":
