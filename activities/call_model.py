@@ -167,6 +167,9 @@ class LanguageModel:
             temperature=spec.temperature,
             origin=request.origin,
             prompt_tokens=round(assembled.tokens * request.measures.ratio),
+            rpm=spec.rpm,
+            tpm=spec.tpm,
+            insists=request.insists,
         )
         started = perf_counter()
         said_so_far = _Said(writer, request, self._masked())

@@ -179,6 +179,8 @@ class _Summing:
             max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
             temperature=self.spec.temperature,
             origin=self._origin,
+            rpm=self.spec.rpm,
+            tpm=self.spec.tpm,
         )
         if self._purse is not None:
             await self._purse.pay(call)

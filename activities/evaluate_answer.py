@@ -85,6 +85,8 @@ class Evaluator:
             max_output_tokens=output,
             temperature=spec.temperature,
             origin=request.origin,
+            rpm=spec.rpm,
+            tpm=spec.tpm,
         )
         answer = await provider.answer(call, lambda _text: None)
         cost = await self._prices.cost_micros(spec.model, answer.usage)

@@ -3,18 +3,20 @@
     activity                                   workflow
     LoomError ──to_application_error──▶ ApplicationError ──▶ ActivityError ──failure_of──▶ Failure
                                         HEARTBEAT timeout, shutdown ────────────────────▶   lost
-                                        no worker, store away, undecodable ─────────────▶   infrastructure (`has_run`)
+                                        no worker, store away, no permit, undecodable ──▶   infrastructure (`has_run`)
                                         everything else ────────────────────────────────▶   provider
 
 This module is safe to use in workflows: it imports only Temporal's exceptions and the domain.
 """
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from temporalio.exceptions import (
     ActivityError,
     ApplicationError,
+    ApplicationErrorCategory,
     CancelledError,
     ServerError,
     TerminatedError,
@@ -22,7 +24,7 @@ from temporalio.exceptions import (
     TimeoutType,
 )
 
-from loom.domain.core.errors import LoomError
+from loom.domain.core.errors import CircuitBreakerOpenError, LoomError, NoPermitError
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
@@ -45,7 +47,22 @@ def to_application_error(error: LoomError, redact: Callable[[str], str]) -> Appl
     """
     context = {name: value for name, value in error.context.items() if value is not None}
     details = (context,) if context else ()
-    return ApplicationError(redact(error.message), *details, type=type(error).__name__, non_retryable=True)
+    # Where Temporal retries, it retries only a call that waits its turn.
+    turn = timedelta(seconds=context["retry_after"]) if isinstance(error, NoPermitError) else None
+    return ApplicationError(
+        redact(error.message),
+        *details,
+        type=type(error).__name__,
+        non_retryable=turn is None,
+        next_retry_delay=turn,
+        category=_category_of(error),
+    )
+
+
+def _category_of(error: LoomError) -> ApplicationErrorCategory:
+    # The SDK logs a warning with a stack trace for each failure, but not for a benign one: a call that was put off.
+    is_put_off = isinstance(error, NoPermitError | CircuitBreakerOpenError)
+    return ApplicationErrorCategory.BENIGN if is_put_off else ApplicationErrorCategory.UNSPECIFIED
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -82,9 +99,11 @@ def _failed(error: ApplicationError) -> Failure:
         return _failure("lost", kind, error.message or "the worker shut down")
     if kind == _NOT_KEPT:
         return _failure("infrastructure", kind, error.message, {"has_run": True})
+    details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
+    if kind == NoPermitError.__name__:
+        return _failure("infrastructure", kind, error.message, {**details, "has_run": False})
     if kind in (_NOT_HERE, STORE_AWAY) or error.message.startswith(_UNDECODABLE):
         return _failure("infrastructure", kind, error.message, {"has_run": False})
-    details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
     return _failure("provider", kind, error.message, details)
 
 

@@ -39,6 +39,12 @@ class ModelCall:
     """The run that makes the call, if a run makes it."""
     prompt_tokens: int = 0
     """The estimated size of the prompt. 0 if it isn't known."""
+    rpm: int | None = None
+    """The agent's limit of requests per minute."""
+    tpm: int | None = None
+    """The agent's limit of tokens per minute."""
+    insists: bool = False
+    """Whether a person has asked to try now."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

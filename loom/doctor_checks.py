@@ -12,6 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from temporalio.api.workflowservice.v1 import (
 )
 from temporalio.service import RPCError
 
+from loom.activities.adapters.redis.permits import read_states
 from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_program, find_sandbox
 from loom.activities.adapters.temporal.errors import unconnected
 from loom.composition.settings import Settings
@@ -92,6 +94,18 @@ async def redis_(url: str) -> Entry:
     if persistence.get("aof_last_write_status", "ok") != "ok":
         return {**found, "ok": False, "hint": "Redis cannot write to its disk: free some space"}
     return found
+
+
+async def providers(url: str) -> Entry:
+    """Check whether the models that were called in the last hour can be called now."""
+    async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
+        found = [each for each in await read_states(client) if not each.agent]
+    if not found:
+        return {"ok": True, "note": "no model was called in the last hour", "models": []}
+    barred = [f"{each.model} is {each.state}: {each.because}" for each in found if each.state != "closed"]
+    hint = {"hint": f"{'; '.join(barred)} (see `loom providers`)"} if barred else {}
+    names = ", ".join(sorted({each.model for each in found}))
+    return {"ok": not barred, "note": names, "models": [asdict(each) for each in found], **hint}
 
 
 async def worker(settings: Settings, state: StackState) -> Entry:

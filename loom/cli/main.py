@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "up": ("stack", "Start Temporal, Postgres, Redis and a worker on this machine."),
     "down": ("stack", "Stop everything that `loom up` started; all data is kept."),
     "doctor": ("stack", "Check everything that a run needs."),
+    "providers": ("providers", "Show which models can be called, and how much of their rate limits is used."),
     "worker": ("stack", "Run a worker in the foreground, until SIGTERM or Ctrl-C."),
     "run": ("run", "Start a run and watch it until it ends."),
     "watch": ("run", "Watch a run until it ends, and answer its requests."),

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from loom.activities.adapters.embedders.offline import OfflineEmbedder
 from loom.activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
 from loom.activities.adapters.embedders.selection import chosen_embedder
+from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
@@ -22,12 +23,14 @@ from loom.activities.adapters.postgres.tenants import PostgresTenants
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import WORDS, SecretMask, StreamingMask
 from loom.activities.adapters.redis.connection import RedisConnection
+from loom.activities.adapters.redis.permits import RedisPermits
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from loom.activities.effects import Effects
 from loom.activities.memory.question_vector import IN_A_RUN
+from loom.activities.model_permits import PermitRules, Permits
 from loom.activities.publish import AbsentStream
 from loom.activities.start_gate import SigningKey, StartGate
 from loom.activities.tenants.metered import MeteredProviders
@@ -82,12 +85,12 @@ def parts_for(
     a key, no run counts as started by the owner. Raises BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()
-    providers = _providers(settings)
-    connections.push_async_callback(providers.aclose)
     link = RedisConnection(settings.redis_url) if settings.redis_url else None
     transcripts = CachedTranscripts(link)
     if link is not None:
         connections.push_async_callback(link.aclose)
+    providers = _providers(settings, _permits(settings, link))
+    connections.push_async_callback(providers.aclose)
     connections.push_async_callback(transcripts.aclose)
     database = Database(settings.database_url) if settings.database_url else None
     if database is not None:
@@ -175,8 +178,20 @@ def default_agent(settings: Settings) -> AgentSpec:
     )
 
 
-def _providers(settings: Settings) -> ConfiguredProviders:
+def _permits(settings: Settings, link: RedisConnection | None) -> Permits:
+    rules = PermitRules(
+        failures=settings.breaker_failures or 0,
+        longest_open=settings.breaker_seconds,
+        rpm=settings.rpm,
+        tpm=settings.tpm,
+    )
+    alone = InProcessPermits(rules)
+    return alone if link is None else RedisPermits(link, rules, alone=alone)
+
+
+def _providers(settings: Settings, permits: Permits) -> ConfiguredProviders:
     return ConfiguredProviders(
+        permits,
         openai_api_key=secret_of(settings.openai_api_key),
         openai_base_url=settings.openai_base_url,
         anthropic_api_key=secret_of(settings.anthropic_api_key),

@@ -159,6 +159,16 @@ class Settings(BaseSettings):
         None, description="Sampling temperature. None: the provider's default."
     )
     max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
+    rpm: Count | None = Field(None, description="Maximum number of requests per minute to each model. None: no limit.")
+    tpm: Count | None = Field(None, description="Maximum number of tokens per minute to each model. None: no limit.")
+    breaker_failures: Annotated[Annotated[int, Field(ge=1, le=20)] | None, BeforeValidator(_off)] = Field(
+        5,
+        description="Stop calling a model after this many failures in its last 20 calls, if half of them failed. off:"
+        " never stop.",
+    )
+    breaker_seconds: Seconds = Field(
+        60, description="Maximum number of seconds between two probes of a model that isn't called."
+    )
 
     temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
         "localhost:7233",

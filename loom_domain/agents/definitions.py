@@ -55,6 +55,10 @@ class AgentDefinition:
     max_output_tokens: int | None = None
     temperature: float | None = None
     context_window: int | None = None
+    rpm: int | None = None
+    """The maximum number of requests per minute to one model, for all runs of the agent together."""
+    tpm: int | None = None
+    """The same for tokens per minute."""
     approval_timeout: float | None = None
     model_attempts: int | None = None
     """The number of attempts at a model call, with delays from `first_retry_delay` to `longest_retry_delay`."""
@@ -94,7 +98,7 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
     """Return the agent's spec without its tools, which are selected from the worker's tools when a run is prepared."""
     open_ones = (
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
-        *("output_schema", "pattern", "rounds", "evaluates"),
+        *("output_schema", "pattern", "rounds", "evaluates", "rpm", "tpm"),
         *("model_attempts", "first_retry_delay", "longest_retry_delay", "patience"),
     )
     given = {name: getattr(definition, name) for name in open_ones if getattr(definition, name) is not None}

@@ -127,6 +127,10 @@ class AgentSpec:
     """The maximum number of turns if the request doesn't set one."""
     budget: Budget = field(default_factory=Budget)
     """The default for each limit that the request doesn't set."""
+    rpm: int | None = None
+    """The maximum number of requests per minute to one model, for all runs of the agent together."""
+    tpm: int | None = None
+    """The same for tokens per minute."""
     parallel_limit: int = 10
     approval_timeout: float = 7 * 24 * 3600.0
     """The number of seconds that an approval request waits before it counts as denied."""

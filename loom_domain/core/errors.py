@@ -16,6 +16,7 @@
     │   ├── LLMContextLengthError
     │   ├── LLMUnavailableError
     │   ├── LLMBadResponseError
+    │   ├── NoPermitError
     │   └── CompressionFailedError
     └── TerminalError             the run ends
         ├── PermissionDeniedError
@@ -117,6 +118,12 @@ class LLMBadResponseError(RecoverableError):
     """The provider's response is not a valid model reply."""
 
 
+class NoPermitError(RecoverableError):
+    """The model call wasn't sent, because a rate limit leaves no room for it yet. It is sent later. `context` contains
+    `retry_after`, `provider`, `model` and `because`.
+    """
+
+
 class CompressionFailedError(RecoverableError):
     """The conversation could not be compressed."""
 
@@ -168,7 +175,9 @@ class HookFailedError(TerminalError):
 
 
 class CircuitBreakerOpenError(TerminalError):
-    """The provider and every fallback have failed too many times."""
+    """The model isn't called at present, because its latest calls failed. `context` contains `retry_after` (seconds),
+    `provider`, `model` and `because`.
+    """
 
 
 def _tree(root: type[LoomError]) -> dict[str, type[LoomError]]:

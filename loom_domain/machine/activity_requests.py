@@ -81,6 +81,7 @@ def model_request(state: RunState) -> ModelRequest:
         refused=state.window.refused,
         pieces=state.answer.nudges if state.answer.partial and state.agent.output_schema is not None else 0,
         stage=state.answer.reflection.stage,
+        insists=state.parked is not None and state.parked.insists,
     )
 
 

@@ -101,7 +101,8 @@ def retried(state: RunState, event: RetryRequested) -> RunState:
     if state.parked is not None:
         until = event.at + timedelta(seconds=patience_of(state))
         later = "" if is_waiting else model
-        state = replace(state, parked=replace(state.parked, probes=0, until=until, model=later, by=event.by))
+        now = replace(state.parked, probes=0, until=until, model=later, by=event.by, insists=True)
+        state = replace(state, parked=now)
     state = attempted_now(state)
     return _with_chosen_model(state, model, event.by, event.at) if is_waiting and model else state
 

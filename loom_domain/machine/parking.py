@@ -75,7 +75,7 @@ def parked(state: RunState, on: ParkedOn, failure: Failure, at: datetime) -> Run
     error = RunError(type=failure.type, message=failure.message, context=failure.context)
     before = state.parked
     if before is not None and before.on is on:
-        now = replace(before, error=error, probes=before.probes + 1, model="")
+        now = replace(before, error=error, probes=before.probes + 1, model="", insists=False)
     else:
         now = Parked(on=on, error=error, since=at, until=at + timedelta(seconds=patience_of(state)))
     wait = patience_of(state) if on is ParkedOn.OPERATOR else _delay(state, now, failure)

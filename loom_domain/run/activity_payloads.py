@@ -116,6 +116,8 @@ class ModelRequest:
     """The number of truncated answers directly before this call. This call's answer continues them."""
     stage: Stage = ""
     """The stage of a run that uses the `reflect` pattern."""
+    insists: bool = False
+    """Whether a person has asked to try now, even if the model's circuit breaker is open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

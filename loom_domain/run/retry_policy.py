@@ -107,7 +107,8 @@ def after_failure(tries: Tries, failure: Failure, limits: RetryLimits = DEFAULT_
     specifies takes precedence over the delay of the limits.
     """
     if failure.kind == "infrastructure":
-        return Again(delay=DEFAULT_LIMITS.delay(tries.away))
+        # A call that waits for a permit is told when to come back.
+        return Again(delay=retry_after(failure) or DEFAULT_LIMITS.delay(tries.away))
     if failure.kind == "lost":
         return Again(delay=0.0) if tries.lost < MAX_LOST else GiveUp()
     if failure.type == "LLMContextLengthError":

@@ -66,6 +66,8 @@ class Parked:
     """The model that a person asked for while a try was under way. It is used if that try fails."""
     by: str = ""
     """The person who last asked for a try."""
+    insists: bool = False
+    """Whether the next try is one that a person asked for."""
 
     def way_out(self, run_id: str) -> str:
         """Tell a person how the run goes on."""

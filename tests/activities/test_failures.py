@@ -1,5 +1,7 @@
 """Loom's errors across the activity boundary and back."""
 
+from datetime import timedelta
+
 import pytest
 from temporalio.api.failure.v1 import Failure as WireFailure
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -14,7 +16,13 @@ from temporalio.exceptions import (
 )
 
 from loom.activities.failures import failure_of, to_application_error
-from loom.domain.core.errors import LLMContextLengthError, LLMRateLimitError, LLMUnavailableError, LoomError
+from loom.domain.core.errors import (
+    LLMContextLengthError,
+    LLMRateLimitError,
+    LLMUnavailableError,
+    LoomError,
+    NoPermitError,
+)
 from loom.domain.run.retry_policy import Again, Failure, GiveUp, Tries, after_failure
 
 
@@ -69,6 +77,14 @@ def test_the_waiting_time_that_a_provider_asked_for_is_kept() -> None:
     assert after_failure(Tries(), failure) == Again(delay=7.5)
 
 
+def test_a_call_without_a_permit_comes_back_in_time_wherever_it_is_retried() -> None:
+    error = to_application_error(NoPermitError("wait", retry_after=12.5, model="openai:m"), str)
+    assert (error.non_retryable, error.next_retry_delay) == (False, timedelta(seconds=12.5))
+    failure = failure_of(caught(error))
+    assert failure.context == {"retry_after": 12.5, "model": "openai:m", "has_run": False}
+    assert after_failure(Tries(failed=2), failure) == Again(delay=12.5)
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "name"),
     [
@@ -81,6 +97,7 @@ def test_the_waiting_time_that_a_provider_asked_for_is_kept() -> None:
         (caught(ApplicationError("away", type="StorageUnavailable")), "infrastructure", "StorageUnavailable"),
         (caught(ApplicationError("no such activity", type="NotFoundError")), "infrastructure", "NotFoundError"),
         (caught(ApplicationError("Failed decoding arguments")), "infrastructure", "ApplicationError"),
+        (caught(ApplicationError("wait", type="NoPermitError")), "infrastructure", "NoPermitError"),
         (timed_out(TimeoutType.START_TO_CLOSE), "provider", "Timeout"),
         (timed_out(TimeoutType.SCHEDULE_TO_CLOSE), "provider", "Timeout"),
         (caught(ApplicationError("a bug", type="KeyError")), "provider", "KeyError"),

@@ -15,6 +15,7 @@ from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.models.wire import context_numbers
+from loom.activities.model_permits import PermittedProvider
 from loom.activities.ports import ModelAnswer, ModelCall
 from loom.domain.core.errors import (
     BadRequest,
@@ -565,9 +566,14 @@ async def test_a_compatible_server_s_reasoning_goes_back_with_the_calls() -> Non
 async def test_providers_resolve_by_prefix_and_are_kept() -> None:
     providers = ConfiguredProviders(openai_base_url="http://127.0.0.1:1/v1", anthropic_api_key="k")
     openai, name = providers.resolve("openai:qwen3:8b")
-    assert (type(openai), name) == (OpenAIProvider, "qwen3:8b")
-    assert providers.resolve("openai:other")[0] is openai
-    assert type(providers.resolve("anthropic:claude-x")[0]) is AnthropicProvider
+    other, _ = providers.resolve("openai:other")
+    anthropic, _ = providers.resolve("anthropic:claude-x")
+    assert isinstance(openai, PermittedProvider)
+    assert isinstance(other, PermittedProvider)
+    assert isinstance(anthropic, PermittedProvider)
+    assert (type(openai.provider), name) == (OpenAIProvider, "qwen3:8b")
+    assert other.provider is openai.provider
+    assert type(anthropic.provider) is AnthropicProvider
     assert providers.resolve("demo")[1] == "demo"
     await providers.aclose()
 

@@ -66,6 +66,9 @@ def failure(kind: str, retry_after: object = None) -> Failure:
         (Tries(), failure("infrastructure"), Again(delay=1.0)),
         (Tries(away=3), failure("infrastructure"), Again(delay=8.0)),
         (Tries(away=100_000, lost=MAX_LOST), failure("infrastructure"), Again(delay=60.0)),
+        # Whoever waits for a permit comes back at the time that it was given.
+        (Tries(away=7), failure("infrastructure", 0.25), Again(delay=0.25)),
+        (Tries(), failure("infrastructure", 1800), Again(delay=1800.0)),
     ],
 )
 def test_the_decision_after_a_failure(tries: Tries, failed: Failure, decision: RetryDecision) -> None:

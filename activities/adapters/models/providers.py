@@ -1,13 +1,16 @@
 """Create the providers that this worker can call, and raise an error for a provider that isn't configured."""
 
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
+from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
 from loom.activities.adapters.models.demo.model import DemoModel
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.wire import READ_TIMEOUT
+from loom.activities.model_permits import Permits, PermittedProvider
 from loom.activities.ports import LLMProvider
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
 
@@ -27,6 +30,7 @@ class ConfiguredProviders:
 
     def __init__(
         self,
+        permits: Permits | None = None,
         *,
         openai_api_key: str | None = None,
         openai_base_url: str | None = None,
@@ -34,6 +38,8 @@ class ConfiguredProviders:
         anthropic_base_url: str | None = None,
         read_timeout: float = READ_TIMEOUT,
     ) -> None:
+        """Without `permits`, these providers count their calls for themselves."""
+        self._permits = permits or InProcessPermits()
         self._settings = {
             "openai": (openai_api_key, openai_base_url),
             "anthropic": (anthropic_api_key, anthropic_base_url),
@@ -61,17 +67,27 @@ class ConfiguredProviders:
         if prefix not in (*PREFIXES, *self._registered) or not name:
             known = ", ".join(f"{known}:<name>" for known in (*PREFIXES, *self._registered))
             raise BadRequest(f"no such model: {model!r}; write one of {known}, or {DEMO}", field="model")
-        if prefix in self._registered:
-            return self._registered[prefix], name
-        if prefix not in self._made:
-            self._made[prefix] = self._make(prefix)
-        return self._made[prefix], name
+        return PermittedProvider(
+            self._provider(prefix), self._permits, account=self._account(prefix), model=f"{prefix}:{name}"
+        ), name
 
     async def aclose(self) -> None:
         """Close all connections."""
         made, self._made = self._made, {}
         for provider in made.values():
             await provider.aclose()
+
+    def _provider(self, prefix: str) -> LLMProvider:
+        if prefix in self._registered:
+            return self._registered[prefix]
+        if prefix not in self._made:
+            self._made[prefix] = self._make(prefix)
+        return self._made[prefix]
+
+    def _account(self, prefix: str) -> str:
+        """Return a short name for the server and the key, which doesn't reveal them."""
+        key, url = self._settings.get(prefix, (None, None))
+        return blake2b(f"{url}\n{key}".encode(), digest_size=4).hexdigest()
 
     def _make(self, prefix: str) -> _Made:
         given_key, given_url = self._settings[prefix]

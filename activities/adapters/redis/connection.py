@@ -1,4 +1,4 @@
-"""The connection to Redis that the live stream and the transcript cache share."""
+"""The connection to Redis that the live stream, the transcript cache and the permits of model calls share."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -85,6 +85,12 @@ class AgentForm(Form):
     context_window: Annotated[int, Field(ge=1000)] | None = Field(
         None, description="Size of the model's context window in tokens."
     )
+    rpm: Count | None = Field(
+        None, description="Maximum number of requests per minute to one model, for all runs of the agent together."
+    )
+    tpm: Count | None = Field(
+        None, description="Maximum number of tokens per minute to one model, for all runs of the agent together."
+    )
     approval_timeout: Annotated[float, Field(gt=0)] | None = Field(
         None, description="Seconds that a call waits for a person's approval before it is denied."
     )
@@ -212,6 +218,8 @@ class AgentFields(TypedDict, total=False):
     max_output_tokens: int | None
     temperature: float | None
     context_window: int | None
+    rpm: int | None
+    tpm: int | None
     approval_timeout: float | None
     model_attempts: int | None
     first_retry_delay: float | None

@@ -106,7 +106,7 @@ def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> Age
 
 def _facts(agent: AgentDefinition, spec: AgentSpec) -> dict[str, Any]:
     pinned = ("model", "fallbacks", "system_prompt", "permissions", "mode", "max_turns", "max_output_tokens")
-    limits = ("temperature", "context_window", "approval_timeout", "require_done_tool")
+    limits = ("temperature", "context_window", "rpm", "tpm", "approval_timeout", "require_done_tool")
     retries = ("model_attempts", "first_retry_delay", "longest_retry_delay", "patience")
     answers = ("output_schema", "pattern", "rounds", "evaluates")
     skills = ("enabled_skills", "disabled_skills", "activation")
