@@ -40,7 +40,7 @@ PROBE_MS: Final = 60_000
 """If a probe has no result after this time, another run probes."""
 PROBE_ANSWERS_MS: Final = 5_000
 """Runs that wait for a probe come back this long after it starts."""
-SPACING_MS: Final = 500
+SPACING_MS: Final = 400
 """The interval between two runs that come back."""
 SPREAD_MS: Final = 30_000
 """All waiting runs come back within this time."""

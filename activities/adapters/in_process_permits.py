@@ -114,12 +114,14 @@ class _Breaker:
         self.number += 1
         if self.open_until:
             self.probe, self.probe_until = self.number, now + PROBE_MS
-        return Permit(request=request, number=self.number, probes=bool(self.open_until))
+        return Permit(request=request, number=self.number, probes=bool(self.open_until) or self.paused_until > now)
 
     def settle(self, permit: Permit, outcome: Outcome, rules: PermitRules, now: int) -> None:
         """Record an outcome."""
         if outcome.kind == "throttled":
             self._pause(outcome.retry_after, now)
+        elif outcome.kind == "answered" and permit.probes:
+            self.paused_until = 0
         if self.open_until:
             self._settle_probe(permit, outcome, rules, now)
         elif outcome.kind == "failed":

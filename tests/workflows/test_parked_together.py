@@ -43,4 +43,4 @@ async def test_fifty_runs_send_few_probes_and_have_all_gone_on_within_a_minute(w
     assert all(later - earlier >= 4.5 for earlier, later in pairwise(probes))
     assert len(answered) == RUNS
     assert answered[-1] - (failed[0] + OUTAGE) <= 60
-    assert answered[-1] - answered[0] >= 15
+    assert answered[-1] - answered[0] > 10

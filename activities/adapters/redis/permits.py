@@ -215,7 +215,7 @@ for i = 3, #KEYS, {_KEYS} do
   for k = i, i + {_KEYS} - 1 do redis.call('EXPIRE', KEYS[k], {_KEEP_SECONDS}) end
 end
 if wait > 0 then return {{2, wait}} end
-return {{3, 0, permit, open_until > 0 and 1 or 0}}
+return {{3, 0, permit, (open_until > 0 or paused_until > now) and 1 or 0}}
 """
 )
 
@@ -252,6 +252,9 @@ if kind == 'throttled' then
   local pause = math.min(60000, {PAUSE_MS} * 2 ^ math.max(0, math.min(pauses - 1, 20)))
   if retry_after then pause = math.min({LONGEST_PAUSE_MS}, retry_after) end
   redis.call('HSET', breaker, 'paused_until', math.max(paused_until, now + pause))
+elseif kind == 'answered' and probes then
+  paused_until = 0
+  redis.call('HSET', breaker, 'paused_until', 0)
 end
 if open_until > 0 then
   if probes and (kind == 'answered' or kind == 'throttled') then
