@@ -54,6 +54,7 @@ from loom.visibility import (
     runs_of,
     summary_of,
 )
+from loom.workflows.options import TASK_TIMEOUT
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
 
 T = TypeVar("T")
@@ -182,6 +183,7 @@ class LoomClient:
                     id=name,
                     task_queue=self._task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    task_timeout=TASK_TIMEOUT,
                     memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
                     static_summary=asked.task[:200],
                     priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
@@ -365,7 +367,7 @@ class LoomClient:
         return description
 
     async def _ask(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
-        """Send an Update and wait for its receipt. If the run has no worker, send a Signal instead."""
+        """Send an Update and wait for its receipt. If the run can't take the Update now, send a Signal instead."""
         given = _checked(name, payload)
         receipt = await self._runs.update(run_id, name, given)
         if receipt is not None:

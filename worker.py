@@ -45,7 +45,7 @@ from loom.domain.core.errors import BadRequest, LoomError
 from loom.exit_codes import code_of, leave
 from loom.stack.ports import any_free
 from loom.workflows.agent_run import AgentRun
-from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
+from loom.workflows.payload_converter import SparsePayloadConverter, build_adapters, converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 from loom.workflows.signing import SignedRequests
 
@@ -113,6 +113,7 @@ class LoomPlugin(SimplePlugin):
                 config[name] = value  # type: ignore[literal-required]
         served = _Served(parts=self.parts_for(client), client=client)
         served.activities = served.own_activities(config["task_queue"])
+        build_adapters(served.activities)
         config["activities"] = [*config.get("activities", ()), *served.activities]
         self._served.append(served)
         return config
@@ -306,6 +307,7 @@ async def worker(
     app: LoomApp | None = None,
     workflows: Sequence[type] = (),
     activities: Sequence[Callable[..., Any]] = (),
+    wait_for_server: bool = False,
 ) -> AsyncIterator[Worker]:
     """Serve runs, along with your own workflows and activities, on one task queue until the `async with` block ends.
 
@@ -317,10 +319,11 @@ async def worker(
     to finish.
 
     If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app named in the
-    settings. Raises UnreachableError if no server responds, and BadRequest if the app can't be served.
+    settings. Raises UnreachableError if no server responds, unless you set `wait_for_server`, and BadRequest if the app
+    can't be served.
     """
     chosen = settings or load_settings()
-    async with connected(chosen, _runtime(chosen)) as client:
+    async with connected(chosen, _runtime(chosen), wait_for_server=wait_for_server) as client:
         plugin = LoomPlugin(chosen, app=app)
         serving = Worker(
             client, task_queue=chosen.task_queue, workflows=workflows, activities=activities, plugins=[plugin]
@@ -329,21 +332,22 @@ async def worker(
             yield serving
 
 
-def main() -> None:
+def main(*, fail_fast: bool = False) -> None:
     """Run a worker with settings from the environment until it receives SIGTERM or SIGINT.
 
-    Raises BadRequest if the settings or the app are invalid, and UnreachableError if no server responds.
+    If no server responds, wait for it, or raise UnreachableError if the worker is to fail fast. Raises BadRequest if
+    the settings or the app are invalid.
     """
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
     with suppress(asyncio.CancelledError):  # stopped before it was ready
-        asyncio.run(_main(settings))
+        asyncio.run(_main(settings, fail_fast=fail_fast))
 
 
-async def _main(settings: Settings) -> None:
+async def _main(settings: Settings, *, fail_fast: bool) -> None:
     if (starting := asyncio.current_task()) is not None:
         _on_stop_signal(starting.cancel)  # an app's factory may take arbitrarily long
-    async with worker(settings):
+    async with worker(settings, wait_for_server=not fail_fast):
         stop = asyncio.Event()
         _on_stop_signal(stop.set)
         _log.info(

@@ -21,6 +21,8 @@ from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import CrewFailedError, LLMUnavailableError, LoomError, NoMemberFitsError
 from loom.domain.core.messages import Message
+from loom.domain.core.tasks import Origin
+from loom.domain.core.tool_calls import stored_artifact
 from loom.domain.crews.actions import Answer, AssignJobs, CompareDescriptions, GiveUp, Step
 from loom.domain.crews.crew import Crew
 from loom.domain.crews.log import Log, answer_message, assignment_message, plan_view, read_log
@@ -92,7 +94,7 @@ class CrewConductor:
     async def _next(self, request: ModelRequest, spec: AgentSpec, messages: tuple[Message, ...]) -> Message:
         origin, crew = request.origin, _crew_of(spec)
         log = replace(read_log(messages), keeps=self._artifacts is not None, form=spec.output_schema)
-        await self._keep(origin.root_run_id or origin.run_id, log)
+        await self._keep(origin, log)
         if request.wrap_up:
             return Message(role="assistant", content=so_far(log))
         step = next_crew_action(crew, log)
@@ -110,13 +112,16 @@ class CrewConductor:
             case CompareDescriptions():
                 raise CrewFailedError("the router compared the descriptions but made no choice")
 
-    async def _keep(self, root_run_id: str, log: Log) -> None:
+    async def _keep(self, origin: Origin, log: Log) -> None:
         """Store long answers in full, so that every member can read them."""
         if self._artifacts is None:
             return
+        root, execution = origin.run_id, origin.execution
+        if origin.root_run_id:
+            root, execution = origin.root_run_id, origin.root_execution
         for tried in log.tried:
             if tried.is_done and len(tried.output) > INLINE:
-                await self._artifacts.save(root_run_id, artifact_of(tried.key), tried.output)
+                await self._artifacts.save(root, stored_artifact(artifact_of(tried.key), execution), tried.output)
 
     async def _compared(self, crew: Crew, log: Log) -> Step:
         if self._embedder is None:

@@ -17,14 +17,15 @@ from temporalio.exceptions import ApplicationError
 
 from loom.activities.ports import EffectLedger, Snapshots, StoreUnavailable
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
-from loom.domain.machine.activity_requests import idempotency_key
+from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.retry_policy import STORE_AWAY
 
 _log = structlog.get_logger("loom.tool")
 
-Execute = Callable[[], Awaitable[ToolResult]]
+Execute = Callable[[str], Awaitable[ToolResult]]
+"""Executes the call under an idempotency key."""
 KEEP_TRIES: Final = (0.1, 0.5, 2.0)
 """Seconds between attempts to store a result. If the worker crashed before the result was stored, the outcome would be
 unknown.
@@ -60,7 +61,7 @@ class Effects:
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
         if not request.accounted:
-            return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute()
+            return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute(idempotency_key(request))
         if self._ledger is None:
             raise _away("this worker has none: set LOOM_DATABASE_URL")
         return await self._accounted(self._ledger, request, execute)
@@ -80,14 +81,14 @@ class Effects:
         return None
 
     async def _accounted(self, ledger: EffectLedger, request: ToolRequest, execute: Execute) -> ToolResult:
-        claim = await _reserved(ledger, request)
+        key, claim = await _reserved(ledger, request)
         if isinstance(claim, ToolResult):
             return claim
         if claim is not None and claim > request.attempt:
             return failed("another worker has taken this call over", "aborted")
         in_doubt = claim is not None and request.effect is Effect.ONCE
-        result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute()
-        await _finished(ledger, request, result)
+        result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(key)
+        await _finished(ledger, key, request.attempt, result)
         return result
 
 
@@ -95,9 +96,13 @@ def _is_in_doubt(request: ToolRequest) -> bool:
     return request.begun and request.effect is Effect.ONCE
 
 
-async def _reserved(ledger: EffectLedger, request: ToolRequest) -> ToolResult | int | None:
+async def _reserved(ledger: EffectLedger, request: ToolRequest) -> tuple[str, ToolResult | int | None]:
+    """Return the key of the call's effect, and the ledger's answer to a claim under this key."""
+    key = idempotency_key(request)
     try:
-        return await ledger.reserve(idempotency_key(request), request.origin.run_id, request.attempt)
+        if request.begun:  # perhaps on a worker of an earlier release, which claimed it under that release's key
+            key = await ledger.find(key, key_without_arguments(request)) or key
+        return key, await ledger.reserve(key, request.origin.run_id, request.attempt)
     except StoreUnavailable as error:
         raise _away(str(error)) from None
 
@@ -106,16 +111,16 @@ def _away(why: str) -> ApplicationError:
     return ApplicationError(f"the effect ledger is unavailable: {why}", type=STORE_AWAY, non_retryable=True)
 
 
-async def _finished(ledger: EffectLedger, request: ToolRequest, result: ToolResult) -> None:
+async def _finished(ledger: EffectLedger, key: str, attempt: int, result: ToolResult) -> None:
     """Store the result. The workflow history records it immediately afterward, so the result is lost only if the worker
     crashes in between.
     """
     for pause in (*KEEP_TRIES, None):
         try:
-            await ledger.finish(idempotency_key(request), request.attempt, result)
+            await ledger.finish(key, attempt, result)
         except StoreUnavailable as error:
             if pause is None:
-                _log.error("effect_not_finished", key=idempotency_key(request), error=str(error))
+                _log.error("effect_not_finished", key=key, error=str(error))
                 return
             await asyncio.sleep(pause)
         else:

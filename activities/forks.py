@@ -4,6 +4,8 @@ from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Tail, transcript_of
 from loom.domain.core.requests import ForkedFrom, RunRequest
+from loom.domain.core.tasks import Origin
+from loom.domain.core.tool_calls import stored_artifact
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, refuse_changes
 from loom.domain.run.activity_payloads import Earlier
 
@@ -30,12 +32,12 @@ class Forks:
         refuse_changes(found, request)
         return begun_at(found, forked)
 
-    async def begin(self, run_id: str, forked: ForkedFrom, earlier: Earlier) -> None:
+    async def begin(self, origin: Origin, forked: ForkedFrom, earlier: Earlier) -> None:
         """Store the conversation and copies of the artifacts under the new run's id."""
-        await self._transcripts.save(run_id, Tail(), transcript_of(earlier.messages))
+        await self._transcripts.save(origin.run_id, Tail(), transcript_of(earlier.messages))
         if self._artifacts is None:
             return
         for artifact in earlier.artifacts:
-            text = await self._artifacts.load(forked.run_id, artifact["id"])
+            text = await self._artifacts.load(forked.run_id, stored_artifact(artifact["id"], earlier.execution))
             if text is not None:
-                await self._artifacts.save(run_id, artifact["id"], text)
+                await self._artifacts.save(origin.run_id, stored_artifact(artifact["id"], origin.execution), text)

@@ -154,6 +154,10 @@ class ToolContext:
     """Empty if the run has its own session."""
     root_run_id: str = ""
     """Empty if the run is the root."""
+    execution: str = ""
+    """Tells runs apart that use the same id one after the other."""
+    root_execution: str = ""
+    """The same of the root. Empty if the run is the root."""
     state: MutableMapping[str, Any] = field(default_factory=dict)
     """State of this call. It is discarded when the call ends."""
     artifact: str = ""
@@ -265,6 +269,10 @@ class EffectLedger(Protocol):
     """Records which effects have started and finished, so that no crash repeats an effect. Methods raise
     StoreUnavailable.
     """
+
+    async def find(self, *keys: str) -> str | None:
+        """Return the first of these keys that an attempt has claimed, or None."""
+        ...
 
     async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
         """Claim the effect `key` for this attempt, before the effect starts.

@@ -120,7 +120,9 @@ class Preparation:
                 raise to_application_error(error, self._redact) from None
 
     async def _prepared(self, request: PrepareRequest) -> Prepared:
-        asked, lineage, run_id = request.request, request.lineage, request.origin.run_id
+        asked, lineage = request.request, request.lineage
+        # A run is prepared in its first execution, whose id ends in 48 random bits.
+        origin = replace(request.origin, execution=(activity.info().workflow_run_id or "").rpartition("-")[2])
         signed = (request.start is not None or self._gate.requires_signature) and self._gate.is_signed_by_owner(
             request.start
         )
@@ -135,9 +137,9 @@ class Preparation:
         bounds.refuse_mode(spec.mode)
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
-            await self._forks.begin(run_id, asked.forked_from, point.earlier)
+            await self._forks.begin(origin, asked.forked_from, point.earlier)
         await self._transcripts.save_spec(spec)
-        async with stream_writer(self._stream, request.origin, 0) as writer:
+        async with stream_writer(self._stream, origin, 0) as writer:
             writer.emit(run_started(asked, spec, lineage, skipped_skills=_skipped(resolved)))
         _log.info("run_prepared", **request.origin.log_ids, agent=spec.name, model=spec.model, manifest=spec.digest)
         return Prepared(
@@ -148,6 +150,7 @@ class Preparation:
             earlier=point.earlier if point else None,
             signed=signed,
             steering_key=self._gate.steering_key,
+            execution=origin.execution,
             # Last, because a run that is refused must not take another run's place.
             admission=await self._tenants.admission(request.origin) if asked.tenant else "",
         )

@@ -1,6 +1,7 @@
 """The `run_tool` activity: make one attempt at a tool call in six stages, and record its effect."""
 
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,8 @@ class ToolRunner:
             timeout=request.timeout,
             session_id=request.origin.session_id,
             root_run_id=request.origin.root_run_id,
+            execution=request.origin.execution,
+            root_execution=request.origin.root_execution,
             state=state,
             artifact=artifact_id(request.turn, call.id),
             progress=told.progress,
@@ -119,17 +122,18 @@ class ToolRunner:
             execute,
             call,
             box=box,
-            context=context,
             sanitizer=self._hygiene,
             is_cancelled=activity.is_cancelled,
             note=request.note,
             after=partial(after_call, call, run_id=run_id, agent=agent, registered=registered) if registered else None,
         )
         if request.effect is Effect.READ:
-            result = await run()
+            result = await run(context=context)
         else:
             scope = box[call.name].spec.scope if call.name in box else Scope.MCP
-            result = await self._effects.carried_out(request, scope, run, warn=told.show)
+            result = await self._effects.carried_out(
+                request, scope, lambda key: run(context=replace(context, idempotency_key=key)), warn=told.show
+            )
         told.ended(result)
         if has_made_a_tool(request.tool, result):
             shown = self._hygiene.clean_arguments(arguments)

@@ -65,6 +65,7 @@ async def run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildEn
             args=[start.request, start.lineage],
             id=start.run_id,
             result_type=RunResult,
+            task_timeout=workflow.info().task_timeout,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             static_summary=start.lineage.description,
             priority=priority_of(start.request),

@@ -12,12 +12,14 @@ from typing import Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig, ContinueAsNewVersioningBehavior
 
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import MemoryKeeper
+from loom.domain.core.errors import BadRequest
 from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepRequest
+from loom.workflows.validation import read_upkeep_request
 
 T = TypeVar("T")
 
@@ -43,13 +45,26 @@ class MemoryUpkeep:
     """
 
     @workflow.init
-    def __init__(self, request: UpkeepRequest) -> None:
-        self._last = UpkeepDone(until=request.since)
+    def __init__(self, request: object = None, *_: object) -> None:
+        self._request: UpkeepRequest | BadRequest
+        self._last = UpkeepDone()
         self._awake = False
+        try:
+            self._request = read_upkeep_request(request)
+            self._last = UpkeepDone(until=self._request.since)
+        except BadRequest as error:  # raised here, it would fail the workflow task again and again
+            self._request = error
 
     @workflow.run
-    async def run(self, request: UpkeepRequest) -> None:
-        """Run rounds until the workflow is cancelled."""
+    async def run(self, request: object = None, *_: object) -> None:
+        """Run rounds until the workflow is cancelled. Fail if the input is invalid."""
+        match self._request:
+            case BadRequest() as error:
+                raise ApplicationError(error.message, type="BadRequest", non_retryable=True)
+            case UpkeepRequest() as asked:
+                await self._run(asked)
+
+    async def _run(self, request: UpkeepRequest) -> None:
         looked_back: datetime | None = None
         for number in range(1, request.rounds + 1):
             looks_back = looked_back is None or workflow.now() >= looked_back + EVERY
@@ -66,17 +81,17 @@ class MemoryUpkeep:
         )
 
     @workflow.signal(name="runs_ended")
-    def runs_ended(self) -> None:
+    def runs_ended(self, *_: object) -> None:
         """Record that runs have ended, so that the next round starts early and summarizes them."""
         self._awake = True
 
     @workflow.signal(name="upgrade")
-    def upgrade(self) -> None:
+    def upgrade(self, *_: object) -> None:
         """Wake the workflow, so that it continues on the current version of the worker's deployment."""
         self._awake = True
 
     @workflow.query(name="status")
-    def status(self) -> UpkeepDone:
+    def status(self, *_: object) -> UpkeepDone:
         """Return the results of the most recent round."""
         return self._last
 

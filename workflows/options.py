@@ -9,6 +9,11 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalA
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker without a heartbeat for this time is considered dead. Activities send a heartbeat every 0.4 s."""
 
+TASK_TIMEOUT: Final = timedelta(seconds=5)
+"""How long a run waits for a worker that has taken its workflow task. Temporal's default is 10 s. On a busy machine, a
+worker's first tasks take seconds.
+"""
+
 ONCE: Final = RetryPolicy(maximum_attempts=1)
 """A single attempt. `loom.domain.run.retry_policy` decides on retries, and the run records each decision."""
 

@@ -6,10 +6,10 @@ would change the meaning of old histories. Only a run's result is written in ful
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
@@ -26,12 +26,30 @@ from temporalio.converter import (
 )
 
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.requests import RunResult
+from loom.domain.core.requests import RunRequest, RunResult
+from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.run.carried_state import upgraded
 from loom.domain.run.state import RunState
+from loom.domain.tree.budget import BudgetRequest
+from loom.domain.tree.events import AncestryChanged, BudgetGranted
+from loom.domain.tree.lineage import Lineage
+from loom.domain.tree.tree import ChildReport
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """The minimum size of payloads that are stored outside history, if external storage is configured."""
+
+_OF_WORKFLOWS: Final = (
+    RunState,
+    RunRequest,
+    RunResult,
+    Lineage,
+    ChildReport,
+    BudgetRequest,
+    BudgetGranted,
+    AncestryChanged,
+    UpkeepRequest,
+)
+"""The types that workflows pass to other executions and runs."""
 
 _UNTYPED: Final = (None, Any, object)
 _LOOM: Final = "loom."
@@ -46,6 +64,15 @@ class Undecodable:
     """A placeholder for an external value that can't be decoded. The code that reads the value reports the reason."""
 
     reason: str
+
+
+def build_adapters(activities: Iterable[Callable[..., Any]]) -> None:
+    """Build the adapters that workflow tasks need. Otherwise, the first tasks build them, which can take seconds on a
+    busy machine and looks like a deadlock.
+    """
+    of_activities = [kind for activity in activities for kind in get_type_hints(activity).values()]
+    for kind in (*_OF_WORKFLOWS, *of_activities):
+        _adapter(kind)
 
 
 class SparseJsonConverter(EncodingPayloadConverter):

@@ -6,7 +6,16 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic import (
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+)
 from temporalio import workflow
 
 from loom.domain.core.errors import BadRequest
@@ -14,6 +23,7 @@ from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
 from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.machine.transitions import evolve, start
+from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.carried_state import upgraded
@@ -104,6 +114,11 @@ class _CrewRequest(_Asked):
     crew: _Name | dict[str, Any]
 
 
+class _UpkeepRequest(_Strict):
+    since: AwareDatetime | None = Field(None, strict=False)
+    rounds: int = Field(UpkeepRequest().rounds, ge=1, le=10_000)
+
+
 class _Approve(_Strict):
     call_id: _Text | None = None
     scope: Literal["once", "run"] = "once"
@@ -190,6 +205,12 @@ def read_crew_request(payload: object) -> RunRequest:
     if not isinstance(name, str) or not name.strip():
         raise BadRequest("crew.name: a crew needs a name", field="crew.name")
     return replace(_request(checked), agent=name, crew=checked.crew)
+
+
+def read_upkeep_request(payload: object) -> UpkeepRequest:
+    """Read the input of memory's upkeep. Raises BadRequest if it is invalid."""
+    checked = _check(_UpkeepRequest, {} if payload is None else payload, "the upkeep's input")
+    return UpkeepRequest(since=checked.since, rounds=checked.rounds)
 
 
 def _request(checked: _Asked) -> RunRequest:

@@ -10,7 +10,7 @@ import structlog
 from loom.activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
 from loom.activities.toolbox.truncation import clip
 from loom.domain.core.messages import JsonObject, well_formed
-from loom.domain.core.tool_calls import EMPTY_OUTPUT
+from loom.domain.core.tool_calls import EMPTY_OUTPUT, stored_artifact
 
 _log = structlog.get_logger("loom.tool")
 
@@ -59,7 +59,7 @@ class OutputSanitizer:
         if self._artifacts is None or not context.artifact:
             return ""
         try:
-            await self._artifacts.save(context.run_id, context.artifact, text)
+            await self._artifacts.save(context.run_id, stored_artifact(context.artifact, context.execution), text)
         except StoreUnavailable as error:
             _log.warning("artifact_not_kept", artifact=context.artifact, characters=len(text), error=str(error))
             return ""

@@ -1,9 +1,13 @@
 """Connect to the Temporal server named in the settings."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
+from itertools import chain, repeat
+from typing import Final
 
+import structlog
 from temporalio.client import Client, HttpConnectProxyConfig
 from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
@@ -12,9 +16,14 @@ from temporalio.service import RPCError
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.signing.key_file import KeyFile
-from loom.activities.adapters.temporal.errors import no_server
+from loom.activities.adapters.temporal.errors import is_refusal, no_server
 from loom.composition.settings import Settings
 from loom.workflows.payload_converter import data_converter
+
+_log = structlog.get_logger("loom.worker")
+
+RECONNECT: Final = (0.5, 1.0, 2.0, 5.0)
+"""Seconds between attempts to reach a server. The last number is repeated."""
 
 
 async def connect(
@@ -50,18 +59,31 @@ def _without_proxy_warning() -> Runtime:
 
 
 @asynccontextmanager
-async def connected(settings: Settings, runtime: Runtime | None = None) -> AsyncIterator[Client]:
+async def connected(
+    settings: Settings, runtime: Runtime | None = None, *, wait_for_server: bool = False
+) -> AsyncIterator[Client]:
     """Yield a connected client with Loom's payload converter, which can read externally stored payloads.
 
-    The payload store is closed when the `with` block ends. Raises UnreachableError if no server responds.
+    The payload store is closed when the `with` block ends. Raises UnreachableError if no server responds, unless the
+    caller waits for it, and if the server refuses this client.
     """
     storage = PostgresPayloads(settings.database_url) if settings.database_url else None
+    connecting = partial(connect, settings, converter=data_converter(storage), runtime=runtime)
     try:
-        try:
-            client = await connect(settings, converter=data_converter(storage), runtime=runtime)
-        except (RuntimeError, RPCError) as error:
-            raise no_server(settings.temporal_address, error) from error
-        yield client
+        yield await _connection(connecting, settings.temporal_address, wait_for_server=wait_for_server)
     finally:
         if storage is not None:
             await storage.aclose()
+
+
+async def _connection(connecting: Callable[[], Awaitable[Client]], address: str, *, wait_for_server: bool) -> Client:
+    for pause in chain(RECONNECT, repeat(RECONNECT[-1])):
+        try:
+            return await connecting()
+        except (RuntimeError, RPCError) as error:
+            unreachable = no_server(address, error)
+            if not wait_for_server or is_refusal(error):
+                raise unreachable from error
+            _log.warning("waiting_for_temporal", reason=unreachable.message, next_try_in=pause)
+        await asyncio.sleep(pause)
+    raise AssertionError  # `repeat` never ends

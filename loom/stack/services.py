@@ -25,6 +25,10 @@ from loom.stack.state import Identity, socket_path
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
 """Rates that prevent a dispatch delay. The packaged server's default rates delay each task by about 52 ms."""
+TUNED_UPDATES = "history.maxInFlightUpdates=200"
+"""How many updates a run takes at once. By default, the server takes 10 and refuses the others for a while."""
+TUNED_TASKS = 'history.defaultWorkflowTaskTimeout="5s"'
+"""How long a run of any client waits for a worker that has taken its workflow task. By default, it is 10 s."""
 FAIR_QUEUES = "matching.autoEnableV2=true"
 """Makes a task queue fair once a task names a tenant. Other task queues don't change."""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
@@ -73,7 +77,10 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str, *, private: b
         "--ip": ["127.0.0.1"],
         "--port": [str(ports["temporal"])],
         "--ui-port": [str(ports["ui"])],
-        "--dynamic-config-value": [*TUNED_RATES, FAIR_QUEUES, "frontend.enableServerVersionCheck=false"],
+        "--dynamic-config-value": [
+            *(*TUNED_RATES, TUNED_UPDATES, TUNED_TASKS, FAIR_QUEUES),
+            "frontend.enableServerVersionCheck=false",
+        ],
         "--sqlite-pragma": TUNED_PRAGMAS,
         "--search-attribute": [f"{name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()],
         "--namespace": [] if namespace == "default" else [namespace],

@@ -83,6 +83,10 @@ class Origin:
     agent: str = "default"
     correlation_id: str = ""
     """The caller's id for the work. If the caller provides no id, the root run's id is used."""
+    execution: str = ""
+    """Tells runs apart that use the same id one after the other. Runs that an earlier release prepared have none."""
+    root_execution: str = ""
+    """The same of the root, if this run has a parent."""
     tenant: str = ""
     """The tenant that the run works for, if the request names one."""
 
@@ -153,6 +157,11 @@ class Published:
     """The notices, except the run's last notice, which is contained in the final history event."""
 
 
+def task_id(run_id: str, execution: str, key: str, action: Action) -> str:
+    """Return the id of a run's task. The same key and action always produce the same id."""
+    return f"{run_id}/{execution}/{key}/{action}" if execution else f"{run_id}/{key}/{action}"
+
+
 def task_of(
     origin: Origin,
     action: Action,
@@ -165,9 +174,9 @@ def task_of(
     parent_task_id: str | None = None,
     target_agent: str | None = None,
 ) -> Task:
-    """Return the run's task with this `key`. The same key and action always produce the same `task_id`."""
+    """Return the run's task with this `key`."""
     return Task(
-        task_id=f"{origin.run_id}/{key}/{action}",
+        task_id=task_id(origin.run_id, origin.execution, key, action),
         run_id=origin.run_id,
         root_run_id=origin.root_run_id or origin.run_id,
         session_id=origin.session_id or origin.run_id,

@@ -198,6 +198,11 @@ def artifact_id(turn: int, call_id: str) -> str:
     return f"t{turn}-{call_id if len(call_id) <= 60 else short_digest(call_id)}"
 
 
+def stored_artifact(artifact: str, execution: str) -> str:
+    """Return the name under which the run's artifact is stored. Another run with the same id has another execution."""
+    return f"{artifact}@{execution}" if execution else artifact
+
+
 def kept_artifact(call_id: str, tool: str, result: ToolResult) -> JsonObject:
     """Return the entry for a stored output in the run's result."""
     return {"id": result.artifact, "call_id": call_id, "tool": tool, "characters": result.length}

@@ -1,7 +1,7 @@
 """A run's decoded history: its activities with their inputs and results, and the outcome of the run."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -105,14 +105,25 @@ class History:
         self.facts: Sequence[Fact] = tuple(facts)
         self._pinned: dict[str, PinnedSettings] = {}
         self.arguments: dict[str, JsonObject] = {}
-        origins = [fact.request.origin for fact in self.facts if isinstance(fact, ActivityAttempt)]
-        self.origin = origins[0] if origins else self._asked_for()
+        self.origins: Sequence[Origin] = tuple(self._origins())
+        """The origin of the run's events at each fact. It changes when the run is prepared."""
         for fact in self.facts:
             self._learn(fact)
 
     def pinned(self, request: ModelRequest | CompressRequest | EvaluateRequest) -> PinnedSettings:
         """Return the known settings of the spec that the activity used."""
         return self._pinned.get(request.spec_digest, PinnedSettings())
+
+    def _origins(self) -> Iterator[Origin]:
+        attempts = [fact for fact in self.facts if isinstance(fact, ActivityAttempt)]
+        origin = attempts[0].request.origin if attempts else self._asked_for()
+        for fact in self.facts:
+            match fact:
+                case ActivityAttempt(outcome=Prepared(execution=execution)):
+                    origin = replace(origin, execution=execution)
+                case _:
+                    pass
+            yield origin
 
     def _asked_for(self) -> Origin:
         """Return the task origin for a run that has no activities. For a rejected request, the origin contains only the

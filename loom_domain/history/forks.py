@@ -21,7 +21,7 @@ from loom.domain.core.tool_names import CREATE_TOOL, DONE, HANDED_ON, TODO
 from loom.domain.history.past_turns import ChildRun, PastTurn, Record, ToolAttempt, turns_of
 from loom.domain.machine.tool_results import intercepted, ruled_out
 from loom.domain.run.activity_payloads import Earlier, Prepared
-from loom.domain.run.state import RunState, Work
+from loom.domain.run.state import Environment, RunState, Work
 from loom.domain.tools.todos import Todos, read_todos
 
 _TASK: Final = 1
@@ -58,6 +58,7 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
         messages=_conversation(turns, turn, _beginning(records), _brought(records)),
         todos=_todos(records, turns, turn),
         artifacts=_artifacts(records, turn),
+        execution=_execution(records),
     )
     later = [past for past in turns.values() if past.number > turn]
     return ForkPoint(request=request, spec=_spec(turns, turn), earlier=earlier, later_effects=_effects(later))
@@ -223,6 +224,16 @@ def _todos(records: Sequence[Record], turns: dict[int, PastTurn], until: int) ->
             case _:
                 pass
     return replace(todos, turn=0)
+
+
+def _execution(records: Sequence[Record]) -> str:
+    for record in records:
+        match record:
+            case Prepared(execution=execution) | RunState(environment=Environment(execution=execution)):
+                return execution
+            case _:
+                pass
+    return ""
 
 
 def _artifacts(records: Sequence[Record], until: int) -> tuple[JsonObject, ...]:

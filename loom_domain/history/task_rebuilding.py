@@ -21,7 +21,7 @@ never published.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Final, Protocol, assert_never
 
@@ -29,7 +29,7 @@ from loom.domain.agents.hook_steps import HookResult
 from loom.domain.core.errors import BY_NAME
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunStatus
-from loom.domain.core.tasks import Action, Notice, Task, task_of_notice
+from loom.domain.core.tasks import Action, Notice, Origin, Task, task_of_notice
 from loom.domain.core.tool_calls import PreparedCall, ToolResult, describe
 from loom.domain.crews.log import plan_view
 from loom.domain.history.facts import (
@@ -102,18 +102,22 @@ def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
     executions, in order.
     """
     known = History(facts)
-    made = {task.task_id: task for fact in known.facts for task in _tasks(fact, known, mask)}
+    made = {
+        task.task_id: task
+        for fact, origin in zip(known.facts, known.origins, strict=True)
+        for task in _tasks(fact, origin, known, mask)
+    }
     return tuple(sorted(made.values(), key=lambda task: task.created_at))
 
 
-def _tasks(fact: Fact, known: History, mask: Mask) -> Iterator[Task]:
+def _tasks(fact: Fact, origin: Origin, known: History, mask: Mask) -> Iterator[Task]:
     match fact:
         case ExecutionStarted():
             return
         case PublishedNotices(published=published):
-            yield from (task_of_notice(known.origin, notice) for notice in published.notices)
+            yield from (task_of_notice(origin, notice) for notice in published.notices)
         case RunEnded():
-            yield task_of_notice(known.origin, _end(fact))
+            yield task_of_notice(origin, _end(fact))
         case ActivityAttempt():
             yield from _done(fact, known, mask)
         case _:
@@ -175,7 +179,8 @@ def _work(
 
 def _start(request: PrepareRequest, prepared: Prepared, attempt: ActivityAttempt) -> Task:
     event = run_started(request.request, prepared.spec, request.lineage)
-    return event.task(request.origin, turn_scope(0), attempt.began or attempt.ended)
+    origin = replace(request.origin, execution=prepared.execution)
+    return event.task(origin, turn_scope(0), attempt.began or attempt.ended)
 
 
 def _hook(request: HookRequest, attempt: ActivityAttempt, began: datetime, mask: Mask) -> Iterator[Task]:

@@ -38,6 +38,8 @@ def origin_of(state: RunState) -> Origin:
         session_id=state.request.session_id or "",
         agent=state.request.agent,
         correlation_id=correlation_of(state.request.metadata),
+        execution=state.environment.execution,
+        root_execution=state.tree.lineage.root_execution if state.tree.lineage else "",
         tenant=state.request.tenant or "",
     )
 
@@ -215,7 +217,12 @@ def idempotency_key(request: ToolRequest) -> str:
     attempt.
     """
     named = request.arguments_digest or arguments_digest(request.arguments or {})
-    return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}/{named}"
+    return f"{key_without_arguments(request)}/{named}"
+
+
+def key_without_arguments(request: ToolRequest) -> str:
+    """Return the call's idempotency key as releases before 0.3 wrote it. A call that began on one keeps this key."""
+    return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}"
 
 
 def _note(open_call: OpenCall) -> str:

@@ -14,7 +14,7 @@ from loom.domain.agents.branches_pattern import for_branch, has_branches
 from loom.domain.agents.sub_agent import default_child_tools
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
-from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of
+from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of, task_id
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
 from loom.domain.machine.limits import last_call, own_spend, remaining
@@ -148,7 +148,8 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         deadline=last_call(state),
         branch=has_branches(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
         has_work_to_lose=bool(state.agent.patience) and (state.agent.crew is None or has_work_to_lose(state)),
-        task_id=execute_task_id(state.run_id, child.call_id),
+        task_id=execute_task_id(state.run_id, state.environment.execution, child.call_id),
+        root_execution=state.tree.lineage.root_execution if state.tree.lineage else state.environment.execution,
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
 
@@ -167,14 +168,15 @@ def _crew(state: RunState, call: ToolCall) -> JsonObject:
     return crew_of(str(call.arguments["goal"]), call.arguments["steps"], agent=state.request.agent, tools=tools)
 
 
-def execute_task_id(run_id: str, call_id: str) -> str:
+def execute_task_id(run_id: str, execution: str, call_id: str) -> str:
     """Return the id of the stream task that assigns a call's work."""
-    return f"{run_id}/{_key(call_id)}/{Action.EXECUTE}"
+    return task_id(run_id, execution, _key(call_id), Action.EXECUTE)
 
 
 def call_of(lineage: Lineage) -> str:
     """Return the id of the call that assigned the run its work."""
-    return lineage.task_id.removeprefix(f"{lineage.parent_run_id}/{_key('')}").removesuffix(f"/{Action.EXECUTE}")
+    key = lineage.task_id.removeprefix(f"{lineage.parent_run_id}/").removesuffix(f"/{Action.EXECUTE}")
+    return key.partition(_key(""))[2]
 
 
 def _tool_of(state: RunState, child: Child) -> str:

@@ -35,7 +35,9 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         request=replace(state.request, budget=state.request.budget.or_else(spec.budget)),
         spec=spec,
         conversation=replace(state.conversation, spec_digest=spec.digest, send_spec=spec != prepared.spec),
-        environment=Environment(search_attributes=prepared.search_attributes, ledger=prepared.ledger),
+        environment=Environment(
+            search_attributes=prepared.search_attributes, ledger=prepared.ledger, execution=prepared.execution
+        ),
         signature_checks=SignatureChecks(signed=prepared.signed, key=prepared.steering_key),
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),

@@ -48,6 +48,8 @@ class Earlier:
     messages: tuple[Message, ...]
     todos: Todos = field(default_factory=Todos)
     artifacts: tuple[JsonObject, ...] = ()
+    execution: str = ""
+    """The execution of the forked run, under which its artifacts are stored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +68,8 @@ class Prepared:
     """Whether the owner of the worker's key signed the run's start."""
     steering_key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
+    execution: str = ""
+    """Tells runs apart that use the same id one after the other. Ids in stores contain it."""
     admission: Admission = ""
 
 

@@ -117,6 +117,8 @@ class Environment:
     """The search attributes that are registered on the server."""
     ledger: bool = False
     """Whether workers record effects."""
+    execution: str = ""
+    """Tells this run apart from others that use the same id."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,6 +52,8 @@ class Lineage:
     """
     task_id: str = ""
     """The id of the stream task that assigned the work."""
+    root_execution: str = ""
+    """Tells the root apart from other runs that use the same id."""
 
 
 def is_child(run_id: str, parent_run_id: str) -> bool:

@@ -2,7 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from time import monotonic
@@ -254,6 +258,50 @@ async def test_a_lost_activity_is_noticed_and_taken_over_by_the_standby(killable
     taken = next(e for e in history[noticed.event_id :] if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
     assert _pid(taken) == standby.pid
     assert _at(taken) - _at(noticed) < timedelta(seconds=2)
+
+
+async def test_a_command_of_a_frozen_worker_takes_no_effect_once_its_run_is_aborted(
+    killable: Killable, workspace: Path
+) -> None:
+    late = calls(ToolUse("bash", {"command": "sleep 3601 & echo begun > begun; sleep 60; touch late; wait"}, "b1"))
+    loom, _, workers = await killable(script([late, text("done")]))
+    owner = await workers.start()
+    run_id = await loom.start(permissions={"bash": "allow"})
+    await _written(workspace / "begun", lines=1)
+    await workers.start()
+    owner.send_signal(signal.SIGSTOP)
+    try:
+        aborting = asyncio.create_task(loom.client.abort(run_id, reason="it hangs"))
+        assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
+        await aborting
+
+        await _running("sleep 3601", 0)
+        assert not (workspace / "late").exists()
+    finally:
+        owner.send_signal(signal.SIGCONT)
+
+
+async def test_a_command_of_a_worker_that_is_only_busy_goes_on(killable: Killable, workspace: Path) -> None:
+    slow = calls(ToolUse("bash", {"command": "sleep 6; echo done > done"}, "b1"))
+    loom, _, workers = await killable(script([slow, text("fine")]))
+    await workers.start()
+    run_id = await loom.start(permissions={"bash": "allow"})
+    with busy(8):
+        result = await loom.client.result(run_id)
+    assert (result.status, result.tool_calls) == (RunStatus.COMPLETED, 1)
+    assert (workspace / "done").read_text() == "done\n"
+
+
+@contextmanager
+def busy(load: int) -> Iterator[None]:
+    """Processes that take all the processor time that they get."""
+    hungry = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(load)]
+    try:
+        yield
+    finally:
+        for process in hungry:
+            process.kill()
+            process.wait()
 
 
 async def _with_standby(loom: Harness, workers: Workers) -> tuple[str, Process, Process]:

@@ -2,19 +2,17 @@
 
 import asyncio
 import json
-import os
 import socket
-import subprocess
-import sys
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.request import urlopen
 
 from loom.stack.ports import USUAL, any_free, is_free
 from tests.acceptance.conftest import Killable
-from tests.acceptance.processes import WORKER, Workers
+from tests.acceptance.processes import Workers
 from tests.acceptance.test_command_line import command_line
+from tests.harness import Addresses
 from tests.model_server import ToolUse, calls, script, text
 from tests.waiting import eventually
 
@@ -97,14 +95,59 @@ async def test_a_worker_that_is_still_starting_can_be_stopped(killable: Killable
     assert not (workers.folder / "opened").exists()
 
 
-def test_without_a_server_a_worker_ends_as_the_command_does(tmp_path: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("LOOM_", "TEMPORAL_"))}
-    env |= {"TEMPORAL_ADDRESS": "127.0.0.1:9", "LOOM_METRICS_PORT": "off"}
-    ran = subprocess.run(
-        [sys.executable, *WORKER], env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (ran.returncode, ran.stdout) == (5, "")
-    assert ran.stderr.startswith("loom worker: no Temporal server answers at 127.0.0.1:9: run `loom up`")
+async def test_a_worker_that_starts_before_the_server_waits_for_it(killable: Killable, addresses: Addresses) -> None:
+    loom, _, workers = await killable(script([text("done")]))
+    port = any_free()
+    worker = workers.spawn(TEMPORAL_ADDRESS=f"127.0.0.1:{port}")
+
+    async def waits() -> bool:
+        return "waiting_for_temporal" in workers.log(0).read_text()
+
+    await eventually(waits, within=60)
+    assert "no Temporal server answers" in _lines(workers)["waiting_for_temporal"][0]["reason"]
+    async with forwarded(port, addresses.temporal):
+        assert (await loom.run()).status == "completed"
+    assert worker.poll() is None
+
+
+async def test_a_worker_that_waits_for_the_server_can_be_stopped(killable: Killable) -> None:
+    _, _, workers = await killable(script([]))
+    worker = workers.spawn(TEMPORAL_ADDRESS="127.0.0.1:9")
+
+    async def waits() -> bool:
+        return "waiting_for_temporal" in workers.log(0).read_text()
+
+    await eventually(waits, within=60)
+    worker.terminate()
+    assert await asyncio.to_thread(worker.wait, 30) == 0
+
+
+async def test_a_worker_that_is_to_fail_fast_ends_without_a_server(killable: Killable) -> None:
+    loom, *_ = await killable(script([]))
+    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")("worker", "--fail-fast")
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.startswith("loom: no Temporal server answers at 127.0.0.1:9: run `loom up`")
+
+
+@asynccontextmanager
+async def forwarded(port: int, address: str) -> AsyncIterator[None]:
+    """A server at another port, from now on."""
+    host, _, there = address.rpartition(":")
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection(host, int(there))
+        await asyncio.gather(_copied(reader, to_server), _copied(from_server, writer))
+
+    async with await asyncio.start_server(forward, "127.0.0.1", port):
+        yield
+
+
+async def _copied(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
 
 
 def _lines(workers: Workers, number: int = 0) -> dict[str, list[dict[str, Any]]]:

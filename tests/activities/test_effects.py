@@ -12,9 +12,10 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
 from loom.activities.effects import Effects
 from loom.activities.failures import failure_of
+from loom.domain.core.messages import arguments_digest
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
-from loom.domain.machine.activity_requests import idempotency_key
+from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
 from tests.harness import Addresses
@@ -27,9 +28,11 @@ class Counter:
 
     def __init__(self) -> None:
         self.times = 0
+        self.keys: list[str] = []
 
-    async def __call__(self) -> ToolResult:
+    async def __call__(self, key: str) -> ToolResult:
         self.times += 1
+        self.keys.append(key)
         return ToolResult(content=f"done {self.times}")
 
 
@@ -37,8 +40,8 @@ class Crash(Exception):
     """Stands for a worker that dies in the middle."""
 
 
-async def dies() -> ToolResult:
-    raise Crash
+async def dies(key: str) -> ToolResult:
+    raise Crash(key)
 
 
 @pytest.fixture
@@ -46,6 +49,19 @@ async def ledger(addresses: Addresses) -> AsyncIterator[PostgresEffects]:
     database = Database(addresses.database)
     yield PostgresEffects(database)
     await database.aclose()
+
+
+KEYS = {
+    "0.2.0": "run/0123456789abcdef0123/t1/c",
+    "0.3.0": "run/0123456789abcdef0123/t1/c/47526e108132",
+}
+"""The key of one call, `{"command": "ls"}`, as each release with a ledger writes it. Databases contain these keys,
+so never change one: add a release whose key differs.
+"""
+
+
+def of_every_release(run: str = "run") -> ToolRequest:
+    return replace(request(run=run), arguments={"command": "ls"}, execution="0123456789abcdef0123")
 
 
 def request(attempt: int = 1, effect: Effect = Effect.ONCE, *, run: str, begun: bool = False) -> ToolRequest:
@@ -110,6 +126,60 @@ async def test_a_worker_that_keeps_no_account_leaves_the_call_to_one_that_does()
     with pytest.raises(ApplicationError, match="this worker has none"):
         await carried_out(Effects(), request(run="r"), work)
     assert work.times == 0
+
+
+def test_the_key_of_a_call_is_that_of_the_release() -> None:
+    made = of_every_release()
+    assert {"0.2.0": key_without_arguments(made), "0.3.0": idempotency_key(made)} == KEYS
+
+
+def test_a_key_is_the_same_whether_arguments_come_by_value_or_by_reference() -> None:
+    made = of_every_release()
+    referred = replace(made, arguments=None, arguments_digest=arguments_digest(made.arguments or {}))
+    assert idempotency_key(referred) == idempotency_key(made)
+
+
+@pytest.mark.parametrize("release", KEYS)
+async def test_what_a_worker_of_a_release_began_is_not_done_again(ledger: PostgresEffects, release: str) -> None:
+    run, work = uuid4().hex, Counter()
+    await ledger.reserve(KEYS[release].replace("run", run), run, 1)
+    retry = replace(of_every_release(run), attempt=2, begun=True)
+    assert (await carried_out(Effects(ledger=ledger), retry, work), work.times) == (UNKNOWN, 0)
+
+
+@pytest.mark.parametrize("release", KEYS)
+async def test_the_result_that_a_worker_of_a_release_stored_is_found(ledger: PostgresEffects, release: str) -> None:
+    run, work, key = uuid4().hex, Counter(), KEYS[release]
+    await ledger.reserve(key.replace("run", run), run, 1)
+    await ledger.finish(key.replace("run", run), 1, ToolResult(content="of the release"))
+    retry = replace(of_every_release(run), attempt=2, begun=True)
+    assert (await carried_out(Effects(ledger=ledger), retry, work)).content == "of the release"
+
+
+@pytest.mark.parametrize("release", KEYS)
+async def test_an_idempotent_call_is_repeated_under_the_key_that_it_began_with(
+    ledger: PostgresEffects, release: str
+) -> None:
+    run, work = uuid4().hex, Counter()
+    began = KEYS[release].replace("run", run)
+    await ledger.reserve(began, run, 1)
+    await carried_out(
+        Effects(ledger=ledger), replace(of_every_release(run), attempt=2, begun=True, effect=Effect.IDEMPOTENT), work
+    )
+    assert work.keys == [began]
+
+
+async def test_a_reset_run_whose_call_has_other_arguments_is_not_given_the_result_of_an_earlier_release(
+    ledger: PostgresEffects,
+) -> None:
+    run, work, effects = uuid4().hex, Counter(), Effects(ledger=ledger)
+    began = KEYS["0.2.0"].replace("run", run)
+    await ledger.reserve(began, run, 1)
+    await ledger.finish(began, 1, ToolResult(content="of other arguments"))
+    with pytest.raises(Crash):
+        await carried_out(effects, of_every_release(run), dies)
+    retry = replace(of_every_release(run), attempt=2, begun=True)
+    assert await carried_out(effects, retry, work) == UNKNOWN
 
 
 async def test_changed_arguments_are_another_effect(ledger: PostgresEffects) -> None:

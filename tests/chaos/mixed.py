@@ -45,7 +45,7 @@ ALLOWED: Final = {
     "credit": "allow",
     "read_file": "allow",
     "bash(echo:*)": "allow",
-    "write_file(effects)": "allow",
+    "bash(>> effects)": "allow",
     "delegate_task": "allow",
 }
 CREW: Final = {"name": "team", "mode": "coordinated", "members": [{"name": "finder"}, {"name": "checker"}]}
@@ -209,7 +209,7 @@ async def _result(loom: Harness, run_id: str) -> RunResult | None:
 
 async def _approve(loom: Harness, run_ids: Sequence[str]) -> None:
     """Approve what runs ask for, as a person does who tries again when nobody answers."""
-    asking = [run_id for number, run_id in enumerate(run_ids) if KINDS[number % len(KINDS)] == "asks"]
+    asking = [run_id for number, run_id in enumerate(run_ids) if KINDS[number % len(KINDS)] in ("asks", "tree")]
     while True:
         for run_id in asking:
             with suppress(errors.LoomError):

@@ -52,7 +52,16 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "datetime": frozenset({"UTC", "date", "datetime", "timedelta"}),
     "fnmatch": frozenset({"fnmatchcase"}),
     "pydantic": frozenset(
-        {"AliasChoices", "BaseModel", "ConfigDict", "Field", "StringConstraints", "TypeAdapter", "ValidationError"}
+        {
+            "AliasChoices",
+            "AwareDatetime",
+            "BaseModel",
+            "ConfigDict",
+            "Field",
+            "StringConstraints",
+            "TypeAdapter",
+            "ValidationError",
+        }
     ),
     "pydantic_core": frozenset({"PydanticSerializationError", "from_json", "to_json", "to_jsonable_python"}),
     "temporalio": frozenset({"workflow"}),

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Message, Tail, ToolCall
 from loom.domain.core.requests import ForkedFrom, RunResult, RunStatus
@@ -55,13 +57,14 @@ def test_runs_that_did_the_same_do_not_differ_whatever_their_model() -> None:
     assert first_difference(pairs) is None
 
 
-def test_what_a_sub_agent_has_answered_is_a_result_of_its_turn() -> None:
+@pytest.mark.parametrize("execution", ["", "7c1d2e3f4a5b"])
+def test_what_a_sub_agent_has_answered_is_a_result_of_its_turn(execution: str) -> None:
     call = ToolCall(id="c1", name="delegate_task", arguments={"description": "look"})
     request = ModelRequest(origin=Origin(run_id="r"), turn=1, spec_digest="d", tail=Tail())
     asked = ModelAttempt(request=request, reply=ModelReply(message=Message(role="assistant", tool_calls=(call,))))
 
     def answered(output: str) -> Side:
-        given = execute_task_id("r", call.id)
+        given = execute_task_id("r", execution, call.id)
         lineage = Lineage(
             parent_run_id="r", root_run_id="r", depth=1, limits=TreeLimits(), description="look", task_id=given
         )

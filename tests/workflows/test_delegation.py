@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.worker import Worker
 
 from loom.domain.core.requests import RunStatus
+from loom.workflows.options import TASK_TIMEOUT
 from tests.model_server import SeenRequest, ToolUse, calls, script, status, text
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
@@ -214,3 +215,21 @@ async def test_levels_and_number_of_sub_agents_are_limited(working: Working) -> 
     below, root = model.requests[2], model.requests[-1]
     assert "1 levels of sub-agents are allowed" in tool_results(below)[0]
     assert "all sub-agents that this tree may have are used up" in tool_results(root)[1]
+
+
+async def test_runs_of_any_client_and_their_children_do_not_wait_long_for_a_worker_that_took_a_workflow_task(
+    working: Working,
+) -> None:
+    loom, _ = await working(
+        by_task({"WORK": [text("part done")], "PLAN": [calls(delegate("a part", "WORK")), text("done")]})
+    )
+    own = await loom.start("PLAN it")
+    request = {"task": "PLAN it", "workspace": str(loom.workspace)}
+    plain = await loom.client.temporal.start_workflow(
+        "AgentRun", request, id=f"{own}-plain", task_queue=loom.settings.task_queue
+    )
+    for run_id in (own, plain.id):
+        assert (await loom.client.result(run_id)).status == "completed"
+        for each in (run_id, *await loom.below(run_id)):
+            began = (await loom.histories(each))[0].events[0].workflow_execution_started_event_attributes
+            assert began.workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT

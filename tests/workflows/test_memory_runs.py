@@ -40,6 +40,7 @@ from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 CODENAME = "The codename of the release is Zanzibar, and it ships on the third of May, whatever happens before that."
+OTHER_CODENAME = "The codename of the other release is Lisbon, and it ships on the fifth of June, whatever happens."
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,34 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
         context = turn.calls[-1].context
         assert context is not None
         assert "message 2: memory" in [part.component.source for part in context]
+
+
+async def test_a_second_run_under_an_id_has_memories_and_artifacts_of_its_own(
+    remembering: Any, database: Database, session: str
+) -> None:
+    reads = calls(ToolUse("bash", {"command": "cat long.txt"}, "c1"))
+    reads_all = calls(ToolUse("read_artifact", {"artifact": "t1-c1"}, "c2"))
+    loom, model = await remembering(script([reads, text(CODENAME), reads, reads_all, text(OTHER_CODENAME)]))
+    file, name = loom.workspace / "long.txt", f"test-{uuid4().hex[:8]}"
+    for word in ("first", "second"):
+        file.write_text(f"{word}\n" * 9_000)
+        request: dict[str, object] = {
+            "task": "what is the codename?",
+            "session_id": session,
+            "workspace": str(loom.workspace),
+        }
+        request["permissions"] = {"bash": "allow"}
+        # A plain Temporal client may use the id of a closed run again. Loom's own client refuses that.
+        await loom.client.temporal.start_workflow("AgentRun", request, id=name, task_queue=loom.settings.task_queue)
+        assert (await loom.client.result(name)).status is RunStatus.COMPLETED
+
+    assert "second" in str(model.requests[-1].messages[-1]["content"])
+
+    async def kept() -> bool:
+        said = " ".join(await remembered(database, session, Layer.L1, "codename Zanzibar Lisbon"))
+        return "Zanzibar" in said and "Lisbon" in said
+
+    await eventually(kept)
 
 
 async def test_a_conversation_is_recalled_however_much_its_run_did(

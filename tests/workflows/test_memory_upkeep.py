@@ -1,11 +1,15 @@
 """The upkeep of a queue on a real Temporal server: it goes round, says what failed, and follows the ends of runs."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from uuid import uuid4
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
@@ -53,6 +57,46 @@ async def start(client: Client, queue: str) -> "WorkflowHandle[MemoryUpkeep, Non
     return await client.start_workflow(
         MemoryUpkeep.run, UpkeepRequest(rounds=3), id=upkeep_id(queue), task_queue=queue, start_signal="runs_ended"
     )
+
+
+GARBAGE = st.one_of(
+    st.text(max_size=5),
+    st.integers(),
+    st.lists(st.integers(), max_size=2),
+    st.fixed_dictionaries({"rounds": st.one_of(st.integers(max_value=0), st.text(max_size=3), st.none().map(str))}),
+    st.fixed_dictionaries({"since": st.sampled_from(["yesterday", "2026-01-01T00:00:00", [], {}])}),
+    st.dictionaries(st.text(min_size=8, max_size=9), st.integers(), min_size=1, max_size=2),
+)
+
+
+@pytest.fixture
+async def queue(addresses: Addresses) -> AsyncIterator[str]:
+    """The task queue of a worker that serves upkeep without its activities."""
+    client = await Client.connect(addresses.temporal, data_converter=data_converter())
+    name = f"upkeep-{uuid4().hex[:8]}"
+    async with Worker(client, task_queue=name, workflows=[MemoryUpkeep], workflow_runner=WORKFLOW_RUNNER):
+        yield name
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(GARBAGE)
+async def test_upkeep_that_is_started_by_hand_with_garbage_fails_and_says_why(
+    addresses: Addresses, queue: str, garbage: object
+) -> None:
+    client = await Client.connect(addresses.temporal)  # without Loom's converter, as in another language
+    async with asyncio.timeout(10):
+        handle = await client.start_workflow(
+            "MemoryUpkeep",
+            garbage,
+            id=uuid4().hex,
+            task_queue=queue,
+            start_signal="runs_ended",
+            start_signal_args=[garbage],
+        )
+        with pytest.raises(WorkflowFailureError) as raised:
+            await handle.result()
+    assert isinstance(raised.value.cause, ApplicationError)
+    assert (raised.value.cause.type, "the upkeep's input" in raised.value.cause.message) == ("BadRequest", True)
 
 
 async def test_a_round_follows_each_end_of_runs_and_says_what_failed(

@@ -70,7 +70,13 @@ MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*STORIES, *MORE])
+NOT_ALIKE: Final = {
+    "lost": "its worker, which stood still, told the stream late",
+    "child-terminated": "a terminated run says nothing of its end",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in (*STORIES, *MORE) if name not in NOT_ALIKE])
 async def test_the_tasks_of_a_live_run_can_be_made_again(working: Working, workspace: Path, name: str) -> None:
     (workspace / "a.txt").write_text("alpha\nbeta\n")
     story, replies, settings = {**STORIES, **MORE}[name]
@@ -120,8 +126,13 @@ async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Workin
         await TemporalHistories(loom.client.temporal, loom.settings.task_queue).facts("no-such-run")
 
 
-RECORDED = sorted({path.stem.rpartition("-")[0] for path in HISTORIES.glob("*.json") if "-upkeep-" not in path.stem})
-"""Release and story of each recorded run, which may have several histories; the upkeep of memory is not a run."""
+RECORDED = sorted(
+    {path.stem.rpartition("-")[0] for path in HISTORIES.glob("*.json") if "-upkeep-" not in path.stem}
+    - {"0.4.0-child-terminated-below1"}
+)
+"""Release and story of each recorded run, which may have several histories; the upkeep of memory is not a run, and a
+terminated run has no end.
+"""
 
 
 @pytest.mark.parametrize("recorded", RECORDED)

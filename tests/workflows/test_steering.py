@@ -1,6 +1,9 @@
 """What people do to a running agent, by signal, update and query, on a real server."""
 
+import asyncio
 import os
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -9,6 +12,7 @@ from uuid import uuid4
 import psutil
 import pytest
 from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.testing import WorkflowEnvironment
 
 from loom.domain.core.errors import BadRequest, RefusedError
 from loom.domain.core.requests import RunStatus
@@ -73,6 +77,45 @@ async def test_several_asks_are_answered_in_any_order(working: Working, workspac
     await loom.client.result(run_id)
     assert sorted(p.name for p in workspace.iterdir()) == ["b.txt", "c.txt"]
     assert [m["tool_call_id"] for m in model.requests[1].messages if m["role"] == "tool"] == ["a", "b", "c"]
+
+
+MANY = [ToolUse("bash", {"command": f"echo {number}"}, f"c{number}") for number in range(20)]
+
+
+async def test_twenty_updates_at_once_are_all_taken_within_seconds(working: Working) -> None:
+    loom, _ = await working(script([calls(*MANY), text("done")]))
+    run_id = await loom.start(permissions={"bash": "ask"})
+    await loom.asked(run_id, len(MANY))
+    run = loom.client.temporal.get_workflow_handle(run_id)  # of any client: Loom's own would send signals instead
+    began = monotonic()
+    await asyncio.gather(*(run.execute_update("approve", {"call_id": call.id}) for call in MANY))
+
+    assert monotonic() - began < 5
+    assert (await loom.client.result(run_id)).tool_calls == len(MANY)
+
+
+@pytest.fixture
+async def narrow() -> AsyncIterator[str]:
+    """The address of a server that takes one update of a run at a time."""
+    program = str(Path(sys.executable).with_name("temporal"))
+    flags = ["--dynamic-config-value", "history.maxInFlightUpdates=1"]
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=program, dev_server_extra_args=flags
+    ) as server:
+        yield server.client.service_client.config.target_host
+
+
+async def test_a_server_that_takes_few_updates_at_once_gets_the_others_as_signals(
+    narrow: str, working: Working
+) -> None:
+    loom, _ = await working(script([calls(*MANY), text("done")]), TEMPORAL_ADDRESS=narrow)
+    run_id = await loom.start(permissions={"bash": "ask"})
+    await loom.asked(run_id, len(MANY))
+
+    receipts = await asyncio.gather(*(loom.client.approve(run_id, str(call.id)) for call in MANY))
+
+    assert all(receipt["accepted"] for receipt in receipts)
+    assert (await loom.client.result(run_id)).tool_calls == len(MANY)
 
 
 async def test_an_approval_for_the_run_covers_later_calls(working: Working) -> None:

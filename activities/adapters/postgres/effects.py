@@ -53,6 +53,14 @@ class PostgresEffects:
         """Use the database. The caller must close it."""
         self._database = database
 
+    async def find(self, *keys: str) -> str | None:
+        """See the port."""
+        ids = {_id(key): key for key in keys}
+        async with self._database.connection() as connection:
+            cursor = await connection.execute("SELECT id FROM loom_effects WHERE id = ANY(%s)", (list(ids),))
+            held = {bytes(found) for (found,) in await cursor.fetchall()}
+        return next((key for name, key in ids.items() if name in held), None)
+
     async def reserve(self, key: str, run_id: str, attempt: int) -> ToolResult | int | None:
         """See the port. This is a single statement, so that exactly one of several concurrent callers is the first."""
         claim = uuid4()

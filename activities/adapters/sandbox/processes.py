@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from loom.activities.adapters.sandbox.worker_beat import WORKER_BEAT
 from loom.activities.toolbox.built_in.shell import Finished
 from loom.activities.toolbox.truncation import Collected
 from loom.domain.core.errors import ToolExecutionError
@@ -63,7 +64,8 @@ async def supervise(
     timed_out, limit = False, ""
     try:
         async with asyncio.timeout(timeout) as clock:
-            limit = await _end_of(process, watch)
+            with WORKER_BEAT.needed_by(process.pid):
+                limit = await _end_of(process, watch)
     except TimeoutError:
         if not clock.expired():
             raise

@@ -228,7 +228,7 @@ def _is_redirect(each: PlacedNode, source: bytes) -> bool:
     return (
         _is_on_one_line(each, source)
         and _has_own_descriptor(each, source)
-        and _ENDED.match(source, each.node.end_byte) is not None
+        and _is_ended(each, source)
         and (operator not in (">&", "<&") or target is None or _PLAIN_TARGET.fullmatch(text_of(target)) is not None)
     )
 
@@ -272,6 +272,11 @@ def _is_joined(each: PlacedNode, _: bytes) -> bool:
     return all(one.end_byte == other.start_byte for one, other in pairwise(each.children))
 
 
+def _is_ended(each: PlacedNode, source: bytes) -> bool:
+    """Whether Bash ends a word where the tree does. The tree reads `a=()x ls` as an assignment and the command `x`."""
+    return _ENDED.match(source, each.node.end_byte) is not None
+
+
 def _is_name(each: PlacedNode, _: bytes) -> bool:
     """Whether an assigned name is plain. If no rule covers the assignment, the name must also be harmless."""
     name = text_of(each.node)
@@ -290,11 +295,14 @@ def _is_export(each: PlacedNode, _: bytes) -> bool:
 
 
 def _is_test(each: PlacedNode, _: bytes) -> bool:
-    """Whether a test only compares texts and files. Bash evaluates numbers in `[[` and ends `[` at an operator."""
+    """Whether a test only compares texts and files. Bash evaluates numbers in `[[`. It ends `[` at an operator or at
+    the end of the line.
+    """
     parts = test_parts(each.node)
     if text_of(parts[0]) == "[[":
         return not any(text_of(part) in _EVALUATING_TESTS for part in parts)
-    return not any(part.type in ("&&", "||", "=~") for part in parts)
+    is_on_one_line = "\n" not in text_of(each.node).replace("\\\n", "")
+    return is_on_one_line and not any(part.type in ("&&", "||", "=~") for part in parts)
 
 
 def _texts(pattern: re.Pattern[str]) -> Callable[[PlacedNode, bytes], bool]:
@@ -310,7 +318,7 @@ _CHECKS: Final[Mapping[str, Callable[[PlacedNode, bytes], bool]]] = {
     "command_substitution": _is_backquoted,
     "expansion": _texts(_EXPANSION),
     "arithmetic_expansion": _texts(_NUMBERS),
-    "variable_assignment": _is_joined,
+    "variable_assignment": lambda each, source: _is_joined(each, source) and _is_ended(each, source),
     "simple_expansion": _is_joined,
     "concatenation": _is_joined,
     "brace_expression": _is_joined,

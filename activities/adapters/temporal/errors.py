@@ -18,6 +18,8 @@ NO_STORAGE: Final = "TMPRL1105"
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
 """Matches the human-readable message in the SDK's error text."""
 
+_REFUSED: Final = re.compile("Unauthenticated|PermissionDenied|Unauthorized")
+
 
 @contextmanager
 def answered(run_id: str) -> Iterator[None]:
@@ -43,6 +45,11 @@ def no_server(address: str, error: Exception) -> UnreachableError:
     why = unconnected(error)
     where = f"{address} ({why})" if why else address
     return UnreachableError(f"no Temporal server answers at {where}: run `loom up`, or set TEMPORAL_ADDRESS")
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the server has answered that this client may not connect. Waiting doesn't change that."""
+    return _REFUSED.search(str(error)) is not None
 
 
 def unconnected(error: Exception) -> str:

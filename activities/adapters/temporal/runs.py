@@ -15,7 +15,7 @@ from temporalio.client import (
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import answered, refused, unanswered
 from loom.domain.core.errors import UnreachableError
@@ -71,18 +71,23 @@ class TemporalRuns:
                 raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
-        """Send an update and return its receipt, or None if no worker sends one. Raises RefusedError if the run rejects
-        the update, and BadRequest if the update is invalid.
+        """Send an update and return its receipt, or None if no worker sends one or the server takes no more now.
+        Raises RefusedError if the run rejects the update, and BadRequest if the update is invalid.
         """
-        try:
-            with answered(run_id):
+        with answered(run_id):
+            try:
                 receipt: JsonObject = await self._handle(run_id).execute_update(
                     name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
                 )
-        except WorkflowUpdateFailedError as error:
-            raise refused(error) from error
-        except WorkflowUpdateRPCTimeoutOrCancelledError:
-            return None
+            except WorkflowUpdateFailedError as error:
+                raise refused(error) from error
+            except WorkflowUpdateRPCTimeoutOrCancelledError:
+                return None
+            except RPCError as error:
+                # A server takes a limited number of updates of a run at once, but any number of signals.
+                if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED:
+                    raise
+                return None
         return receipt
 
     async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:

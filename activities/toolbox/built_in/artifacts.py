@@ -8,7 +8,7 @@ from loom.activities.ports import ArtifactStore, StoreUnavailable, Tool, ToolCon
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
-from loom.domain.core.tool_calls import Effect, Scope, Verdict
+from loom.domain.core.tool_calls import Effect, Scope, Verdict, stored_artifact
 from loom.domain.core.tool_names import SHARE
 
 PAGE: Final = RESULT_LIMIT - 200
@@ -35,9 +35,10 @@ def read_artifact_tool(store: ArtifactStore | None) -> Tool:
         if store is None:
             raise ToolUnavailableError(NO_STORE)
         try:
-            text = await store.load(context.run_id, arguments.artifact)
+            text = await store.load(context.run_id, stored_artifact(arguments.artifact, context.execution))
             if text is None and context.root_run_id:
-                text = await store.load(context.root_run_id, arguments.artifact)
+                shared = stored_artifact(arguments.artifact, context.root_execution)
+                text = await store.load(context.root_run_id, shared)
         except StoreUnavailable as error:
             raise ToolUnavailableError(f"the artifact store is unavailable ({error}): try again later") from None
         if text is None:
@@ -77,10 +78,14 @@ def share_artifact_tool(store: ArtifactStore | None) -> Tool:
     async def share(arguments: ShareArtifact, context: ToolContext) -> str:
         if store is None:
             raise ToolUnavailableError(NO_STORE)
-        root, artifact = context.root_run_id or context.run_id, f"{SHARED}{arguments.name}"
+        root, execution = context.run_id, context.execution
+        if context.root_run_id:
+            root, execution = context.root_run_id, context.root_execution
+        artifact = f"{SHARED}{arguments.name}"
+        stored = stored_artifact(artifact, execution)
         try:
-            await store.save(root, artifact, arguments.content)
-            kept = await store.load(root, artifact)
+            await store.save(root, stored, arguments.content)
+            kept = await store.load(root, stored)
         except StoreUnavailable as error:
             raise ToolUnavailableError(f"the artifact store is unavailable ({error}): try again later") from None
         if kept != arguments.content:

@@ -98,6 +98,9 @@ def doctor(as_json: Json = False) -> None:
 def worker(
     app: App = None,
     workspace_root: Roots = None,
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Exit with code 5 instead of waiting if Temporal doesn't respond.")
+    ] = False,
     deployment: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Serve one version of this worker deployment; overrides LOOM_DEPLOYMENT."),
@@ -110,7 +113,7 @@ def worker(
     _set_app(app)
     os.environ.update({k: v for k, v in {"LOOM_DEPLOYMENT": deployment, "LOOM_BUILD": build}.items() if v is not None})
     _add_roots(workspace_root)
-    pkgutil.resolve_name(WORKER)()
+    pkgutil.resolve_name(WORKER)(fail_fast=fail_fast)
 
 
 def _set_app(app: str | None) -> None:

@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Final
 
 from tests.attacks.shell_fuzz.arena import Ran
@@ -167,11 +168,12 @@ RULE_SETS: Final[Sequence[RuleSet]] = (
 
 
 def _words(grant: str) -> Sequence[str]:
-    """Return the words of an exact grant without their quotes."""
+    """Return the words of the command that an exact grant names, without their quotes and without assignments."""
     try:
-        return shlex.split(grant)
+        words = shlex.split(grant)
     except ValueError:
-        return grant.split(" ")
+        words = grant.split(" ")
+    return list(dropwhile(lambda word: re.match(r"\w+=", word), words))
 
 
 def granted(grants: Sequence[str], original: Sequence[Ran]) -> RuleSet:
