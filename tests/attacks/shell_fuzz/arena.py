@@ -57,7 +57,7 @@ case $name in
   ld-*) while [[ ${1-} == --library-path || ${1-} == --argv0 ]]; do shift 2; done
         while [[ ${1-} == -* ]]; do shift; done
         exec "$@" ;;
-  stdbuf) while [[ ${1-} == -* ]]; do [[ $1 == -[ioe] ]] && shift; shift; done
+  stdbuf) while [[ ${1-} == -* ]]; do [[ $1 == -[ioe] || $1 == --@(input|output|error) ]] && shift; shift; done
         exec "$@" ;;
   STAND_INS) until (($# == 0)) || type -P -- "$1" >/dev/null; do shift; done
         if (($#)); then exec "$@"; fi ;;
