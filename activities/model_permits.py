@@ -16,7 +16,7 @@ response proves that the provider works.
 
 import asyncio
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol, TypeAlias
 
 from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta
@@ -172,8 +172,8 @@ class PermittedProvider:
             outcome = _outcome_of(error)
             raise
         finally:
-            if heard is not None:
-                await heard.told()
+            if heard is not None and await heard.told():
+                permit = replace(permit, probes=False)  # the breaker may have opened again since the first words
             await self._permits.settle(permit, outcome)
         return answer
 
@@ -231,10 +231,12 @@ class _FirstWords:
             self._telling = asyncio.create_task(self._permits.settle(self._permit, Outcome(kind="answered")))
         self._on_delta(text)
 
-    async def told(self) -> None:
-        """Wait until the report is delivered, if there is one."""
-        if self._telling is not None:
-            await self._telling
+    async def told(self) -> bool:
+        """Wait until the report is delivered. Return False if there was nothing to report."""
+        if self._telling is None:
+            return False
+        await self._telling
+        return True
 
 
 def _outcome_of(error: LoomError) -> Outcome:

@@ -296,8 +296,10 @@ class AgentRun:
         )
 
     def _upgrade_due(self) -> bool:
-        """Whether a pinned run should leave its version of the worker before its history is long."""
-        if not workflow.info().is_target_worker_deployment_version_changed():
+        """Whether a pinned run should leave its version of the worker before its history is long. Only the first
+        execution knows the start's signature, so an unprepared run stays.
+        """
+        if self._state.spec is None or not workflow.info().is_target_worker_deployment_version_changed():
             return False
         return self._upgrade_requested or workflow.now() - self._action_began >= options.LONG_ACTION
 

@@ -30,6 +30,7 @@ from loom.domain.run.retry_policy import (
     Tries,
     after_failure,
     count,
+    retry_after,
 )
 from loom.domain.run.state import Outcome, RunState, ended, note
 
@@ -89,6 +90,8 @@ def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDeci
     limits = RetryLimits(
         attempts=agent.model_attempts, first_delay=agent.first_retry_delay, longest_delay=agent.longest_retry_delay
     )
+    if failure.type == BREAKER_OPEN and not (agent.patience or agent.fallbacks) and tries.failed + 1 < limits.attempts:
+        return Again(delay=retry_after(failure) or limits.first_delay)  # a run that can't park was never asked
     return after_failure(tries, failure, limits)
 
 
@@ -103,8 +106,10 @@ def retried(state: RunState, event: RetryRequested) -> RunState:
         later = "" if is_waiting else model
         now = replace(state.parked, probes=0, until=until, model=later, by=event.by, insists=True)
         state = replace(state, parked=now)
+    if not is_waiting:
+        return state
     state = attempted_now(state)
-    return _with_chosen_model(state, model, event.by, event.at) if is_waiting and model else state
+    return _with_chosen_model(state, model, event.by, event.at) if model else state
 
 
 def with_chosen_model(state: RunState, at: datetime) -> RunState:

@@ -25,11 +25,12 @@ from loom.domain.core.errors import (
     LLMRateLimitError,
     LLMUnavailableError,
 )
-from loom.domain.core.messages import short_digest
+from loom.domain.core.messages import is_from_person, short_digest
 from loom.domain.core.requests import RunError
 from loom.domain.core.tasks import Action
 from loom.domain.run.retry_policy import TIMED_OUT, Failure, RetryLimits, retry_after
 from loom.domain.run.state import Parked, ParkedOn, RunState, note
+from loom.domain.tools.loop_detection import Repetition
 
 PROBES: Final = RetryLimits(first_delay=5.0, longest_delay=300.0)
 """The delays between the tries of a run that is parked on its provider, before the jitter."""
@@ -108,6 +109,8 @@ def attempted_now(state: RunState) -> RunState:
     state = replace(state, retry_at=None)
     if state.parked is None or not state.inbox or state.window.due is not None:
         return state
+    if any(is_from_person(message) for message in state.inbox):
+        state = replace(state, work=replace(state.work, repetition=Repetition()))
     return replace(state, conversation=state.conversation.extended(state.inbox), inbox=())
 
 

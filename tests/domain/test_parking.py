@@ -259,6 +259,17 @@ def test_the_next_try_contains_the_messages_that_arrived_during_the_wait() -> No
     assert conversation(after(later, fails_at(7), BackoffEnded()))[-1] == ("user", "no, green")
 
 
+def test_a_retry_during_a_try_leaves_messages_for_the_next_turn() -> None:
+    trying = after(working(*GONE), BackoffEnded(), MessageReceived(text="use blue", by="ann", at=at(6)))
+    retried = evolve(trying, RetryRequested(at=at(7)))
+    assert (retried.inbox, retried.transcript) == (trying.inbox, trying.transcript)
+
+
+def test_a_run_that_cannot_park_tries_again_while_the_breaker_is_open() -> None:
+    state = working(fails("CircuitBreakerOpenError", retry_after=17.5), spec=replace(PATIENT, patience=0))
+    assert (waiting_on(state) != "provider", wait_of(state)) == (True, 17.5)
+
+
 def test_a_parked_run_can_be_paused_and_hears_messages() -> None:
     state = after(working(*GONE), PauseRequested(at=at(1)), MessageReceived(text="use blue", at=at(2)))
     assert (next_action(state), waiting_on(state), len(state.inbox)) == (AwaitResume(), "resume", 1)

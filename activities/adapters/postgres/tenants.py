@@ -10,7 +10,12 @@ from loom.domain.tree.budget import Spend
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('loom tenant ' || %s, 0))"
 _LEAVE: Final = "DELETE FROM loom_tenant_runs WHERE tenant = %s AND run_id = ANY(%s)"
-_JOIN: Final = "INSERT INTO loom_tenant_runs (tenant, run_id) VALUES (%s, %s) ON CONFLICT (run_id) DO NOTHING"
+_JOIN: Final = """
+INSERT INTO loom_tenant_runs AS runs (tenant, run_id) VALUES (%s, %s)
+ON CONFLICT (run_id) DO UPDATE SET tenant = excluded.tenant, checked_at = NULL, place = DEFAULT
+WHERE runs.tenant <> excluded.tenant
+"""
+"""Another tenant's row is what an ended run left behind that had the same id."""
 _ADMIT: Final = """
 UPDATE loom_tenant_runs SET checked_at = now() WHERE run_id IN (
     SELECT run_id FROM loom_tenant_runs WHERE tenant = %(tenant)s AND checked_at IS NULL ORDER BY place LIMIT greatest(
