@@ -89,7 +89,11 @@ def parts_for(
     transcripts = CachedTranscripts(link)
     if link is not None:
         connections.push_async_callback(link.aclose)
-    providers = _providers(settings, _permits(settings, link))
+    # A permit that Redis doesn't give in time must not cost a run its live events.
+    permits_link = RedisConnection(settings.redis_url) if settings.redis_url else None
+    if permits_link is not None:
+        connections.push_async_callback(permits_link.aclose)
+    providers = _providers(settings, _permits(settings, permits_link))
     connections.push_async_callback(providers.aclose)
     connections.push_async_callback(transcripts.aclose)
     database = Database(settings.database_url) if settings.database_url else None

@@ -216,7 +216,7 @@ async def test_wrong_usage_is_code_2_and_says_what_was_wrong(working: Working) -
         assert (ran.code, named in ran.err, ran.out) == (2, True, ""), (words, ran)
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("worker",)])
+@pytest.mark.parametrize("words", [("list", "--json"), ("worker", "--fail-fast")])
 async def test_no_server_is_code_5_with_the_way_out(working: Working, words: tuple[str, ...]) -> None:
     loom, _ = await working(script([text("never")]))
 

@@ -1,4 +1,4 @@
-"""The connection to Redis that the live stream, the transcript cache and the permits of model calls share."""
+"""A connection to Redis. The live stream and the transcript cache share one, and the permits of model calls have one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,7 +19,6 @@ from loom.activities.ports import StreamUnavailable
 T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 1.0
-_CONNECT_SECONDS: Final = 0.3
 _PAUSE_SECONDS: Final = 1.0
 _CONNECTIONS: Final = 16
 
@@ -35,7 +34,7 @@ class RedisConnection:
             url,
             max_connections=_CONNECTIONS,
             timeout=answer_within,
-            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_connect_timeout=answer_within,
             socket_timeout=None,  # unlike the timeout in `call`, the client's timeout creates a task for each command
             retry=Retry(NoBackoff(), 0),
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
