@@ -1,4 +1,4 @@
-"""A connection to Redis. The stream and the cache of transcripts share one. The permits of model calls have their own."""
+"""A connection to Redis. The stream and the transcript cache share one. The permits of model calls have their own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
