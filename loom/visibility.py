@@ -205,7 +205,7 @@ def listing(
     *, status: str | None, session: str | None, below: str | None, tenant: str | None, waiting: str | None
 ) -> str:
     """Return the List Filter for runs with a given status, in a given session, of a given tenant, in the tree below a
-    given run, or that wait for the given party.
+    given run, or that wait for what `waiting` names.
 
     Raises BadRequest if a value is invalid.
     """
@@ -221,7 +221,7 @@ def listing(
         filters.append(f"LoomTenant = {_quoted(tenant, 'tenant')}")
     if waiting is not None:
         if waiting not in WAITING_FOR:
-            raise BadRequest(f"unknown party {waiting!r}; known: {', '.join(WAITING_FOR)}", field="waiting")
+            raise BadRequest(f"waiting is {waiting!r}, but must be one of {', '.join(WAITING_FOR)}", field="waiting")
         filters.append(f"LoomWaitingOn = '{waiting}' AND ExecutionStatus = 'Running'")
     return " AND ".join(filters)
 

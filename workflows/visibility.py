@@ -45,7 +45,7 @@ _ARGUMENTS: Final = 600
 
 def attributes_of(state: RunState) -> dict[str, str | float]:
     """Return the run's search attributes that are registered on the server. They change only with the run's status
-    and with the party that it waits for.
+    and with what it waits for.
     """
     status = status_of(state)
     wanted: dict[str, str | float] = {

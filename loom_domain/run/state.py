@@ -44,7 +44,7 @@ class Hold:
 
 
 class ParkedOn(StrEnum):
-    """The party that a parked run waits for."""
+    """What a parked run waits for."""
 
     PROVIDER = "provider"
     OPERATOR = "operator"
