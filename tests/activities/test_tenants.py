@@ -9,7 +9,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from loom.activities.adapters.models.prices import GenaiPrices
@@ -39,8 +39,10 @@ class Server:
     woken: list[str] = field(default_factory=list)
 
     async def wake(self, run_id: str) -> bool:
+        if run_id not in self.running:
+            return False
         self.woken.append(run_id)
-        return run_id in self.running
+        return True
 
     async def is_running(self, run_id: str) -> bool:
         return run_id in self.running
@@ -86,6 +88,18 @@ def origin(run: str) -> Origin:
 
 
 @given(steps=STEPS, most=st.integers(min_value=1, max_value=3))
+@example(
+    steps=[
+        ("begins", "run-0"),
+        ("begins", "run-1"),
+        ("begins", "run-2"),
+        ("dies", "run-2"),
+        ("ends", "run-0"),
+        ("begins", "run-3"),
+        ("begins", "run-2"),
+    ],
+    most=2,
+)
 @settings(deadline=None)
 async def test_no_more_runs_than_allowed_are_in_progress_and_none_waits_for_ever(
     steps: Sequence[tuple[str, str]], most: int
