@@ -193,9 +193,25 @@ class OpenCall:
         return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
 
 
+ARTIFACT_LENGTH: Final = 4_000_000
+"""Maximum number of characters in one artifact. A longer output is stored in several."""
+_PART: Final = "~part"
+
+
 def artifact_id(turn: int, call_id: str) -> str:
     """Return the id of a call's full output. The id is unique within the run."""
     return f"t{turn}-{call_id if len(call_id) <= 60 else short_digest(call_id)}"
+
+
+def part_of_artifact(artifact: str, number: int) -> str:
+    """Return the id of the n-th artifact of an output that is too long for one. The first has the output's id."""
+    return artifact if number == 1 else f"{artifact}{_PART}{number}"
+
+
+def next_part(artifact: str) -> str:
+    """Return the id of the artifact that continues this one."""
+    first, _, number = artifact.rpartition(_PART)
+    return part_of_artifact(first, int(number) + 1) if number.isdecimal() and first else part_of_artifact(artifact, 2)
 
 
 def stored_artifact(artifact: str, execution: str) -> str:
