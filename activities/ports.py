@@ -13,7 +13,7 @@ from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tool_calls import ToolResult, ToolSpec
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
-from loom.domain.run.activity_payloads import StopReason
+from loom.domain.run.activity_payloads import ChildOutcome, StopReason
 from loom.domain.skills.catalog import SkillUse
 
 OnDelta: TypeAlias = Callable[[str], None]
@@ -305,6 +305,14 @@ class Pasts(Protocol):
         """Return the records in the run's history, across all executions. Raises RunNotFoundError and
         UnreachableError.
         """
+        ...
+
+
+class ChildOutcomes(Protocol):
+    """Reads how children have ended."""
+
+    async def outcome(self, run_id: str) -> ChildOutcome | None:
+        """Return how the child has ended, or None while it is running."""
         ...
 
 

@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
-from loom.activities.failures import failure_of
+from loom.activities.failures import fail, failure_of
 from loom.activities.publish import Progress
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
@@ -57,11 +57,11 @@ from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
 from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
+from loom.domain.tree.signals import PARENT
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
-from loom.workflows.child_runs import Parent, child_name, send_tree_signal
-from loom.workflows.run_results import fail
+from loom.workflows.child_runs import Children, Parent, child_name, send_tree_signal
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
 from loom.workflows.signed_requests import signed_start
 from loom.workflows.validation import initial_state
@@ -83,11 +83,14 @@ class AgentRun:
         self._updates = 0
         self._upgrade_requested = False
         self._action_began = workflow.now()
-        self._as_parent = Parent(
-            advance=self._advance,
-            has_ended=lambda: self._state.outcome is not None,
-            has_notices=lambda: bool(self._state.notices.pending),
-            publish_notices=self._publish_notices,
+        self._children = Children(
+            Parent(
+                advance=self._advance,
+                current=lambda: self._state,
+                publish_notices=self._publish_notices,
+                is_rotation_due=self._rotation_due,
+                rotate=self._rotate_if_due,
+            )
         )
         register_handlers(
             SteeredRun(current=lambda: self._state, advance=self._advance, count_update=self._count_update)
@@ -98,6 +101,7 @@ class AgentRun:
         """Perform actions one at a time until the run is finished."""
         background = (self._send_tree_signals(), self._watch_time(), self._describe())
         tasks = [asyncio.create_task(each) for each in background]
+        self._children.follow()
         while not isinstance(action := next_action(self._state), Finish):
             self._action_began = workflow.now()
             try:
@@ -154,8 +158,12 @@ class AgentRun:
         """Send queued signals to other runs in the tree, one at a time."""
         while True:
             await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
-            await send_tree_signal(self._state.tree.unsent[0])
+            to = self._state.tree.unsent[0].to
+            arrived = await send_tree_signal(self._state.tree.unsent[0])
             self._advance(TreeSignalSent())
+            lineage = self._state.tree.lineage
+            if not arrived and lineage is not None and lineage.detached and to == lineage.parent_run_id:
+                self._advance(AbortRequested(reason="the run above no longer runs", by=PARENT, at=workflow.now()))
 
     async def _drained(self) -> None:
         """Wait until no handler is running and no signal is queued. Until then, the workflow must not complete."""
@@ -217,13 +225,21 @@ class AgentRun:
         return ToolsReturned(outcomes=by_call, at=workflow.now())
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
-        names = {call.call.id: child_name(self._state.turn, number) for number, call in enumerate(calls, 1)}
-        before = len(self._state.tree.children)
-        self._advance(ChildrenBegan(names=names, at=workflow.now()))
-        await self._publish_notices()
+        begun = {child.call_id for child in self._state.tree.running}  # by the execution before this one
+        names = {
+            call.call.id: child_name(self._state.turn, number)
+            for number, call in enumerate(calls, 1)
+            if call.call.id not in begun
+        }
+        if names:
+            detached = workflow.patched("detached-children")
+            self._advance(ChildrenBegan(names=names, detached=detached, at=workflow.now()))
+            await self._publish_notices()
         if self._state.outcome is None:
             with turn_group(self._state):
-                await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
+                waiting = [child for child in self._state.tree.running if not child.started]
+                self._children.start([child_start(self._state, child) for child in waiting])
+                await self._children.ended()
         return WaitEnded()
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
@@ -326,6 +342,7 @@ class AgentRun:
         return finishing.result()
 
     async def _finish(self, outcome: Outcome) -> RunResult:
+        await self._children.ended()
         self._state = closed(self._state)
         if self._state.hooks_left:
             await self._run_last_hooks()

@@ -81,6 +81,8 @@ class Child:
     status: RunStatus = RunStatus.RUNNING
     started: bool = False
     """Whether the server has started the child, so that it can receive signals."""
+    detached: bool = False
+    """Whether the child goes on when the execution that started it closes, because it continued as new."""
     ended: bool = False
     spend_unknown: bool = False
     """Whether the child was ended externally. If so, there is no result that states what the child has spent."""
@@ -172,6 +174,11 @@ class Tree:
     def running(self) -> tuple[Child, ...]:
         """The children that have not ended."""
         return tuple(child for child in self.children if not child.ended)
+
+    @property
+    def outlives_execution(self) -> bool:
+        """Whether the run can continue as new now without ending or losing a child."""
+        return all(child.started and child.detached for child in self.running)
 
     @property
     def usage(self) -> Usage:

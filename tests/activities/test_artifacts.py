@@ -117,7 +117,9 @@ async def test_an_output_longer_than_one_artifact_is_read_whole_by_following_wha
     for module in (output_sanitizer, artifact_tools):
         monkeypatch.setattr(module, "ARTIFACT_LENGTH", 15_000)
     output = "".join(f"{n:05d} " for n in range((15_000 + surplus) // 6))
-    context = ToolContext(workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c~2", idempotency_key="k", timeout=5)
+    context = ToolContext(
+        workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c~2", idempotency_key="k", timeout=5
+    )
 
     said = await OutputSanitizer(SecretMask(frozenset()), artifacts).sanitize(output, context, limit=1_000)
 
@@ -131,7 +133,9 @@ async def test_what_is_too_long_for_all_artifacts_is_said(
     artifacts: PostgresArtifacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output_sanitizer, "ARTIFACT_LENGTH", 1_000)
-    context = ToolContext(workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c", idempotency_key="k", timeout=5)
+    context = ToolContext(
+        workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c", idempotency_key="k", timeout=5
+    )
 
     said = await OutputSanitizer(SecretMask(frozenset()), artifacts).sanitize("x" * 10_001, context, limit=600)
 
