@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
+.PHONY: install demo test check lock bench bench-memory bench-skills long-run reading-path chaos chaos-tools chaos-memory upgrade
 .PHONY: fuzz-shell planted-changes release-check clean
 
 install: $(STAMP)
@@ -93,6 +93,12 @@ bench-memory: $(STAMP)
 
 bench-skills: $(STAMP)
 	@$(RUN) -m bench.skills --write
+
+# One run far beyond what an execution may hold: `make long-run TURNS=3000 MESSAGES=1000`.
+TURNS = 3000
+MESSAGES = 1000
+long-run: $(STAMP)
+	@$(RUN) -m bench.long_run --turns $(TURNS) --messages $(MESSAGES)
 
 reading-path: $(STAMP)
 	@$(RUN) -m bench.reading_path

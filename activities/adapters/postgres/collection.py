@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from loom.activities.adapters.postgres.database import Connection, Database, storable
+from loom.activities.adapters.postgres.database import Database, storable
 from loom.activities.adapters.postgres.payloads import LOCK, create_payload_tables
 from loom.domain.core.stored_data import Collected, StoredTree, tree_of
 
@@ -113,8 +113,9 @@ class PostgresStoredData:
             await connection.execute(_FORGET, (server, tree.root))
         return Collected(artifacts=artifacts, effects=effects, payloads=payloads)
 
-
-async def stored(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the number of entries of each kind that runs have stored, and their size in bytes."""
-    await create_payload_tables(connection)
-    return {kind: (count, size) for kind, count, size in await (await connection.execute(_STORED)).fetchall()}
+    async def sizes(self) -> dict[str, tuple[int, int]]:
+        """Return the number of entries of each kind that runs have stored, and their size in bytes."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            await create_payload_tables(connection)
+            found = await (await connection.execute(_STORED)).fetchall()
+        return {kind: (count, size) for kind, count, size in found}

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
-from loom.activities.adapters.postgres.collection import stored
+from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database, storable
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
@@ -34,7 +34,7 @@ from loom.composition.build import embedder_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.memory.layers import Forgotten, Layer, Query, View, hit_view, memory_view
+from loom.domain.memory.layers import Forgotten, Layer, MemoryStats, Query, View, hit_view, memory_view
 
 T = TypeVar("T")
 
@@ -119,8 +119,7 @@ def stats(session: Session = None, as_json: Json = False) -> None:
     Without --session, this also counts what runs have stored outside their histories. Loom deletes that data when the
     Temporal server has deleted the runs.
     """
-    found = _with_memory(lambda opened: opened.memory.stats(session))
-    data = {} if session else _with_memory(_stored)
+    found, data = _with_memory(partial(_stats, session))
     if as_json:
         sizes = {kind.replace(" ", "_"): {"count": count, "bytes": size} for kind, (count, size) in data.items()}
         print_json({**asdict(found), **({"stored": sizes} if sizes else {})})
@@ -310,9 +309,9 @@ def _with_ancestors(run_id: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-async def _stored(opened: Opened) -> dict[str, tuple[int, int]]:
-    async with opened.database.connection(within=60) as connection:
-        return await stored(connection)
+async def _stats(session: str | None, opened: Opened) -> tuple[MemoryStats, dict[str, tuple[int, int]]]:
+    found = await opened.memory.stats(session)
+    return found, {} if session else await PostgresStoredData(opened.database).sizes()
 
 
 async def _reembed(opened: Opened) -> int:
