@@ -91,7 +91,9 @@ class Compressor:
         any tokens.
         """
         after = int(GROWTH * request.tokens)
-        follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
+        follows = await worst_case(
+            self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER, allowance=allowance
+        )
         return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
 
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
@@ -129,7 +131,8 @@ class _Purse:
     async def pay(self, call: ModelCall) -> None:
         """Reserve the call's maximum usage. Raises _Uncovered if the budget doesn't cover it."""
         prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
-        need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
+        output = call.max_output_tokens
+        need = await worst_case(self.prices, self.model, prompt=prompt, output=output, allowance=self.left)
         if self.left.shortfall(need):
             raise _Uncovered("the remaining budget may not cover the call")
         self.left = self.left.minus(need)

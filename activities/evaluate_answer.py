@@ -75,8 +75,9 @@ class Evaluator:
         output = min(spec.max_output_tokens, OUTPUT_TOKENS)
         if request.allowance is not None:
             prompt = ceil(request.ratio * (text_tokens(SYSTEM) + text_tokens(asked)))
-            need = await worst_case(self._prices, spec.model, prompt=prompt, output=output)
-            if request.allowance.shortfall(need):
+            allowance = request.allowance
+            need = await worst_case(self._prices, spec.model, prompt=prompt, output=output, allowance=allowance)
+            if allowance.shortfall(need):
                 return Evaluated(uncovered=need)
         call = ModelCall(
             model=model,
