@@ -7,11 +7,15 @@ The reservation is a limit on the reply's output tokens. It keeps the call's inp
 remaining budget. A call with tools is made only if the budget also covers a final answer after that call.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from temporalio.exceptions import ApplicationError
+
+from loom.activities.failures import to_application_error
 from loom.activities.ports import Prices
-from loom.domain.core.errors import BadRequest
+from loom.domain.core.errors import BadRequest, LoomError
 from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
@@ -58,6 +62,14 @@ async def worst_case(prices: Prices, model: str, *, prompt: int, output: int, al
             model=model,
         )
     return Spend(tokens=usage.total_tokens, micros=micros or 0)
+
+
+async def failure_of_call(
+    error: LoomError, *, prices: Prices, model: str, redact: Callable[[str], str]
+) -> ApplicationError:
+    """Convert a failed model call's error to a failure that says what the call has cost."""
+    cost = None if error.used is None else await prices.cost_micros(model, error.used)
+    return to_application_error(error, redact, cost_micros=cost)
 
 
 async def covered(
