@@ -17,7 +17,7 @@ REPORT: Final = "child_report"
 """The signal that a child sends to report to its parent."""
 ANCESTRY: Final = "set_ancestry"
 """The signal that tells a child the rules of its ancestors. The parent sends it."""
-TURNS_BETWEEN_REPORTS: Final = 10
+TURNS_BETWEEN_REPORTS: Final = 5
 """The number of turns after which a child that outlives its parent's execution reports, even if nothing has changed."""
 PARENT: Final = "the run above"
 """The value of `by` in a signal from a parent to its child."""

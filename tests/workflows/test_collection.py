@@ -142,7 +142,8 @@ async def test_what_this_server_never_had_is_kept(
 ) -> None:
     loom, _ = await working(script([]))
     await store(payloads, "one", owner="a run of another server")
-    await store(payloads, "two", owner="")  # as an earlier release, which names no run
+    # An earlier release names no run.
+    await rows(url, "INSERT INTO loom_payloads (id, data, size) VALUES ('two', '2', 1) ON CONFLICT DO NOTHING")
     of = collection(stored, loom.client.temporal)
 
     for _ in range(2):
@@ -227,10 +228,10 @@ async def test_a_writer_never_loses_a_payload_to_a_collection_at_the_same_time(
     async def collect() -> None:
         await stored.delete("s", StoredTree(root="old", runs=("old",)), datetime.now(UTC) + timedelta(seconds=1))
 
-    for round_ in range(10):
+    for _ in range(10):
         await asyncio.gather(*(write(number) if number % 2 else collect() for number in range(8)))
         assert await rows(url, "SELECT count(*) FROM loom_payloads") == [(1,)]
-        await rows(url, "DELETE FROM loom_payload_owners WHERE owner <> %s", (f"new-{2 * round_ + 1}",))
+        await rows(url, "DELETE FROM loom_payload_owners")
         await store(payloads, "x", owner="old")
 
 
