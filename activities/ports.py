@@ -318,11 +318,19 @@ class Pasts(Protocol):
         ...
 
 
-class ChildOutcomes(Protocol):
-    """Reads how children have ended."""
+class ChildRunsOnServer(Protocol):
+    """The children that a server has."""
 
     async def outcome(self, run_id: str) -> ChildOutcome | None:
         """Return how the child has ended, or None while it is running."""
+        ...
+
+    def orphans(self) -> AsyncIterator[str]:
+        """Yield the running children whose parent no longer runs."""
+        ...
+
+    async def abort(self, run_id: str, *, reason: str, by: str) -> None:
+        """Abort a child, unless it has ended."""
         ...
 
 

@@ -57,7 +57,7 @@ from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
 from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
-from loom.domain.tree.signals import PARENT
+from loom.domain.tree.signals import LOST, PARENT
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
@@ -163,7 +163,7 @@ class AgentRun:
             self._advance(TreeSignalSent())
             lineage = self._state.tree.lineage
             if not arrived and lineage is not None and lineage.detached and to == lineage.parent_run_id:
-                self._advance(AbortRequested(reason="the run above no longer runs", by=PARENT, at=workflow.now()))
+                self._advance(AbortRequested(reason=LOST, by=PARENT, at=workflow.now()))
 
     async def _drained(self) -> None:
         """Wait until no handler is running and no signal is queued. Until then, the workflow must not complete."""

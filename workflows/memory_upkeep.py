@@ -15,6 +15,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig, ContinueAsNewVersioningBehavior
 
+from loom.activities.child_runs import ChildRuns
 from loom.activities.collection import Collection
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import MemoryKeeper
@@ -100,11 +101,12 @@ class MemoryUpkeep:
     async def _round(self, *, looks_back: bool) -> UpkeepDone:
         """Recover tasks that the bus lost, summarize runs, remove expired memories, and embed the remaining ones.
 
-        Also delete the data of runs that have left the server.
+        Also abort sub-agents whose parent no longer runs, and delete the data of runs that have left the server.
         """
         failed: list[str] = []
         until, caught_up, collected = self._last.until, 0, None
-        if looks_back and workflow.patched("collect-stored-data"):
+        if looks_back and workflow.patched("runs-that-are-gone"):
+            await _tried("abort_orphans", workflow.execute_activity_method(ChildRuns.abort_orphans, **STEP), failed)
             collected = await _tried(
                 "collect", workflow.execute_activity_method(Collection.collect_stored_data, **STEP), failed
             )

@@ -21,7 +21,7 @@ from loom.activities.memory.ports import Embedder
 from loom.activities.plan_calls import CallPreparer, CallReviewer
 from loom.activities.ports import (
     ArtifactStore,
-    ChildOutcomes,
+    ChildRunsOnServer,
     EventStream,
     Pasts,
     Prices,
@@ -133,7 +133,7 @@ class WorkerParts:
         return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
 
     def activities(
-        self, search_attributes: Callable[[], Any], pasts: Pasts, waiting: WaitingRuns, children: ChildOutcomes
+        self, search_attributes: Callable[[], Any], pasts: Pasts, waiting: WaitingRuns, children: ChildRunsOnServer
     ) -> list[Callable[..., Any]]:
         """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
@@ -167,12 +167,14 @@ class WorkerParts:
         hooks = HookRunner(
             registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
         )
+        child_runs = ChildRuns(children)
         return [
             preparation.prepare_run,
             tenants.await_admission,
             tenants.leave_tenant,
             hooks.run_hook,
-            ChildRuns(children).await_child,
+            child_runs.await_child,
+            child_runs.abort_orphans,
             *self._model_activities(manifests),
             *self._tool_activities(manifests),
             Progress(self.stream).publish,

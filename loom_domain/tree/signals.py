@@ -19,6 +19,8 @@ ANCESTRY: Final = "set_ancestry"
 """The signal that tells a child the rules of its ancestors. The parent sends it."""
 TURNS_BETWEEN_REPORTS: Final = 5
 """The number of turns after which a child that outlives its parent's execution reports, even if nothing has changed."""
+LOST: Final = "the run above no longer runs"
+"""The reason for which a run is aborted that has lost its parent."""
 PARENT: Final = "the run above"
 """The value of `by` in a signal from a parent to its child."""
 

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
+from temporalio.testing import ActivityEnvironment
 
+from loom.activities.adapters.temporal.child_runs import TemporalChildRuns
 from loom.activities.adapters.temporal.run_history import TemporalPasts
+from loom.activities.child_runs import ChildRuns
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.history.past_turns import ChildRun
-from loom.domain.tree.signals import TURNS_BETWEEN_REPORTS
+from loom.domain.tree.signals import LOST, TURNS_BETWEEN_REPORTS
 from tests.harness import Harness
 from tests.model_server import Script, ToolUse, calls, text, turns
 from tests.stream import assert_whole, count, told
@@ -122,7 +125,22 @@ async def test_a_sub_agent_ends_when_it_finds_that_its_parent_was_terminated(wor
     result = await loom.client.result(child)
     assert (result.status, result.output) == (RunStatus.ABORTED, "")
     assert result.error is not None
-    assert "the run above no longer runs" in str(result.error.context)
+    assert LOST in str(result.error.context)
+
+
+async def test_upkeep_aborts_a_sub_agent_that_waits_for_a_person_without_a_parent(working: Working) -> None:
+    loom, _ = await working(three_that_ask(), **OFTEN)
+    lost, found = [await waiting_below(loom) for _ in range(2)]
+    children = ChildRuns(TemporalChildRuns(loom.client.temporal, loom.settings.task_queue))
+    orphans = await loom.below(lost)
+    await loom.client.temporal.get_workflow_handle(lost).terminate("gone")
+
+    assert await ActivityEnvironment().run(children.abort_orphans) == len(NAMES)
+    for orphan in orphans:
+        assert (await loom.client.result(orphan)).status is RunStatus.ABORTED
+    assert len((await loom.client.status(found))["pending_approvals"]) == len(NAMES)
+    await loom.client.abort(found)
+    await loom.client.result(found)
 
 
 async def test_a_sub_agent_that_asks_nothing_reports_regularly_and_so_finds_its_parent_gone(working: Working) -> None:

@@ -54,8 +54,12 @@ class Steps:
     async def collect(self) -> Collected:
         return GONE
 
+    @activity.defn(name="abort_orphans")
+    async def abort_orphans(self) -> int:
+        return 0
+
     def all(self) -> Sequence[object]:
-        return [self.catch_up, self.promote, self.expire, self.embed, self.collect]
+        return [self.catch_up, self.promote, self.expire, self.embed, self.collect, self.abort_orphans]
 
 
 async def start(client: Client, queue: str) -> "WorkflowHandle[MemoryUpkeep, None]":
