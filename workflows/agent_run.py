@@ -101,7 +101,8 @@ class AgentRun:
         """Perform actions one at a time until the run is finished."""
         background = (self._send_tree_signals(), self._watch_time(), self._describe())
         tasks = [asyncio.create_task(each) for each in background]
-        self._children.follow()
+        if self._state.tree.children:
+            self._children.follow()
         while not isinstance(action := next_action(self._state), Finish):
             self._action_began = workflow.now()
             try:
@@ -158,11 +159,10 @@ class AgentRun:
         """Send queued signals to other runs in the tree, one at a time."""
         while True:
             await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
-            to = self._state.tree.unsent[0].to
-            arrived = await send_tree_signal(self._state.tree.unsent[0])
+            signal = self._state.tree.unsent[0]
+            has_arrived = await send_tree_signal(signal)
             self._advance(TreeSignalSent())
-            lineage = self._state.tree.lineage
-            if not arrived and lineage is not None and lineage.detached and to == lineage.parent_run_id:
+            if not has_arrived and self._state.tree.depends_on(signal.to):
                 self._advance(AbortRequested(reason=LOST, by=PARENT, at=workflow.now()))
 
     async def _drained(self) -> None:
@@ -226,12 +226,10 @@ class AgentRun:
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
         begun = {child.call_id for child in self._state.tree.running}  # by the execution before this one
-        names = {
-            call.call.id: child_name(self._state.turn, number)
-            for number, call in enumerate(calls, 1)
-            if call.call.id not in begun
-        }
-        if names:
+        new = [call.call.id for call in calls if call.call.id not in begun]
+        if new:
+            names = {call_id: child_name(self._state.turn, number) for number, call_id in enumerate(new, 1)}
+            # Before 0.4.0, the server ended children that an execution left behind, so it waited for them.
             detached = workflow.patched("detached-children")
             self._advance(ChildrenBegan(names=names, detached=detached, at=workflow.now()))
             await self._publish_notices()
@@ -342,7 +340,8 @@ class AgentRun:
         return finishing.result()
 
     async def _finish(self, outcome: Outcome) -> RunResult:
-        await self._children.ended()
+        if self._state.tree.children:
+            await self._children.ended()
         self._state = closed(self._state)
         if self._state.hooks_left:
             await self._run_last_hooks()

@@ -7,7 +7,7 @@ terminated, so a child that can't reach its parent ends by itself.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from temporalio import workflow
@@ -44,12 +44,12 @@ class Parent:
     """Continues as new, unless the run has an outcome."""
 
 
+@dataclass(slots=True)
 class Children:
     """The children of a run that have not ended: those that this execution has started, and those of the one before."""
 
-    def __init__(self, parent: Parent) -> None:
-        self._parent = parent
-        self._running: list[asyncio.Task[None]] = []
+    _parent: Parent
+    _running: list[asyncio.Task[None]] = field(default_factory=list)
 
     def start(self, starts: Sequence[ChildStart]) -> None:
         """Start these children."""

@@ -191,6 +191,10 @@ class Tree:
         costs = [child.cost_micros for child in self.children]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
+    def depends_on(self, run_id: str) -> bool:
+        """Whether the run must end if the run with this id no longer runs."""
+        return self.lineage is not None and self.lineage.detached and run_id == self.lineage.parent_run_id
+
 
 def root_of(tree: Tree, run_id: str) -> str:
     """Return the id of the tree's root."""
