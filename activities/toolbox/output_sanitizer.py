@@ -3,19 +3,15 @@ isn't empty.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
 from loom.activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
 from loom.activities.toolbox.truncation import clip
 from loom.domain.core.messages import JsonObject, well_formed
-from loom.domain.core.tool_calls import ARTIFACT_LENGTH, EMPTY_OUTPUT, part_of_artifact, stored_artifact
+from loom.domain.core.tool_calls import ARTIFACT_LENGTH, EMPTY_OUTPUT, artifact_parts, stored_artifact
 
 _log = structlog.get_logger("loom.tool")
-
-MOST_PARTS: Final = 10
-"""Maximum number of artifacts for one output. The characters after them aren't stored."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +55,10 @@ class OutputSanitizer:
         if self._artifacts is None or not context.artifact:
             return ""
         try:
-            for number, start in enumerate(range(0, len(text), ARTIFACT_LENGTH)[:MOST_PARTS], 1):
-                part = stored_artifact(part_of_artifact(context.artifact, number), context.execution)
-                await self._artifacts.save(context.run_id, part, text[start : start + ARTIFACT_LENGTH])
+            for number, part in enumerate(artifact_parts(context.artifact, len(text))):
+                start = number * ARTIFACT_LENGTH
+                stored = stored_artifact(part, context.execution)
+                await self._artifacts.save(context.run_id, stored, text[start : start + ARTIFACT_LENGTH])
         except StoreUnavailable as error:
             _log.warning("artifact_not_kept", artifact=context.artifact, characters=len(text), error=str(error))
             return ""
@@ -71,11 +68,10 @@ class OutputSanitizer:
 def _where_the_rest_is(artifact: str, length: int) -> str:
     """Return the part of the note that says how to read an output of this length."""
     told = f"; read them with read_artifact, artifact {artifact}"
-    if length <= ARTIFACT_LENGTH:
-        return told
-    parts = min(MOST_PARTS, -(-length // ARTIFACT_LENGTH))
-    told += f" to {part_of_artifact(artifact, parts)}, each with the next {ARTIFACT_LENGTH:,} characters"
-    if length <= (stored := MOST_PARTS * ARTIFACT_LENGTH):
+    parts = artifact_parts(artifact, length)
+    if len(parts) > 1:
+        told += f" to {parts[-1]}, each with the next {ARTIFACT_LENGTH:,} characters"
+    if length <= (stored := len(parts) * ARTIFACT_LENGTH):
         return told
     return f"{told}; the characters after {stored:,} were not stored: write such output to a file, and read parts of it"
 

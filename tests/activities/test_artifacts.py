@@ -17,6 +17,7 @@ from loom.activities.toolbox import output_sanitizer
 from loom.activities.toolbox.built_in import artifacts as artifact_tools
 from loom.activities.toolbox.built_in.artifacts import read_artifact_tool
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.domain.core import tool_calls
 from loom.domain.core.errors import ToolValidationError
 from tests.databases import rows
 
@@ -114,7 +115,7 @@ async def read_on(artifacts: PostgresArtifacts, context: ToolContext, artifact: 
 async def test_an_output_longer_than_one_artifact_is_read_whole_by_following_what_is_said(
     artifacts: PostgresArtifacts, monkeypatch: pytest.MonkeyPatch, surplus: int
 ) -> None:
-    for module in (output_sanitizer, artifact_tools):
+    for module in (tool_calls, output_sanitizer, artifact_tools):
         monkeypatch.setattr(module, "ARTIFACT_LENGTH", 15_000)
     output = "".join(f"{n:05d} " for n in range((15_000 + surplus) // 6))
     context = ToolContext(
@@ -132,7 +133,8 @@ async def test_an_output_longer_than_one_artifact_is_read_whole_by_following_wha
 async def test_what_is_too_long_for_all_artifacts_is_said(
     artifacts: PostgresArtifacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_sanitizer, "ARTIFACT_LENGTH", 1_000)
+    for module in (tool_calls, output_sanitizer):
+        monkeypatch.setattr(module, "ARTIFACT_LENGTH", 1_000)
     context = ToolContext(
         workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c", idempotency_key="k", timeout=5
     )

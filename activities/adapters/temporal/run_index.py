@@ -34,10 +34,15 @@ class TemporalRunIndex:
 
     async def has_any(self, tree: StoredTree) -> bool:
         """See the port."""
-        root = tree.root.replace("\\", "\\\\").replace("'", "\\'")
+        root = tree.root.replace("'", "''")
         listed = self._client.list_workflows(f"WorkflowId = '{root}' OR WorkflowId STARTS_WITH '{root}/d'", limit=1)
-        async for _ in listed:
-            return True
+        try:
+            async for _ in listed:
+                return True
+        except RPCError as error:
+            if error.status is not RPCStatusCode.INVALID_ARGUMENT:
+                raise
+            return True  # an id that can't be part of a filter: nothing is known of the tree
         # The list may lag behind, and lags behind the longest for what is deleted. So the list alone doesn't decide.
         for run_id in dict.fromkeys((tree.root, *tree.runs, *tree.parents)):
             if await self._described(run_id) is not None:
