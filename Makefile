@@ -5,12 +5,8 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-<<<<<<< HEAD
-.PHONY: install demo test check lock bench bench-memory bench-skills long-run reading-path chaos chaos-tools chaos-memory upgrade
-=======
 .PHONY: install demo test test-slow check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
->>>>>>> main
-.PHONY: fuzz-shell planted-changes release-check clean
+.PHONY: fuzz-shell long-run planted-changes release-check clean
 
 install: $(STAMP)
 
