@@ -62,8 +62,8 @@ class Long:
     memory: list[tuple[int, float]] = field(default_factory=list)
     """The turn and the worker's resident memory in MB at that turn."""
     histories: Sequence[WorkflowHistory] = ()
-    payloads: tuple[int, int, int] = (0, 0, 0)
-    """The number of payloads outside the history, and their total and greatest size in bytes."""
+    payloads: Sequence[int] = ()
+    """The sizes in bytes of the payloads outside the history, oldest first. They are the states that are carried on."""
 
 
 async def measure(turns: int, messages: int) -> str:
@@ -118,20 +118,15 @@ async def _watch(model: Model, pid: int, long: Long) -> None:
         long.memory.append((model.made, worker.memory_info().rss / MEGABYTE))
 
 
-def _payloads(database_url: str) -> tuple[int, int, int]:
-    query = "SELECT count(*), coalesce(sum(size), 0), coalesce(max(size), 0) FROM loom_payloads"
+def _payloads(database_url: str) -> Sequence[int]:
     with psycopg.connect(database_url) as database:
-        count, total, most = database.execute(query).fetchone() or (0, 0, 0)
-    return int(count), int(total), int(most)
+        return [int(size) for (size,) in database.execute("SELECT size FROM loom_payloads ORDER BY created_at")]
 
 
 def report(result: RunResult, long: Long, messages: int) -> str:
     """Return the figures as Markdown."""
     whole = [history for history in long.histories if _model_calls(history) > _LEAST]
     prices = [_bytes(history) / _model_calls(history) for history in whole]
-    halves = len(long.memory) // 2
-    early, late = ([size for _, size in part] for part in (long.memory[1:halves], long.memory[halves:]))
-    count, total, most = long.payloads
     rows = [
         [
             "outcome",
@@ -142,11 +137,13 @@ def report(result: RunResult, long: Long, messages: int) -> str:
         ["longest history", f"{max(len(history.events) for history in long.histories):,} events"],
         ["history bytes per turn", f"{min(prices):,.0f} to {max(prices):,.0f}, by execution"],
         ["bytes per turn, first and last execution", f"{prices[0]:,.0f}, {prices[-1]:,.0f}"],
-        ["carried state in Postgres", f"{count} times, at most {most:,} bytes, {total / result.turns:,.0f} per turn"],
-        ["worker's memory, first half", f"{min(early):.0f} to {max(early):.0f} MB"],
-        ["worker's memory, second half", f"{min(late):.0f} to {max(late):.0f} MB"],
+        ["carried states in Postgres", ", ".join(f"{size / 1e6:.1f}" for size in long.payloads) + " MB"],
+        ["the same per turn", f"{sum(long.payloads) / result.turns:,.0f} bytes"],
     ]
-    return f"{machine()}\n\n{table(['figure', 'measured'], rows)}"
+    memory = [[f"{turn:,}", f"{size:.0f} MB"] for turn, size in long.memory]
+    return (
+        f"{machine()}\n\n{table(['figure', 'measured'], rows)}\n\n{table(['turn', "worker's resident memory"], memory)}"
+    )
 
 
 _LEAST: Final = 100

@@ -6,7 +6,7 @@ The domain chooses the next action, and the workflow performs it in activities.
 import asyncio
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -68,6 +68,10 @@ from loom.workflows.validation import initial_state
 from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
 _T = TypeVar("_T")
+_INTERNAL: Final = (WaitEnded, NoticesPublished, TurnBegan, AsksExpired, BackoffEnded, ChildrenBegan)
+"""The events that may follow a local activity. Its result can come in a workflow task of its own, which isn't replayed.
+The length of the history is therefore looked at only with other events.
+"""
 
 
 @workflow.defn(name="AgentRun")
@@ -82,13 +86,14 @@ class AgentRun:
         self._shown: dict[str, str | float] = {}
         self._updates = 0
         self._upgrade_requested = False
+        self._rotation_due = False
         self._action_began = workflow.now()
         self._children = Children(
             Parent(
                 advance=self._advance,
                 current=lambda: self._state,
                 publish_notices=self._publish_notices,
-                is_rotation_due=self._rotation_due,
+                is_rotation_due=lambda: self._rotation_due,
                 rotate=self._rotate_if_due,
             )
         )
@@ -129,6 +134,7 @@ class AgentRun:
     def upgrade(self, *_: object) -> None:
         """Continue on the current version of the worker's deployment after this action, or at once if it is a wait."""
         self._upgrade_requested = True
+        self._rotation_due = self._should_rotate()
 
     @property
     def is_signed(self) -> bool:
@@ -139,6 +145,8 @@ class AgentRun:
         if (why := ignored(self._state, event)) is not None:
             workflow.logger.info("event ignored: %s", why)
         self._state = evolve(self._state, event)
+        if not isinstance(event, _INTERNAL):
+            self._rotation_due = self._should_rotate()
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
@@ -268,7 +276,7 @@ class AgentRun:
         """Wait until the run's next action changes. Returns True if the time `until` is reached first."""
 
         def moved_on() -> bool:
-            return next_action(self._state) != action or self._rotation_due()
+            return next_action(self._state) != action or self._rotation_due
 
         while not moved_on():
             await self._publish_notices()
@@ -299,7 +307,7 @@ class AgentRun:
             workflow.logger.warning("notices not published: %s", error)
         self._advance(NoticesPublished(count=len(notices)))
 
-    def _rotation_due(self) -> bool:
+    def _should_rotate(self) -> bool:
         info = workflow.info()
         spec = self._state.spec
         return (
@@ -322,7 +330,7 @@ class AgentRun:
 
         With worker versioning, the new execution is pinned to the version that is current now.
         """
-        if not self._rotation_due():
+        if not self._rotation_due:
             return
         await self._drained()
         if isinstance(next_action(self._state), Finish):

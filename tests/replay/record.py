@@ -149,7 +149,7 @@ async def outlived(loom: Harness) -> str:
     """A run that continues as new twice while a sub-agent asks, and then hears of its end."""
     run_id = await loom.start("the root")
     (ask,) = (await loom.asked(run_id))["pending_approvals"]
-    await rotated_meanwhile(loom, run_id, executions=3)
+    await rotated_meanwhile(loom, run_id, times=2)
     await loom.client.approve(run_id, ask["call_id"])
     return run_id
 

@@ -47,7 +47,9 @@ async def url(addresses: Addresses) -> AsyncIterator[str]:
 @pytest.fixture
 async def stored(url: str) -> AsyncIterator[PostgresStoredData]:
     async with aclosing(Database(url)) as database:
-        yield PostgresStoredData(database)
+        stored = PostgresStoredData(database)
+        await stored.sizes()  # creates the tables
+        yield stored
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ async def deleted(loom: Harness, *runs: str) -> None:
         found = [await left(client, run) for run in runs]
         return not any(found)
 
-    await eventually(gone)
+    await eventually(gone, within=60)
 
 
 async def left(client: Client, run: str) -> bool:
@@ -106,15 +108,17 @@ async def test_what_a_run_stored_goes_when_the_server_no_longer_has_it_and_nobod
     of = collection(stored, loom.client.temporal)
     before = await kept(url)
     assert before["artifacts"] == before["effects"] == 2
-    assert before["payloads"] == 1, "both runs have the same task"
+    shared, own = before["payload_owners"] - before["payloads"], 2 * before["payloads"] - before["payload_owners"]
+    assert shared > 0, "both runs have the same task"
+    assert own % 2 == 0, "each of them has stored as many others"
 
     assert await collected(of, url) == Collected()
     await deleted(loom, one)
-    assert await collected(of, url) == Collected(artifacts=1, effects=1)
+    assert await collected(of, url) == Collected(artifacts=1, effects=1, payloads=own // 2)
     assert (await loom.client.result(other)).output == "done"
-    assert (await kept(url))["payloads"] == 1
+    assert (await loom.histories(other))[0].events
     await deleted(loom, other)
-    assert await collected(of, url) == Collected(artifacts=1, effects=1, payloads=1)
+    assert await collected(of, url) == Collected(artifacts=1, effects=1, payloads=shared + own // 2)
     assert set((await kept(url)).values()) == {0}
     assert await rows(url, "SELECT * FROM loom_stored_runs") == []
 
@@ -157,13 +161,14 @@ async def test_data_that_was_stored_today_is_kept(working: Working, url: str, st
     run = await loom.start(LONG)
     await loom.client.result(run)
     of = collection(stored, loom.client.temporal, GRACE)
+    before = await kept(url)
     await rows(url, "UPDATE loom_payload_owners SET stored_at = stored_at - interval '23 hours'")
     await collected(of, url)
 
     await deleted(loom, run)
     assert await collected(of, url) == Collected()
     await rows(url, "UPDATE loom_payload_owners SET stored_at = stored_at - interval '2 hours'")
-    assert await collected(of, url) == Collected(payloads=1)
+    assert (await collected(of, url)).payloads == before["payloads"]
 
 
 async def test_a_workflow_of_your_own_keeps_the_data_of_the_runs_that_it_started(

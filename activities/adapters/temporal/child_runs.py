@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.failures import result_in
@@ -24,28 +24,25 @@ class TemporalChildRuns:
 
     async def outcome(self, run_id: str) -> ChildOutcome | None:
         """See the port."""
-        handle = self._client.get_workflow_handle(run_id, result_type=RunResult)
+        description = await self._described(run_id)
+        if description is None:
+            return ChildOutcome(error=_ended_from_outside("NotFoundError", "the server no longer has it"))
+        if description.status is WorkflowExecutionStatus.RUNNING:
+            return None
         try:
-            if (await handle.describe()).status is WorkflowExecutionStatus.RUNNING:
-                return None
-            return ChildOutcome(result=await handle.result())
+            return ChildOutcome(result=await self._client.get_workflow_handle(run_id, result_type=RunResult).result())
         except WorkflowFailureError as error:
             if (result := result_in(error.cause)) is not None:
                 return ChildOutcome(result=result)
             return ChildOutcome(error=_ended_from_outside(type(error.cause).__name__, str(error.cause)))
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            return ChildOutcome(error=_ended_from_outside("NotFoundError", "the server no longer has it"))
 
     async def orphans(self) -> AsyncIterator[str]:
         """See the port."""
-        runs = [run async for run in self._client.list_workflows(_RUNNING.format(self._task_queue))]
-        running = {run.id for run in runs}
-        for run in runs:
-            parent = run.parent_id or ""
-            if is_child(run.id, parent) and parent not in running and not await self._is_running(parent):
-                yield run.id
+        running = {run.id async for run in self._client.list_workflows(_RUNNING.format(self._task_queue))}
+        for run_id in running:
+            parent = run_id.rpartition("/")[0]
+            if parent and parent not in running and await self._has_lost(run_id, parent):
+                yield run_id
 
     async def abort(self, run_id: str, *, reason: str, by: str) -> None:
         """See the port."""
@@ -55,14 +52,23 @@ class TemporalChildRuns:
             if error.status is not RPCStatusCode.NOT_FOUND:  # it has ended by itself
                 raise
 
-    async def _is_running(self, run_id: str) -> bool:
+    async def _has_lost(self, run_id: str, parent: str) -> bool:
+        """Whether the run was started by this parent, which no longer runs. The id alone doesn't tell, and neither does
+        the list, which may lag behind.
+        """
+        run = await self._described(run_id)
+        if run is None or run.parent_id is None or not is_child(run_id, run.parent_id):
+            return False
+        described = await self._described(parent)
+        return described is None or described.status is not WorkflowExecutionStatus.RUNNING
+
+    async def _described(self, run_id: str) -> WorkflowExecutionDescription | None:
         try:
-            description = await self._client.get_workflow_handle(run_id).describe()
+            return await self._client.get_workflow_handle(run_id).describe()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return False
-        return description.status is WorkflowExecutionStatus.RUNNING
+            return None
 
 
 def _ended_from_outside(kind: str, why: str) -> RunError:
