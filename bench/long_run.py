@@ -141,9 +141,8 @@ def report(result: RunResult, long: Long, messages: int) -> str:
         ["the same per turn", f"{sum(long.payloads) / result.turns:,.0f} bytes"],
     ]
     memory = [[f"{turn:,}", f"{size:.0f} MB"] for turn, size in long.memory]
-    return (
-        f"{machine()}\n\n{table(['figure', 'measured'], rows)}\n\n{table(['turn', "worker's resident memory"], memory)}"
-    )
+    tables = (table(["figure", "measured"], rows), table(["turn", "worker's resident memory"], memory))
+    return "\n\n".join((machine(), *tables))
 
 
 _LEAST: Final = 100
