@@ -159,7 +159,7 @@ async def orphaned(loom: Harness) -> str:
     run_id = await loom.start("the root")
     (ask,) = (await loom.asked(run_id))["pending_approvals"]
     await loom.client.temporal.get_workflow_handle(run_id).terminate("by hand")
-    await loom.client.approve(ask["run_id"], "w1")
+    await loom.client.approve(ask["run_id"], "b1")
     return str(ask["run_id"])
 
 
@@ -324,9 +324,9 @@ SLEEPS_BELOW = {
     "WAIT": [SLEEP],
     "LOOK": [text("seen")],
 }
-WRITES_BELOW = {
-    "the root": [calls(delegate("write", "WRITE", "c1", tools=["write_file"])), text("ok")],
-    "WRITE": [calls(WRITE), text("written")],
+ASKS_BELOW = {
+    "the root": [calls(delegate("touch", "TOUCH", "c1", tools=["bash"])), text("ok")],
+    "TOUCH": [calls(ToolUse("bash", {"command": "touch touched"}, "b1")), text("touched")],
 }
 STALLS = [calls(ToolUse("stall", {"seconds": 8}, "s1")), text("done")]
 
@@ -372,8 +372,8 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
-    "outlived": (outlived, by_task(WRITES_BELOW), {"rotate_after_events": 100}),
-    "orphaned": (orphaned, by_task(WRITES_BELOW), {}),
+    "outlived": (outlived, by_task(ASKS_BELOW), {"rotate_after_events": 100}),
+    "orphaned": (orphaned, by_task(ASKS_BELOW), {}),
     "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
     "admitted": (
         admitted,
