@@ -44,7 +44,7 @@ demo: $(READY)
 	@$(RUN) -m examples.audit.demo
 
 # Tests that kill processes, or start stacks of their own, run after all others.
-ALONE := $(patsubst %,tests/acceptance/test_%.py,demo full_disk memory_outages outages recovery stack tool_kills trees)
+ALONE := $(patsubst %,tests/acceptance/test_%.py,chaos demo full_disk memory_outages outages recovery stack tool_kills trees)
 
 # Tests start a hundred Python processes; without cached bytecode each of them would compile the code anew.
 test: export PYTHONDONTWRITEBYTECODE =
