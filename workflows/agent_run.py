@@ -6,13 +6,13 @@ The domain chooses the next action, and the workflow performs it in activities.
 import asyncio
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
-from loom.activities.failures import failure_of
+from loom.activities.failures import fail, failure_of
 from loom.activities.publish import Progress
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
@@ -57,17 +57,21 @@ from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
 from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
+from loom.domain.tree.signals import LOST, PARENT
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
-from loom.workflows.child_runs import Parent, child_name, send_tree_signal
-from loom.workflows.run_results import fail
+from loom.workflows.child_runs import Children, Parent, child_name, send_tree_signal
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
 from loom.workflows.signed_requests import signed_start
 from loom.workflows.validation import initial_state
 from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
 _T = TypeVar("_T")
+_INTERNAL: Final = (WaitEnded, NoticesPublished, TurnBegan, AsksExpired, BackoffEnded, ChildrenBegan)
+"""The events that may follow a local activity. Its result can come in a workflow task of its own, which isn't replayed.
+The length of the history is therefore looked at only with other events.
+"""
 
 
 @workflow.defn(name="AgentRun")
@@ -82,12 +86,16 @@ class AgentRun:
         self._shown: dict[str, str | float] = {}
         self._updates = 0
         self._upgrade_requested = False
+        self._rotation_due = False
         self._action_began = workflow.now()
-        self._as_parent = Parent(
-            advance=self._advance,
-            has_ended=lambda: self._state.outcome is not None,
-            has_notices=lambda: bool(self._state.notices.pending),
-            publish_notices=self._publish_notices,
+        self._children = Children(
+            Parent(
+                advance=self._advance,
+                current=lambda: self._state,
+                publish_notices=self._publish_notices,
+                is_rotation_due=lambda: self._rotation_due,
+                rotate=self._rotate_if_due,
+            )
         )
         register_handlers(
             SteeredRun(current=lambda: self._state, advance=self._advance, count_update=self._count_update)
@@ -98,6 +106,8 @@ class AgentRun:
         """Perform actions one at a time until the run is finished."""
         background = (self._send_tree_signals(), self._watch_time(), self._describe())
         tasks = [asyncio.create_task(each) for each in background]
+        if self._state.tree.children:
+            self._children.follow()
         while not isinstance(action := next_action(self._state), Finish):
             self._action_began = workflow.now()
             try:
@@ -124,6 +134,7 @@ class AgentRun:
     def upgrade(self, *_: object) -> None:
         """Continue on the current version of the worker's deployment after this action, or at once if it is a wait."""
         self._upgrade_requested = True
+        self._rotation_due = self._should_rotate()
 
     @property
     def is_signed(self) -> bool:
@@ -134,6 +145,8 @@ class AgentRun:
         if (why := ignored(self._state, event)) is not None:
             workflow.logger.info("event ignored: %s", why)
         self._state = evolve(self._state, event)
+        if not isinstance(event, _INTERNAL):
+            self._rotation_due = self._should_rotate()
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
@@ -154,8 +167,11 @@ class AgentRun:
         """Send queued signals to other runs in the tree, one at a time."""
         while True:
             await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
-            await send_tree_signal(self._state.tree.unsent[0])
+            signal = self._state.tree.unsent[0]
+            has_arrived = await send_tree_signal(signal)
             self._advance(TreeSignalSent())
+            if not has_arrived and self._state.tree.depends_on(signal.to):
+                self._advance(AbortRequested(reason=LOST, by=PARENT, at=workflow.now()))
 
     async def _drained(self) -> None:
         """Wait until no handler is running and no signal is queued. Until then, the workflow must not complete."""
@@ -217,13 +233,19 @@ class AgentRun:
         return ToolsReturned(outcomes=by_call, at=workflow.now())
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
-        names = {call.call.id: child_name(self._state.turn, number) for number, call in enumerate(calls, 1)}
-        before = len(self._state.tree.children)
-        self._advance(ChildrenBegan(names=names, at=workflow.now()))
-        await self._publish_notices()
+        begun = {child.call_id for child in self._state.tree.running}  # by the execution before this one
+        new = [call.call.id for call in calls if call.call.id not in begun]
+        if new:
+            names = {call_id: child_name(self._state.turn, number) for number, call_id in enumerate(new, 1)}
+            # Before 0.4.0, the server ended children that an execution left behind, so it waited for them.
+            detached = workflow.patched("detached-children")
+            self._advance(ChildrenBegan(names=names, detached=detached, at=workflow.now()))
+            await self._publish_notices()
         if self._state.outcome is None:
             with turn_group(self._state):
-                await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
+                waiting = [child for child in self._state.tree.running if not child.started]
+                self._children.start([child_start(self._state, child) for child in waiting])
+                await self._children.ended()
         return WaitEnded()
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
@@ -254,7 +276,7 @@ class AgentRun:
         """Wait until the run's next action changes. Returns True if the time `until` is reached first."""
 
         def moved_on() -> bool:
-            return next_action(self._state) != action or self._rotation_due()
+            return next_action(self._state) != action or self._rotation_due
 
         while not moved_on():
             await self._publish_notices()
@@ -285,7 +307,7 @@ class AgentRun:
             workflow.logger.warning("notices not published: %s", error)
         self._advance(NoticesPublished(count=len(notices)))
 
-    def _rotation_due(self) -> bool:
+    def _should_rotate(self) -> bool:
         info = workflow.info()
         spec = self._state.spec
         return (
@@ -308,7 +330,7 @@ class AgentRun:
 
         With worker versioning, the new execution is pinned to the version that is current now.
         """
-        if not self._rotation_due():
+        if not self._rotation_due:
             return
         await self._drained()
         if isinstance(next_action(self._state), Finish):
@@ -326,6 +348,8 @@ class AgentRun:
         return finishing.result()
 
     async def _finish(self, outcome: Outcome) -> RunResult:
+        if self._state.tree.children:
+            await self._children.ended()
         self._state = closed(self._state)
         if self._state.hooks_left:
             await self._run_last_hooks()

@@ -28,6 +28,7 @@ from tests.harness import Addresses, Harness, harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 from tests.trees import by_task, delegate
 from tests.waiting import eventually
+from tests.workflows.test_detached_children import rotated as rotated_meanwhile
 from tests.workflows.test_memory_upkeep import Steps, start
 
 FOLDER = Path(__file__).parent / "histories"
@@ -142,6 +143,24 @@ async def child_aborted(loom: Harness) -> str:
     await loom.until(run_id, lambda _: (loom.workspace / "begun").exists())
     await loom.client.abort(run_id)
     return run_id
+
+
+async def outlived(loom: Harness) -> str:
+    """A run that continues as new twice while a sub-agent asks, and then hears of its end."""
+    run_id = await loom.start("the root")
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    await rotated_meanwhile(loom, run_id, times=2)
+    await loom.client.approve(run_id, ask["call_id"])
+    return run_id
+
+
+async def orphaned(loom: Harness) -> str:
+    """A sub-agent whose parent is terminated while it asks, and that then finds that out."""
+    run_id = await loom.start("the root")
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    await loom.client.temporal.get_workflow_handle(run_id).terminate("by hand")
+    await loom.client.approve(ask["run_id"], "b1")
+    return str(ask["run_id"])
 
 
 async def reading_path(loom: Harness) -> str:
@@ -305,6 +324,10 @@ SLEEPS_BELOW = {
     "WAIT": [SLEEP],
     "LOOK": [text("seen")],
 }
+ASKS_BELOW = {
+    "the root": [calls(delegate("touch", "TOUCH", "c1", tools=["bash"])), text("ok")],
+    "TOUCH": [calls(ToolUse("bash", {"command": "touch touched"}, "b1")), text("touched")],
+}
 STALLS = [calls(ToolUse("stall", {"seconds": 8}, "s1")), text("done")]
 
 STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -349,6 +372,8 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "outlived": (outlived, by_task(ASKS_BELOW), {"rotate_after_events": 100}),
+    "orphaned": (orphaned, by_task(ASKS_BELOW), {}),
     "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
     "admitted": (
         admitted,
