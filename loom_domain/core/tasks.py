@@ -33,6 +33,7 @@ class Action(StrEnum):
     RESUMED = "node.resumed"
     PARKED = "node.parked"
     UNPARKED = "node.unparked"
+    RETRIED = "node.retried"
     IGNORED = "node.ignored"
     COMPRESSION = "node.compression"
     BUDGET = "node.budget"

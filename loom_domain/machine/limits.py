@@ -27,6 +27,8 @@ from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import Tree, left_of, spent_by_children
 
+TURNS: Final = "MaxTurnsReached"
+"""The error of a run that has used all its turns."""
 WARN_AT: Final = 0.8
 LAST_PART: Final = 0.1
 """The fraction of a run's time that is reserved for its last answer."""
@@ -132,7 +134,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     return Outcome(
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
-            type="MaxTurnsReached",
+            type=TURNS,
             message=f"stopped after {state.turn} turns {answered}.{unfinished}"
             " Start again with a larger max_turns, or split the task.",
             context={"limit": "max_turns", "pending": list(pending)},
