@@ -101,10 +101,10 @@ class AgentRun:
         tasks = [asyncio.create_task(each) for each in background]
         while (result := await self._result()) is None:
             pass  # a person has retried the run
-        for task in tasks:
-            task.cancel()
         if result.status is RunStatus.FAILED:
             fail(result)
+        for task in tasks:
+            task.cancel()
         return result
 
     async def _result(self) -> RunResult | None:

@@ -1,15 +1,25 @@
 """Find, describe, query and signal runs on a Temporal server. Temporal errors are translated into Loom errors."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import timedelta
 from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
+from temporalio.api.common.v1 import Header, Payload, Payloads
+from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflow.v1 import PostResetOperation
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WorkflowExecution,
     WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
     WorkflowHandle,
+    WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -17,8 +27,9 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
+from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.temporal.errors import answered, refused, unanswered
-from loom.domain.core.errors import UnreachableError
+from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
@@ -26,6 +37,8 @@ ANSWER_LIMIT: Final = 2.0
 """Timeout in seconds for a query to a run that hasn't ended."""
 UPDATE_LIMIT: Final = 5.0
 """Timeout in seconds for a run to acknowledge an update."""
+PAGE: Final = 50
+"""The number of executions for which one query finds out which of them a retry has continued."""
 
 
 class TemporalRuns:
@@ -43,6 +56,31 @@ class TemporalRuns:
                 yield execution
         except RPCError as error:
             raise unanswered(error, "") from error
+
+    async def current(self, query: str) -> AsyncIterator[WorkflowExecution]:
+        """Like `found`, but yield a retried run only as the execution that continues it."""
+        page: list[WorkflowExecution] = []
+        async for execution in self.found(query):
+            page.append(execution)
+            if len(page) == PAGE:
+                for each in await self._not_continued(page):
+                    yield each
+                page = []
+        for each in await self._not_continued(page):
+            yield each
+
+    async def _not_continued(self, executions: Collection[WorkflowExecution]) -> list[WorkflowExecution]:
+        ended = {each.id for each in executions if each.status is not WorkflowExecutionStatus.RUNNING}
+        ids = ", ".join(f"'{name}'" for name in sorted(ended) if "'" not in name)
+        if not ids:
+            return list(executions)
+        known = f"WorkflowId IN ({ids}) AND ExecutionStatus != 'ContinuedAsNew'"
+        number = Counter([each.id async for each in self.found(known)])
+        return [each for each in executions if number[each.id] < 2 or not await self._is_continued(each)]
+
+    async def _is_continued(self, execution: WorkflowExecution) -> bool:
+        description = await self._client.get_workflow_handle(execution.id, run_id=execution.run_id).describe()
+        return bool(description.raw_description.workflow_extended_info.reset_run_id)
 
     async def described(self, run_id: str) -> WorkflowExecutionDescription:
         """Return the information that the server has about a run. This doesn't require a worker."""
@@ -97,5 +135,57 @@ class TemporalRuns:
         with answered(run_id):
             await self._handle(run_id).signal(name, payload)
 
+    async def reopen(self, run_id: str, execution: str, payload: JsonObject) -> None:
+        """Let an ended execution go on: take back the workflow task that ended it, and give the run this `retry` before
+        it decides again. Several retries of one end count as one. Raises RefusedError if the server can't do that.
+        """
+        with answered(run_id):
+            handle = self._client.get_workflow_handle(run_id, run_id=execution)
+            closing = handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+            task = _closing_task(await anext(closing))
+            if task is None:
+                raise RefusedError("the server ended the run, not the run itself: continue it with `loom fork`")
+            request = ResetWorkflowExecutionRequest(
+                namespace=self._client.namespace,
+                workflow_execution=ExecutionId(workflow_id=run_id, run_id=execution),
+                reason="loom retry",
+                workflow_task_finish_event_id=task,
+                request_id=str(uuid5(NAMESPACE_URL, f"loom-retry:{execution}")),
+                post_reset_operations=[await self._signal_of("retry", run_id, payload)],
+                identity=self._client.identity,
+            )
+            try:
+                await self._client.workflow_service.reset_workflow_execution(request)
+            except RPCError as error:
+                if error.status not in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION):
+                    raise
+                raise RefusedError(f"the server can't take back the run's end: {error}; use `loom fork`") from error
+
+    async def _signal_of(self, name: str, run_id: str, payload: JsonObject) -> PostResetOperation:
+        encoded = await self._client.data_converter.encode([payload])
+        signal = PostResetOperation.SignalWorkflow(
+            signal_name=name,
+            input=Payloads(payloads=encoded),
+            header=Header(fields=self._signature(name, run_id, payload)),
+        )
+        return PostResetOperation(signal_workflow=signal)
+
+    def _signature(self, name: str, run_id: str, payload: JsonObject) -> Mapping[str, Payload]:
+        """Return the header that signs a signal. A reset doesn't pass through the client's interceptors."""
+        signers = (each for each in self._client.config()["interceptors"] if isinstance(each, SigningClient))
+        signer = next(signers, None)
+        return {} if signer is None else signer.header("signal", name, run_id, [payload])
+
     def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(run_id)
+
+
+def _closing_task(event: HistoryEvent) -> int | None:
+    """Return the id of the completed workflow task that ended an execution, or None if the server ended it."""
+    match event.event_type:
+        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+            return event.workflow_execution_completed_event_attributes.workflow_task_completed_event_id
+        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+            return event.workflow_execution_failed_event_attributes.workflow_task_completed_event_id
+        case _:
+            return None
