@@ -61,6 +61,7 @@ from loom.domain.run.events import (
     RunAdmitted,
     RunPrepared,
     RunRefused,
+    RunReopened,
     SignalIgnored,
     TimeRanOut,
     ToolsReturned,
@@ -280,6 +281,8 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     MessageReceived(text="use blue", at=AT),
     RetryRequested(at=AT),
     RetryRequested(model="openai:b", at=AT),
+    RetryRequested(after="failed", max_turns=MAX_TURNS, message="go on", at=AT),
+    RunReopened(at=AT),
     PermissionsSet(rules={"bash": "deny"}, at=AT),
     PermissionsSet(rules={"bash": "perhaps"}, at=AT),
     SignalIgnored(signal="stop", why="unknown", at=AT),
@@ -356,7 +359,7 @@ def check_state(state: RunState) -> None:
         len(r) for _, r in pairs(state.transcript.messages)
     )
     assert state.turns <= MAX_TURNS
-    assert state.turn <= MAX_TURNS + 1
+    assert state.turn <= MAX_TURNS + 1 + state.last_answers
     known = state.transcript.messages[: state.conversation.known.count]
     assert transcript_of(known).ref == state.conversation.known
     assert transcript_of(state.transcript.messages) == state.transcript
@@ -412,7 +415,7 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
     assert before.spending.tool_calls <= after.spending.tool_calls
     assert before.spending.usage.total_tokens <= after.spending.usage.total_tokens
     assert set(before.calls.grants) <= set(after.calls.grants)
-    if before.outcome is not None:
+    if before.outcome is not None and not isinstance(event, RunReopened):
         assert after.outcome == before.outcome
     kept = replace(after.transcript, messages=after.transcript.messages[: len(before.transcript.messages)])
     trimmed = after.tries.trimmed > before.tries.trimmed or isinstance(event, ContextCompressed)
