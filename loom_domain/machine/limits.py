@@ -135,7 +135,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
             type=TURNS,
-            message=f"stopped after {state.turn} turns {answered}.{unfinished}"
+            message=f"stopped after {state.turns} turns {answered}.{unfinished}"
             " Start again with a larger max_turns, or split the task.",
             context={"limit": "max_turns", "pending": list(pending)},
         ),
@@ -172,7 +172,7 @@ def warning(state: RunState, at: datetime) -> str | None:
     own = () if state.tree.lineage is None else ("seconds", "turns")
     nearly = [
         f"{name}: {_number(spent)} of {_number(limit)}"
-        for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns), _sub_agents(state))
+        for name, spent, limit in (*_budget(state, at), ("turns", state.turns, state.max_turns), _sub_agents(state))
         if limit is not None and spent >= WARN_AT * limit and (not own or name in own)
     ]
     return f"Nearly spent — {', '.join(nearly)}. Come to a conclusion soon." if nearly else None

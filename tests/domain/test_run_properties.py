@@ -86,7 +86,7 @@ from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import ChildReport
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.visibility import markdown
-from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, told, yes
+from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, conversation, no, says, told, yes
 
 CONVERTER: Final = data_converter().payload_converter
 MAX_TURNS: Final = 6
@@ -358,8 +358,8 @@ def check_state(state: RunState) -> None:
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
-    assert state.turns <= MAX_TURNS
-    assert state.turn <= MAX_TURNS + 1 + state.last_answers
+    assert state.turns <= state.max_turns
+    assert state.turn <= state.max_turns + 1 + state.last_answers
     known = state.transcript.messages[: state.conversation.known.count]
     assert transcript_of(known).ref == state.conversation.known
     assert transcript_of(state.transcript.messages) == state.transcript
@@ -440,6 +440,34 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         check_step(state, event, after)
         check_state(after)
         state = after
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60))
+def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: int, steps: int) -> None:
+    dice = Random(seed)
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, budget=Budget(tokens=60)), AT)
+    while not isinstance(next_action(state), Finish):
+        state = evolve(state, anything(dice, state))
+    if dice.random() < 0.3:
+        state = closed(state)
+    for number in range(1, 4):
+        limits = {"max_turns": state.max_turns + 3, "budget": Budget(tokens=1000 * number)}
+        asked = evolve(state, RetryRequested(after="failed", message="go on", at=at(2 * WEEK), **limits))
+        going_on = evolve(asked, RunReopened(at=at(2 * WEEK)))
+        check_state(going_on)
+        assert conversation(going_on)[: len(conversation(state))] == conversation(state)
+        assert going_on.spending == replace(state.spending, warned=going_on.spending.warned)
+        if going_on.outcome is not None:
+            assert going_on.outcome == state.outcome
+            return
+        state = going_on
+        for _ in range(steps):
+            event = anything(dice, state)
+            check_step(state, event, after := evolve(state, event))
+            check_state(after)
+            state = after
+        state = evolve(state, AbortRequested(reason="enough", at=AT))
 
 
 @settings(max_examples=100, deadline=None)
