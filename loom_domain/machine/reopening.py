@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from loom.domain.core.messages import JsonObject, reminder
+from loom.domain.core.messages import RETRIED, JsonObject, reminder
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import failed
@@ -141,8 +141,10 @@ def _changed(state: RunState, outcome: Outcome, asked: RetryRequested) -> RunSta
         state = steered(state, MessageReceived(text=asked.message, by=asked.by, at=asked.at))
     is_calling = _is_calling(state)
     has_next = is_calling or state.calls.open or state.inbox or state.answer.held
-    if state.answer.wrap_up is not None or not has_next:
-        state = replace(state, inbox=(*state.inbox, reminder(GOES_ON)), answer=replace(state.answer, wrap_up=None))
+    if state.answer.wrap_up is not None or state.agent.crew is not None or not has_next:
+        told = reminder(GOES_ON)
+        told = replace(told, metadata={**told.metadata, RETRIED: state.retries})
+        state = replace(state, inbox=(*state.inbox, told), answer=replace(state.answer, wrap_up=None))
     state = _ready_to_call(state) if is_calling else _ready_for_turn(state)
     return with_named_model(state, asked.model, asked.by, asked.at) if asked.model else state
 
