@@ -14,6 +14,7 @@ from loom.client import Streamed
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import TenantLimits
 from loom.domain.machine.reopening import GOES_ON, INTERRUPTED
 from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
@@ -322,9 +323,9 @@ async def test_a_crew_goes_on_with_the_member_that_failed(working: Working) -> N
     assert sum(you("searcher") in str(request.messages) for request in server.requests) == 1
 
 
-async def test_a_run_with_hooks_or_a_tenant_is_retried_as_any_other(working: Working, workspace: Path) -> None:
+async def test_a_run_of_a_tenant_is_admitted_again(working: Working, workspace: Path) -> None:
     is_back = asyncio.Event()
-    loom, _ = await working(broken_until(is_back), patience=0, tenants='{"acme": {"runs": 1}}')
+    loom, _ = await working(broken_until(is_back), patience=0, tenants={"acme": TenantLimits(runs=1)})
     run_id = await loom.start(mode="bypass", tenant="acme")
     assert (await loom.client.result(run_id)).status is RunStatus.FAILED
     is_back.set()
