@@ -89,14 +89,14 @@ class TestACrewThatIsRetriedAfterItsEnd:
 
     @pytest.mark.parametrize("ended", [FAILED, ("aborted", "ExecutionAbortedError: aborted", "")])
     def test_the_member_that_failed_tries_again_in_a_new_attempt(self, ended: tuple[str, ...]) -> None:
-        told = Told(crew("sequential", "a", Member(name="b", retries=0))).came("by a", ended)
+        told = Told(crew("sequential", "a", Member(name="b", retries=0))).came("by a").came(ended)
         assert "failed once" in told.error
         told.retried()
         assert told.jobs == [("b", 2)]
         assert told.came("by b").answer == "by b"
 
     def test_a_member_fails_as_often_as_before_until_the_crew_gives_up(self) -> None:
-        told = Told(crew("parallel", Member(name="a", retries=1))).came(FAILED).came(FAILED)
+        told = Told(crew("sequential", Member(name="a", retries=1))).came(FAILED).came(FAILED)
         assert "failed twice" in told.error
         told.retried()
         assert told.came(FAILED).jobs == [("a", 4)]
