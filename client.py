@@ -298,8 +298,8 @@ class LoomClient:
         """Let a run go on that waits or has ended, with `model` if you name one.
 
         A run that waits for its provider or its operator tries its model call now. A run that has failed, was aborted,
-        or has reached a limit goes on from its end under the same ID. It repeats no finished step, and keeps what it has
-        spent. `max_turns` and `budget` replace the limits of an ended run, and `message` is sent to its agent.
+        or has reached a limit goes on from its end under the same ID. It repeats no finished step, and its usage and
+        cost go on. `max_turns` and `budget` replace the limits of an ended run, and `message` is sent to its agent.
 
         Raises RefusedError if the run neither waits nor can go on.
         """
@@ -389,8 +389,7 @@ class LoomClient:
         return (await self._described(run_id)).status is not WorkflowExecutionStatus.RUNNING
 
     async def has_gone_on(self, run_id: str, ended_at: datetime) -> bool:
-        """Return whether the run was retried after it had ended at this time. If the server doesn't know, return False.
-        """
+        """Return whether the run was retried after this end, as far as the server knows."""
         with suppress(UnreachableError, RunNotFoundError):
             return (await self._described(run_id)).start_time > ended_at
         return False
@@ -459,17 +458,11 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
     shown: JsonObject | None = None
     while True:
         try:
-            ended_at: datetime | None = None
-            async with closing(_until_silent(reader, server, run_id, after)) as events:
+            async with closing(_until_last_end(reader, server, run_id, after)) as events:
                 async for event in events:
                     after = event.offset
-                    ended_at = event.task.created_at if is_last(event.task, run_id) else None
                     yield event
-            if ended_at is not None:
-                if await server.has_gone_on(run_id, ended_at):
-                    continue  # its stream goes on after that end
-                return
-            # The run ended without a final event. Yield the events that are still in the stream.
+            # If the run ended without a final event, there may still be events in the stream.
             async with closing(streamed(reader, run_id, after=after)) as events:
                 async for event in events:
                     yield event
@@ -482,6 +475,21 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
             if ended:
                 return
             await asyncio.sleep(POLL_INTERVAL)
+
+
+async def _until_last_end(
+    reader: EventReader | None, server: LoomClient, run_id: str, after: int
+) -> AsyncIterator[Streamed]:
+    """Follow the stream until the run has ended, also beyond ends after which a person has retried it."""
+    while True:
+        ended_at: datetime | None = None
+        async with closing(_until_silent(reader, server, run_id, after)) as events:
+            async for event in events:
+                after = event.offset
+                ended_at = event.task.created_at if is_last(event.task, run_id) else None
+                yield event
+        if ended_at is None or not await server.has_gone_on(run_id, ended_at):
+            return
 
 
 async def _until_silent(

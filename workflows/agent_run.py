@@ -337,7 +337,9 @@ class AgentRun:
         )
 
     async def _finished(self, outcome: Outcome) -> RunResult | None:
-        """Return the result of the run, or None if it goes on. A run that is cancelled after it has an outcome still finishes its work."""
+        """Return the result of the run, or None if it goes on. A run that is cancelled after it has an outcome still
+        finishes its work.
+        """
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):

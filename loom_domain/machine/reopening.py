@@ -32,8 +32,8 @@ WITHIN: Final = timedelta(seconds=10)
 effect on a later end.
 """
 INTERRUPTED: Final = (
-    "Not finished: the run ended while this ran, and goes on only now. It may have taken effect in whole, in part or not"
-    " at all, and it has not been tried again. Check what is there before you go on."
+    "Not finished: the run ended while this ran, and goes on only now. It may have taken effect in whole, in part or"
+    " not at all, and it has not been tried again. Check what is there before you go on."
 )
 GOES_ON: Final = "The run had ended, and now it goes on. You have your tools again: continue the task."
 

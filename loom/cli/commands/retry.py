@@ -45,14 +45,19 @@ def retry(
         raise BadRequest("name one run, or use --all", field="run_id")
     if waiting is not None and not every:
         raise BadRequest("--waiting chooses runs for --all; a single run needs no --waiting", field="waiting")
-    changes: dict[str, Any] = {"max_turns": max_turns, "budget": None if budget is None else read_object(budget, "--budget")}
+    changes: dict[str, Any] = {
+        "max_turns": max_turns,
+        "budget": None if budget is None else read_object(budget, "--budget"),
+    }
     if every and (message or any(changes.values())):
         raise BadRequest("--max-turns, --budget and --message are for a single run that has ended", field="all")
     if run_id is None:
         chosen = tuple(ParkedOn) if waiting is None else (waiting,)
         receipts = with_client(lambda loom: _retried(loom, chosen, model))
     else:
-        receipts = [with_client(lambda loom: loom.retry(run_id, model=model, message=message, by=user_name(), **changes))]
+        receipts = [
+            with_client(lambda loom: loom.retry(run_id, model=model, message=message, by=user_name(), **changes))
+        ]
     if as_json:
         print_json(receipts if run_id is None else receipts[0])
     else:
