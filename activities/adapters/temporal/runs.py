@@ -142,7 +142,7 @@ class TemporalRuns:
         with answered(run_id):
             handle = self._client.get_workflow_handle(run_id, run_id=execution)
             closing = handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
-            task = _closing_task(await anext(closing))
+            task = closing_task(await anext(closing))
             if task is None:
                 raise RefusedError("the server ended the run, not the run itself: continue it with `loom fork`")
             request = ResetWorkflowExecutionRequest(
@@ -180,7 +180,7 @@ class TemporalRuns:
         return self._client.get_workflow_handle(run_id)
 
 
-def _closing_task(event: HistoryEvent) -> int | None:
+def closing_task(event: HistoryEvent) -> int | None:
     """Return the id of the completed workflow task that ended an execution, or None if the server ended it."""
     match event.event_type:
         case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
