@@ -43,6 +43,7 @@ from loom.domain.history.past_turns import PastTurn, turns_of
 from loom.domain.machine.reopening import refused_reopening
 from loom.domain.run.events import RetryRequested, SteeringEvent
 from loom.domain.run.state import ParkedOn
+from loom.domain.tree.lineage import is_child
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, RunFields
 from loom.visibility import (
     RunSummary,
@@ -307,7 +308,9 @@ class LoomClient:
         description = await self._described(run_id)
         if description.status is WorkflowExecutionStatus.RUNNING:
             return await self._ask(run_id, "retry", changes)
-        if description.parent_id is not None:
+        if description.status not in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
+            raise RefusedError(f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`")
+        if is_child(run_id, description.parent_id or ""):
             raise RefusedError(f"run {run_id!r} is a sub-agent of {description.parent_id!r}, which went on without it")
         result = await self.result(run_id)
         if result.status is not RunStatus.COMPLETED:

@@ -116,7 +116,7 @@ class AgentRun:
                 await self._rotate_if_due()
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
-        return None if self._is_reopened() else await self._finished(action.outcome)
+        return await self._finished(action.outcome)
 
     def _is_reopened(self) -> bool:
         """Whether the run goes on after its end, because a person asked for it."""
@@ -347,6 +347,10 @@ class AgentRun:
         return finishing.result()
 
     async def _finish(self, outcome: Outcome) -> RunResult | None:
+        if not workflow.all_handlers_finished():  # perhaps the signature of a retry is being checked
+            await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._is_reopened():
+            return None
         self._state = closed(self._state)
         if self._state.hooks_left:
             await self._run_last_hooks()
