@@ -309,7 +309,9 @@ class LoomClient:
         if description.status is WorkflowExecutionStatus.RUNNING:
             return await self._ask(run_id, "retry", changes)
         if description.status not in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
-            raise RefusedError(f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`")
+            raise RefusedError(
+                f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`"
+            )
         if is_child(run_id, description.parent_id or ""):
             raise RefusedError(f"run {run_id!r} is a sub-agent of {description.parent_id!r}, which went on without it")
         result = await self.result(run_id)
