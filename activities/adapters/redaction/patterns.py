@@ -49,7 +49,7 @@ _GITLAB: Final = ("dt", "ft", "rt", "ptt", "cbt", "oas", "imt", "soat", "ffct", 
 
 _PREFIXED: Final[dict[str, str]] = {
     **dict.fromkeys(("AKIA", "ASIA", "ABIA", "ACCA"), r"(?![A-Z0-9]{9}EXAMPLE)[A-Z2-7]{16}(?![\w/+=])"),
-    "eyJ": rf"{_WORD}{{17,4000}}\.(?:eyJ{_WORD}{{7,}}(?:\.{_WORD}*)?|(?:{_WORD}*\.){{3}}{_WORD}{{10,}})",
+    "eyJ": rf"{_WORD}{{16,4000}}\.(?:eyJ{_WORD}{{7,}}(?:\.{_WORD}*)?|(?:{_WORD}*\.){{3}}{_WORD}{{10,}})",
     # code hosting and packages
     **{f"gh{kind}_": rf"{_ALNUM}{{36,}}" for kind in "pousr"},
     "github_pat_": r"\w{22,}",
@@ -124,7 +124,7 @@ _PREFIXED: Final[dict[str, str]] = {
     # services
     **{f"xox{kind}-": r"[A-Za-z0-9-]{16,}" for kind in "abeoprs"},
     "xapp-": r"\d-[A-Za-z0-9-]{20,}",
-    **{f"{kind}_{mode}_": rf"{_ALNUM}{{16,}}" for kind in ("sk", "rk") for mode in ("live", "test")},
+    **{f"{kind}_{mode}_": rf"{_ALNUM}{{16,}}" for kind in ("sk", "rk") for mode in ("live", "test", "prod")},
     "key-": r"[a-f0-9]{32}(?![A-Za-z0-9])",
     "SK": r"[a-f0-9]{32}(?![A-Za-z0-9])",
     "lin_api_": rf"{_ALNUM}{{32,}}",
@@ -203,6 +203,12 @@ _PLACED: Final[tuple[Shape, ...]] = (
     Shape(literal="hooks.slack.com/", pattern=_regex(r"hooks\.slack\.com/[a-z]{8,9}/(?P<secret>[\w+/]{30,})")),
     Shape(literal="/api/webhooks/", pattern=_regex(r"/api/webhooks/\d{16,20}/(?P<secret>[\w-]{60,})")),
     Shape(literal="webhook.office.com/", pattern=_regex(r"[a-z.]{18}/webhookb2/(?P<secret>[\w@/-]{60,})")),
+    Shape(
+        literal="BUNDLE_",
+        pattern=_regex(
+            r"BUNDLE_[A-Z0-9_]{2,80}[\"']?[ \t]?[:=][ \t]?[\"']?[\w.%-]{1,100}:(?P<secret>[^\s\"'<>{}$;]{6,200})"
+        ),
+    ),
     Shape(literal="sig=", pattern=_regex(r"(?<=[?&;])sig=(?P<secret>[\w%+/-]{40,}=?)")),
     Shape(literal="AccountKey=", pattern=_regex(r"AccountKey=(?P<secret>[A-Za-z0-9+/]{40,}={0,2})")),
     Shape(literal='"auth": "', pattern=_regex(r'"auth": "(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"')),
