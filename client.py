@@ -36,7 +36,7 @@ from loom.composition.temporal_connection import connected
 from loom.domain.agents.stats import AgentStats, stats_of
 from loom.domain.core.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject, Message
-from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, RunStatus, fork_view
+from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
 from loom.domain.core.tasks import Task, is_last
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
 from loom.domain.history.past_turns import PastTurn, turns_of
@@ -308,16 +308,10 @@ class LoomClient:
         description = await self._described(run_id)
         if description.status is WorkflowExecutionStatus.RUNNING:
             return await self._ask(run_id, "retry", changes)
-        if description.status not in (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.FAILED):
-            raise RefusedError(
-                f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`"
-            )
         if is_child(run_id, description.parent_id or ""):
             raise RefusedError(f"run {run_id!r} is a sub-agent of {description.parent_id!r}, which went on without it")
         result = await self.result(run_id)
-        if result.status is not RunStatus.COMPLETED:
-            changes["after"] = result.status.value
-        asked = _read("retry", given := _given(changes))
+        asked = _read("retry", given := _given({**changes, "end": result.retries + 1}))
         if isinstance(asked, RetryRequested) and (why := refused_reopening(result, asked)) is not None:
             raise RefusedError(f"run {run_id!r} can't go on: {why}")
         await self._runs.reopen(run_id, description.run_id, given)

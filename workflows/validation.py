@@ -31,7 +31,6 @@ from loom.domain.run.events import (
     AbortRequested,
     Approved,
     Denied,
-    Ending,
     MessageReceived,
     PauseRequested,
     PermissionsSet,
@@ -146,7 +145,7 @@ class _By(_Strict):
 class _Retry(_Strict):
     model: _Name | None = None
     by: str = ""
-    after: Ending | None = None
+    end: int | None = Field(None, ge=1)
     max_turns: int | None = Field(None, ge=1, le=100_000)
     budget: _Budget | None = None
     message: str = ""

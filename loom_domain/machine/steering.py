@@ -69,7 +69,7 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 
         case ResumeRequested(by=by):
             return _refused_resume(state, by)
         case RetryRequested():
-            return None if _reopens(event) else _refused_retry(state, event)
+            return _refused_retry(state, event)
         case PermissionsSet(rules=rules):
             return _refused_rules(rules)
         case AbortRequested() | MessageReceived():
@@ -157,10 +157,12 @@ def _refused_resume(state: RunState, by: str) -> str | None:
 
 def _reopens(event: SteeringEvent) -> bool:
     """Whether this request takes up an ended run. `machine.reopening` carries it out once the run has an outcome."""
-    return isinstance(event, RetryRequested) and event.after is not None
+    return isinstance(event, RetryRequested) and event.end is not None
 
 
 def _refused_retry(state: RunState, event: RetryRequested) -> str | None:
+    if event.end is not None:
+        return None if event.end == state.retries + 1 else f"the run has already gone on after its end {event.end}"
     if event.changes_ended_run:
         return "the run has not ended: only a run that has ended takes `max_turns`, `budget` and `message`"
     if state.parked is not None or (state.phase is Phase.THINKING and state.retry_at is not None):

@@ -13,9 +13,6 @@ from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply,
 from loom.domain.run.retry_policy import Failure
 from loom.domain.tree.events import TreeEvent
 
-Ending: TypeAlias = Literal["failed", "aborted", "limit_reached", "budget_exhausted"]
-"""The final statuses after which a run can go on."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPrepared:
@@ -209,8 +206,10 @@ class RetryRequested:
     """The model to go on with. None keeps the run's model."""
     by: str = ""
     at: datetime
-    after: Ending | None = None
-    """How the run ended. None if it hasn't ended. Only an ended run takes the following fields."""
+    end: int | None = None
+    """The number of the end that this takes back. None if the run hasn't ended. Only an ended run takes the following
+    fields.
+    """
     max_turns: int | None = None
     budget: Budget = field(default_factory=Budget)
     """The limits that replace those of the request."""

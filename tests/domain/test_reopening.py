@@ -60,8 +60,7 @@ def limited(*events: Event, **request: Any) -> RunState:
 
 def retried(state: RunState, seconds: float = 60.0, **changes: Any) -> RunState:
     """The run after a person has retried it, so long after it began."""
-    ended_as: Any = state.outcome.status.value if state.outcome else "failed"
-    asked_for = RetryRequested(after=ended_as, by="bob", at=at(seconds), **changes)
+    asked_for = RetryRequested(end=state.retries + 1, by="bob", at=at(seconds), **changes)
     return after(state, asked_for, RunReopened(at=at(seconds)))
 
 
@@ -88,7 +87,7 @@ def test_a_retry_names_another_model() -> None:
 
 
 def test_the_retry_may_arrive_before_the_end_that_it_takes_back() -> None:
-    before = told(*FIRST_TURN, BEGAN, RetryRequested(after="failed", at=AT))
+    before = told(*FIRST_TURN, BEGAN, RetryRequested(end=1, at=AT))
     assert next_action(before) == CallModel()
     ended = evolve(before, GIVES_UP)
     assert is_over(ended)
@@ -96,9 +95,17 @@ def test_the_retry_may_arrive_before_the_end_that_it_takes_back() -> None:
 
 
 def test_a_retry_of_a_run_that_does_not_end_has_no_effect_on_a_later_end() -> None:
-    ended = told(BEGAN, RetryRequested(after="failed", at=AT), ABORT)
+    ended = told(BEGAN, RetryRequested(end=1, at=AT), ABORT)
     assert is_over(evolve(ended, RunReopened(at=at(11))))
     assert evolve(ended, RunReopened(at=at(11))).reopening is None
+
+
+def test_a_second_retry_of_the_same_end_has_no_effect() -> None:
+    ended = told(BEGAN, GIVES_UP)
+    twice = after(ended, *(RetryRequested(end=1, by=by, at=AT) for by in ("ann", "bob")), RunReopened(at=AT))
+    assert (twice.retries, notices(twice)[-1][1]["by"]) == (1, "bob")
+    late = evolve(twice, RetryRequested(end=1, at=AT))
+    assert (late.reopening, notices(late)[-1][0]) == (None, "node.ignored")
 
 
 def test_a_call_that_an_abort_interrupted_is_not_repeated_and_the_model_hears_of_it() -> None:
@@ -261,13 +268,13 @@ def result(status: RunStatus, limit: str = "", turns: int = 5) -> RunResult:
     ],
 )
 def test_a_run_that_reached_a_limit_needs_a_larger_one(limit: str, changes: dict[str, Any], why: str | None) -> None:
-    asked_for = RetryRequested(after="limit_reached", at=AT, **changes)
+    asked_for = RetryRequested(end=1, at=AT, **changes)
     refused = refused_reopening(result(RunStatus.LIMIT_REACHED, limit), asked_for)
     assert (refused is None) is (why is None)
     assert why is None or why in (refused or "")
 
 
 def test_a_completed_run_is_forked_and_one_without_a_turn_is_started_again() -> None:
-    asked_for = RetryRequested(after="failed", at=AT)
+    asked_for = RetryRequested(end=1, at=AT)
     assert "loom fork" in (refused_reopening(result(RunStatus.COMPLETED), asked_for) or "")
     assert "start it again" in (refused_reopening(result(RunStatus.FAILED, turns=0), asked_for) or "")

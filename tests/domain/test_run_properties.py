@@ -281,7 +281,7 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     MessageReceived(text="use blue", at=AT),
     RetryRequested(at=AT),
     RetryRequested(model="openai:b", at=AT),
-    RetryRequested(after="failed", max_turns=MAX_TURNS, message="go on", at=AT),
+    RetryRequested(end=1, max_turns=MAX_TURNS, message="go on", at=AT),
     RunReopened(at=AT),
     PermissionsSet(rules={"bash": "deny"}, at=AT),
     PermissionsSet(rules={"bash": "perhaps"}, at=AT),
@@ -453,7 +453,7 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
         state = closed(state)
     for number in range(1, 4):
         limits = {"max_turns": state.max_turns + 3, "budget": Budget(tokens=1000 * number)}
-        asked = evolve(state, RetryRequested(after="failed", message="go on", at=at(2 * WEEK), **limits))
+        asked = evolve(state, RetryRequested(end=number, message="go on", at=at(2 * WEEK), **limits))
         going_on = evolve(asked, RunReopened(at=at(2 * WEEK)))
         check_state(going_on)
         assert conversation(going_on)[: len(conversation(state))] == conversation(state)

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.api.common.v1 import Payloads, WorkflowExecution
-from temporalio.api.workflow.v1 import PostResetOperation
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.client import Streamed
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunResult, RunStatus
@@ -356,20 +354,7 @@ async def test_a_signed_run_goes_on_only_for_the_owner_of_the_key(working: Worki
 
     outside = await stranger(loom)
     described = await outside.get_workflow_handle(run_id).describe()
-    (history,) = await loom.histories(run_id)
-    ended = history.events[-1].workflow_execution_completed_event_attributes
-    payloads = await outside.data_converter.encode([{"after": "aborted"}])
-    signal = PostResetOperation.SignalWorkflow(signal_name="retry", input=Payloads(payloads=payloads))
-    await outside.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=outside.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run_id, run_id=described.run_id),
-            workflow_task_finish_event_id=ended.workflow_task_completed_event_id,
-            request_id="forged",
-            reason="forged",
-            post_reset_operations=[PostResetOperation(signal_workflow=signal)],
-        )
-    )
+    await TemporalRuns(outside).reopen(run_id, described.run_id, {"end": 1})
     assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
 
     await loom.client.retry(run_id)

@@ -2,16 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-from temporalio.api.common.v1 import Header, Payload, Payloads
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflow.v1 import PostResetOperation
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
@@ -27,7 +25,6 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.temporal.errors import answered, refused, unanswered
 from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
@@ -37,6 +34,8 @@ ANSWER_LIMIT: Final = 2.0
 """Timeout in seconds for a query to a run that hasn't ended."""
 UPDATE_LIMIT: Final = 5.0
 """Timeout in seconds for a run to acknowledge an update."""
+REOPEN_TRIES: Final = 5
+"""How often a run is reset for one retry. A run may end again before the retry reaches it."""
 PAGE: Final = 50
 """The number of executions for which one query finds out which of them a retry has continued."""
 
@@ -136,45 +135,45 @@ class TemporalRuns:
             await self._handle(run_id).signal(name, payload)
 
     async def reopen(self, run_id: str, execution: str, payload: JsonObject) -> None:
-        """Let an ended execution go on: take back the workflow task that ended it, and give the run this `retry` before
+        """Let an ended execution go on: take back the workflow task that ended it, and send the run this `retry` before
         it decides again. Several retries of one end count as one. Raises RefusedError if the server can't do that.
         """
         with answered(run_id):
-            handle = self._client.get_workflow_handle(run_id, run_id=execution)
-            closing = handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
-            task = closing_task(await anext(closing))
-            if task is None:
-                raise RefusedError("the server ended the run, not the run itself: continue it with `loom fork`")
-            request = ResetWorkflowExecutionRequest(
-                namespace=self._client.namespace,
-                workflow_execution=ExecutionId(workflow_id=run_id, run_id=execution),
-                reason="loom retry",
-                workflow_task_finish_event_id=task,
-                request_id=str(uuid5(NAMESPACE_URL, f"loom-retry:{execution}")),
-                post_reset_operations=[await self._signal_of("retry", run_id, payload)],
-                identity=self._client.identity,
+            for _ in range(REOPEN_TRIES):
+                execution = await self._reset(run_id, execution)
+                try:
+                    # The server accepts no end of a run that has a signal to read.
+                    await self._client.get_workflow_handle(run_id, run_id=execution).signal("retry", payload)
+                except RPCError as error:
+                    if error.status is not RPCStatusCode.NOT_FOUND:
+                        raise
+                else:
+                    return
+        raise UnreachableError(f"run {run_id!r} ended again before the retry reached it; try again")
+
+    async def _reset(self, run_id: str, execution: str) -> str:
+        """Reset an ended execution to the workflow task that ended it, and return the id of the new execution."""
+        handle = self._client.get_workflow_handle(run_id, run_id=execution)
+        closing = handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+        task = closing_task(await anext(closing))
+        if task is None:
+            raise RefusedError(
+                f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`"
             )
-            try:
-                await self._client.workflow_service.reset_workflow_execution(request)
-            except RPCError as error:
-                if error.status not in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION):
-                    raise
-                raise RefusedError(f"the server can't take back the run's end: {error}; use `loom fork`") from error
-
-    async def _signal_of(self, name: str, run_id: str, payload: JsonObject) -> PostResetOperation:
-        encoded = await self._client.data_converter.encode([payload])
-        signal = PostResetOperation.SignalWorkflow(
-            signal_name=name,
-            input=Payloads(payloads=encoded),
-            header=Header(fields=self._signature(name, run_id, payload)),
+        request = ResetWorkflowExecutionRequest(
+            namespace=self._client.namespace,
+            workflow_execution=ExecutionId(workflow_id=run_id, run_id=execution),
+            reason="loom retry",
+            workflow_task_finish_event_id=task,
+            request_id=str(uuid5(NAMESPACE_URL, f"loom-retry:{execution}")),
+            identity=self._client.identity,
         )
-        return PostResetOperation(signal_workflow=signal)
-
-    def _signature(self, name: str, run_id: str, payload: JsonObject) -> Mapping[str, Payload]:
-        """Return the header that signs a signal. A reset doesn't pass through the client's interceptors."""
-        signers = (each for each in self._client.config()["interceptors"] if isinstance(each, SigningClient))
-        signer = next(signers, None)
-        return {} if signer is None else signer.header("signal", name, run_id, [payload])
+        try:
+            return (await self._client.workflow_service.reset_workflow_execution(request)).run_id
+        except RPCError as error:
+            if error.status not in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION):
+                raise
+            raise RefusedError(f"the server can't take back the end of run {run_id!r}: {error}") from error
 
     def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(run_id)
