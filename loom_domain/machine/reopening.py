@@ -42,7 +42,7 @@ def refused_reopening(result: RunResult, asked: RetryRequested) -> str | None:
     """Return the reason that a run with this result can't go on, or None. The run itself checks the amounts."""
     if result.status is RunStatus.COMPLETED:
         return "the run has completed: continue it with `loom fork`, or start a new run in its session"
-    if result.turns == 0:
+    if result.turns == 0 and result.status in (RunStatus.FAILED, RunStatus.ABORTED):
         return "the run ended before its first turn: correct the cause and start it again"
     limit = result.error.context.get("limit") if result.error else None
     for name, field, spent, given in _limits(result, asked):
