@@ -35,7 +35,7 @@ INTERRUPTED: Final = (
     "Not finished: the run ended while this ran, and goes on only now. It may have taken effect in whole, in part or"
     " not at all, and it has not been tried again. Check what is there before you go on."
 )
-GOES_ON: Final = "The run had ended, and now it goes on. You have your tools again: continue the task."
+GOES_ON: Final = "The run had ended, and now it goes on. You have all your tools: continue the task."
 
 
 def refused_reopening(result: RunResult, asked: RetryRequested) -> str | None:

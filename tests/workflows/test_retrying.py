@@ -154,7 +154,7 @@ async def test_a_run_that_reached_a_limit_goes_on_with_a_larger_one(
     assert (after.status, after.output) == (RunStatus.COMPLETED, "finished")
     assert each_ran_once(workspace)
     assert after.usage["total_tokens"] > before.usage["total_tokens"]
-    assert any(GOES_ON in str(message) for message in server.requests[-1].messages) is (before.output == "so far")
+    assert any(GOES_ON in str(message) for message in server.requests[-1].messages)
 
 
 async def test_a_run_that_was_aborted_in_a_tool_does_not_run_it_again(working: Working, workspace: Path) -> None:
@@ -299,7 +299,8 @@ async def test_a_run_that_was_aborted_with_its_child_hears_what_became_of_it(wor
     await aborted(loom, run_id)
 
     assert (await retried(loom, run_id)).output == "all done"
-    assert "aborted" in str(server.requests[-1].messages[-1])
+    results = [message for message in server.requests[-1].messages if message["role"] == "tool"]
+    assert "aborted" in str(results[-1])
 
 
 async def test_a_crew_goes_on_with_the_member_that_failed(working: Working) -> None:
