@@ -120,6 +120,11 @@ def is_last(task: "Task", run_id: str) -> bool:
     return task.action in FINAL_ACTIONS and task.run_id == run_id
 
 
+def reopens(task: "Task", run_id: str) -> bool:
+    """Whether the stream goes on with this task after an end, because a person has retried the run."""
+    return task.action is Action.RETRIED and task.run_id == run_id
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
     """One attempt at writing a segment of the stream. Once a later attempt starts, earlier attempts can no longer

@@ -225,7 +225,7 @@ def test_the_stream_is_told_who_retried_and_what_changes() -> None:
 
 def test_limits_and_messages_of_a_running_run_do_not_change() -> None:
     for change in ({"max_turns": 5}, {"message": "hi"}, {"budget": Budget(tokens=5)}):
-        running_on = told(BEGAN, RetryRequested(at=AT, **change))  # type: ignore[arg-type]
+        running_on = told(BEGAN, RetryRequested(at=AT, **change))
         action, said = notices(running_on)[-1]
         assert (action, "has not ended" in said["why"]) == ("node.ignored", True)
 

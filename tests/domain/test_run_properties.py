@@ -452,9 +452,9 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
     if dice.random() < 0.3:
         state = closed(state)
     for number in range(1, 4):
-        limits = {"max_turns": state.max_turns + 3, "budget": Budget(tokens=1000 * number)}
-        asked = evolve(state, RetryRequested(end=number, message="go on", at=at(2 * WEEK), **limits))
-        going_on = evolve(asked, RunReopened(at=at(2 * WEEK)))
+        most, budget, now = state.max_turns + 3, Budget(tokens=1000 * number), at(2 * WEEK)
+        asked = RetryRequested(end=number, max_turns=most, budget=budget, message="go on", at=now)
+        going_on = evolve(evolve(state, asked), RunReopened(at=now))
         check_state(going_on)
         assert conversation(going_on)[: len(conversation(state))] == conversation(state)
         assert going_on.spending == replace(state.spending, warned=going_on.spending.warned)

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, runs_above
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, reopens, runs_above
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -163,6 +163,8 @@ class RedisReader:
                 page = await link.call(partial(_page, run_id=run_id, after=last, block=None if has_ended else block))
                 for last, data in page:
                     task = load_json(Task, data)
+                    if has_ended and not reopens(task, run_id):
+                        continue  # it came too late
                     yield last, task
                     has_ended = is_last(task, run_id)
                 if not page and (has_ended or not follow):
