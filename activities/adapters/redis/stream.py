@@ -158,15 +158,18 @@ class RedisReader:
         link = RedisConnection(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
         last, has_ended = after, False
+        held: list[tuple[int, Task]] = []  # tasks after an end, which are read only if the run has gone on
         try:
             while True:
                 page = await link.call(partial(_page, run_id=run_id, after=last, block=None if has_ended else block))
                 for last, data in page:
                     task = load_json(Task, data)
+                    held.append((last, task))
                     if has_ended and not reopens(task, run_id):
-                        continue  # it came too late
-                    yield last, task
-                    has_ended = is_last(task, run_id)
+                        continue
+                    for each in held:
+                        yield each
+                    held, has_ended = [], is_last(task, run_id)
                 if not page and (has_ended or not follow):
                     return
         finally:
