@@ -94,7 +94,8 @@ class LanguageModel:
                     self._manifests.check(spec, run_id, writer)
                     return await self._answer(request, spec, transcript, writer)
                 except LoomError as error:
-                    self._tell_failure(writer, request, spec.model, error)
+                    if error.context.get("has_run") is not False:  # a call that waits for a permit was not sent
+                        self._tell_failure(writer, request, spec.model, error)
                     failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
                     raise failure from None
 

@@ -181,6 +181,8 @@ class CompressRequest:
     allowance: Share | None = None
     """The remaining budget for this request. None means no limit."""
     notices: tuple[Notice, ...] = ()
+    insists: bool = False
+    """Whether a person has asked to try now, even if the model's circuit breaker is open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
