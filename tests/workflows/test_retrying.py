@@ -6,6 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import (
+    Client,
+    DescribeWorkflowInput,
+    Interceptor,
+    OutboundInterceptor,
+    SignalWorkflowInput,
+    WorkflowExecutionStatus,
+)
 
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.client import Streamed
@@ -14,6 +22,7 @@ from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.machine.reopening import GOES_ON, INTERRUPTED
+from loom.workflows.payload_converter import data_converter
 from tests.harness import Harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 from tests.stream import told
@@ -257,6 +266,55 @@ async def test_two_retries_of_one_end_count_as_one(working: Working, workspace: 
     after = await loom.client.result(run_id)
     assert (after.output, after.retries) == ("finished", 1)
     assert each_ran_once(workspace)
+
+
+async def test_a_run_that_ends_again_before_the_retry_reaches_it_is_reset_once_more(
+    working: Working, workspace: Path
+) -> None:
+    is_back = asyncio.Event()
+    loom, _ = await working(broken_until(is_back), patience=0)
+    run_id = await loom.start(mode="bypass")
+    await loom.client.result(run_id)
+    is_back.set()
+    slow = await Client.connect(
+        loom.settings.temporal_address, data_converter=data_converter(), interceptors=[_SlowOnce()]
+    )
+    ended = await slow.get_workflow_handle(run_id).describe()
+
+    await TemporalRuns(slow).reopen(run_id, ended.run_id, {"end": 1})
+
+    after = await loom.client.result(run_id)
+    assert (after.output, after.retries) == ("finished", 1)
+    assert each_ran_once(workspace)
+    events = await told(loom.client, run_id)
+    assert [event.task.action for event in events].count(Action.ERROR) == 1
+    assert [each.status for each in await loom.client.list(limit=500) if each.run_id == run_id] == ["completed"]
+
+
+class _SlowOnce(Interceptor):
+    """Sends its first signal only when the run has ended."""
+
+    def __init__(self) -> None:
+        self._signals = 0
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
+        slow = self
+
+        class Outbound(OutboundInterceptor):
+            async def signal_workflow(self, input: SignalWorkflowInput) -> None:  # noqa: A002
+                slow._signals += 1
+
+                async def has_ended() -> bool:
+                    described = DescribeWorkflowInput(
+                        id=input.id, run_id=input.run_id, rpc_metadata={}, rpc_timeout=None
+                    )
+                    return (await self.describe_workflow(described)).status is not WorkflowExecutionStatus.RUNNING
+
+                if slow._signals == 1:
+                    await eventually(has_ended)
+                await super().signal_workflow(input)
+
+        return Outbound(next)
 
 
 async def test_a_parent_goes_on_and_its_finished_children_do_not_run_again(working: Working, workspace: Path) -> None:
