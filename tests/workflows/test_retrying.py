@@ -256,6 +256,23 @@ async def test_a_run_can_be_retried_again_and_again(working: Working, workspace:
     assert each_ran_once(workspace)
 
 
+async def test_a_run_that_had_continued_as_new_is_retried_in_its_last_execution(
+    working: Working, workspace: Path
+) -> None:
+    is_back = asyncio.Event()
+
+    def reply(request: SeenRequest) -> Reply:
+        return marks(request, 12) if is_back.is_set() or request.turn < 10 else BROKEN
+
+    loom, _ = await working(reply, patience=0, rotate_after_events=100)
+    run_id = await loom.start(mode="bypass")
+    assert (await loom.client.result(run_id)).turns == 11
+    assert len(await loom.histories(run_id)) > 1
+    is_back.set()
+    assert (await retried(loom, run_id)).output == "finished"
+    assert each_ran_once(workspace, 12)
+
+
 async def test_two_retries_of_one_end_count_as_one(working: Working, workspace: Path) -> None:
     is_back = asyncio.Event()
     loom, _ = await working(broken_until(is_back), patience=0)
