@@ -48,6 +48,7 @@ from loom.domain.run.events import (
     BackoffEnded,
     Event,
     NoticesPublished,
+    RunReopened,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
@@ -108,6 +109,16 @@ class AgentRun:
         tasks = [asyncio.create_task(each) for each in background]
         if self._state.tree.children:
             self._children.follow()
+        while (result := await self._result()) is None:
+            pass  # a person has retried the run
+        if result.status is RunStatus.FAILED:
+            fail(result)
+        for task in tasks:
+            task.cancel()
+        return result
+
+    async def _result(self) -> RunResult | None:
+        """Perform actions until the run ends. Returns its result, or None if it goes on."""
         while not isinstance(action := next_action(self._state), Finish):
             self._action_began = workflow.now()
             try:
@@ -115,10 +126,13 @@ class AgentRun:
                 await self._rotate_if_due()
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
-        result = await self._finished(action.outcome)
-        for task in tasks:
-            task.cancel()
-        return result
+        return await self._finished(action.outcome)
+
+    def _is_reopened(self) -> bool:
+        """Whether the run goes on after its end, because a person asked for it."""
+        if self._state.reopening is not None:
+            self._advance(RunReopened(at=workflow.now()))
+        return self._state.outcome is None
 
     @workflow.query
     def status(self, *_: object) -> JsonObject:
@@ -179,13 +193,18 @@ class AgentRun:
 
     async def _watch_time(self) -> None:
         """End the run at its deadline, regardless of its current state."""
-        await workflow.wait_condition(lambda: self._state.spec is not None)
-        if (end := hard_end(self._state)) is None:
-            return
-        left = (end - workflow.now()).total_seconds()
-        if left > 0:
-            await workflow.sleep(left, summary="the end of the run's time")
-        self._advance(TimeRanOut(at=workflow.now()))
+        past: datetime | None = None
+        while True:
+            await workflow.wait_condition(lambda: (end := self._end_of_time()) is not None and end != past)  # noqa: B023 - awaited in this round
+            past = end = self._end_of_time()
+            left = 0.0 if end is None else (end - workflow.now()).total_seconds()
+            if left > 0:
+                await workflow.sleep(left, summary="the end of the run's time")
+            if end == self._end_of_time():  # a retry may have moved it
+                self._advance(TimeRanOut(at=workflow.now()))
+
+    def _end_of_time(self) -> datetime | None:
+        return None if self._state.spec is None else hard_end(self._state)
 
     async def _perform(self, action: Action) -> Event:  # noqa: C901, PLR0912 - one case an action
         match action:
@@ -339,20 +358,28 @@ class AgentRun:
             args=[self._request, self._state], initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE
         )
 
-    async def _finished(self, outcome: Outcome) -> RunResult:
-        """Return the result of the run. A run that is cancelled after it has an outcome still finishes its work."""
+    async def _finished(self, outcome: Outcome) -> RunResult | None:
+        """Return the result of the run, or None if it goes on. A run that is cancelled after it has an outcome still
+        finishes its work.
+        """
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):
                 await workflow.wait_condition(finishing.done)
         return finishing.result()
 
-    async def _finish(self, outcome: Outcome) -> RunResult:
+    async def _finish(self, outcome: Outcome) -> RunResult | None:
         if self._state.tree.children:
             await self._children.ended()
+        if not workflow.all_handlers_finished():  # perhaps the signature of a retry is being checked
+            await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._is_reopened():
+            return None
         self._state = closed(self._state)
         if self._state.hooks_left:
             await self._run_last_hooks()
+            if self._is_reopened():
+                return None
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
         self._state = with_end_notice(self._state, result, workflow.now())
@@ -360,9 +387,7 @@ class AgentRun:
         if self._state.admission:
             await scheduling.leave_tenant(self._state)
         await self._drained()
-        if outcome.status is RunStatus.FAILED:
-            fail(result)
-        return result
+        return None if self._is_reopened() else result
 
     async def _run_last_hooks(self) -> None:
         """Run the hooks that follow the end of the run. These hooks can't be cancelled."""

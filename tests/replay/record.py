@@ -264,6 +264,20 @@ async def parked(loom: Harness) -> str:
     return run_id
 
 
+async def reopened(loom: Harness) -> str:
+    """An abort while a call waits, and a key that is rejected. A person retries the run after each of these ends."""
+    run_id = await loom.start("write it")
+    await loom.asked(run_id)
+    await loom.client.abort(run_id, reason="enough", by="ann")
+    await loom.client.result(run_id)
+    await loom.client.retry(run_id, message="go on", by="ann")
+    await loom.asked(run_id)
+    await loom.client.approve(run_id)
+    await loom.client.result(run_id)
+    await loom.client.retry(run_id, model="anthropic:scripted", by="ann")
+    return run_id
+
+
 async def structured(loom: Harness) -> str:
     """An answer that has to be repaired."""
     return await loom.start("do it", output_schema={"type": "object", "required": ["a"]})
@@ -342,6 +356,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         script([READ, status(503, retry_after=0.1), status(503), status(401), text("done")]),
         {"model_attempts": 2},
     ),
+    "reopened": (reopened, script([calls(WRITE), status(401), text("done")]), {"patience": 0}),
     "done-tool": (plain, script([calls(ToolUse("done", {"result": "ready"}))]), {}),
     "refused": (refused, script([text("never")]), {}),
     "tools": (allowed, script(TOOLS), {"dynamic_tools": "on", "max_mode": "bypass"}),
