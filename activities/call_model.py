@@ -34,8 +34,8 @@ from loom.domain.context.model_context import ModelContext, build_context, is_su
 from loom.domain.core.errors import LLMContextLengthError, LoomError
 from loom.domain.core.messages import Message, Transcript
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.permissions.dead_rules import offered
 from loom.domain.machine.activity_requests import model_key
+from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
 from loom.domain.run.conversation import TooLong
 from loom.domain.run.stream_events import (
