@@ -39,7 +39,7 @@ _log = structlog.get_logger("loom.effects")
 
 T = TypeVar("T")
 
-LEASE: Final = timedelta(seconds=2)
+LEASE: Final = timedelta(seconds=2.5)
 """How long an attempt counts as alive after its claim, or after the last renewal."""
 
 _RESERVE: Final = """
