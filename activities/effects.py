@@ -12,7 +12,6 @@ is recorded if it takes so long that its lease is renewed.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -120,12 +119,11 @@ class Effects:
             return failed("another worker has taken this call over", "aborted")
         in_doubt = held is not None and request.effect is Effect.ONCE
         claim = _claim(request, key)
-        with leases.held(claim):
+        with leases.held(claim, is_recorded=True) as lease:
             try:
                 result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(key)
             except BaseException:
-                with suppress(StoreUnavailable):
-                    await ledger.release(claim)
+                await leases.given_back(lease)
                 raise
             await _finished(ledger, claim, result)
         return result

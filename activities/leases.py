@@ -47,8 +47,8 @@ class Lease:
     claim: Claim
     task: asyncio.Task[Any]
     since: float
-    is_recorded: bool = False
-    """Whether a renewal has reached the ledger."""
+    is_recorded: bool
+    """Whether the ledger has the claim: from the start, or since the first renewal."""
 
 
 class Leases(Generic[T]):
@@ -60,11 +60,11 @@ class Leases(Generic[T]):
         self._renewing: asyncio.Task[None] | None = None
 
     @contextmanager
-    def held(self, claim: Claim) -> Iterator[Lease]:
+    def held(self, claim: Claim, *, is_recorded: bool = False) -> Iterator[Lease]:
         """Keep the attempt alive during the body. If a later attempt takes over, cancel the current task."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - this function is called in a coroutine
-        lease = Lease(claim=claim, task=task, since=_now())
+        lease = Lease(claim=claim, task=task, since=_now(), is_recorded=is_recorded)
         self._held.add(lease)
         if self._renewing is None or self._renewing.done():
             # In a context of its own, because the task serves all calls, and not only this one.
@@ -79,10 +79,10 @@ class Leases(Generic[T]):
         claim, and give the earlier attempt the time to notice that and to end. Raises StoreUnavailable.
         """
         try:
-            while await self._ledger.is_alive(claim.key, *other_keys):  # noqa: ASYNC110 - another worker ends the attempt
+            while await self._is_alive(claim.key, *other_keys):  # noqa: ASYNC110 - perhaps on another worker
                 await asyncio.sleep(LOOK)
         except asyncio.CancelledError:
-            if not is_given_up():
+            if is_stopped():
                 with suppress(StoreUnavailable):
                     await self._ledger.reserve(claim.key, claim.run_id, claim.attempt)
                     await asyncio.sleep(2 * RENEWAL)
@@ -102,17 +102,30 @@ class Leases(Generic[T]):
         attempt. The work doesn't depend on the ledger.
         """
         with self.held(claim) as lease:
-            result: T | None = None
             try:
                 result = await work()
-            finally:
-                if lease.is_recorded:
-                    with suppress(StoreUnavailable):
-                        if result is not None and is_final(result):
-                            await self._ledger.finish(claim.key, claim.attempt, result)
-                        else:
-                            await self._ledger.release(claim)
+            except BaseException:
+                await self.given_back(lease)
+                raise
+            if not is_final(result):
+                await self.given_back(lease)
+            elif lease.is_recorded:
+                with suppress(StoreUnavailable):
+                    await self._ledger.finish(claim.key, claim.attempt, result)
         return result
+
+    async def given_back(self, lease: Lease) -> None:
+        """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A
+        stopped run makes no other attempt.
+        """
+        if lease.is_recorded and not is_stopped():
+            with suppress(StoreUnavailable):
+                await self._ledger.release(lease.claim)
+
+    async def _is_alive(self, *keys: str) -> bool:
+        # After a machine was suspended, its leases have ended, although its attempts go on.
+        is_here = any(lease.claim.key in keys for lease in self._held)
+        return is_here or await self._ledger.is_alive(*keys)
 
     async def _renew(self) -> None:
         while self._held:
@@ -152,6 +165,12 @@ def is_given_up() -> bool:
     """Whether Temporal has given up this attempt although nobody has stopped the run."""
     told = activity.cancellation_details()
     return told is not None and (told.not_found or told.timed_out) and not told.cancel_requested
+
+
+def is_stopped() -> bool:
+    """Whether the run has stopped this attempt."""
+    told = activity.cancellation_details()
+    return told is not None and told.cancel_requested
 
 
 async def _while_wanted(task: asyncio.Task[Any], began_at: float) -> None:

@@ -194,7 +194,7 @@ async def test_calls_go_on_while_temporal_is_away_and_their_results_arrive_when_
     async with harness(addresses, workspace, _by_task(first)) as (loom, model):
         talking = await loom.start("talk")
         commanding = await loom.start("command", permissions={"bash": "allow"})
-        await _until(lambda: (workspace / "begun").exists())
+        await _until((workspace / "begun").exists)
 
         server = state.read(home).living()["temporal"]
         os.kill(server.pid, signal.SIGSTOP)

@@ -17,12 +17,13 @@ from loom.activities.adapters.postgres.effects import LEASE, PostgresEffects
 from loom.activities.adapters.sandbox.worker_beat import INTERVAL, LIMIT
 from loom.activities.effects import Effects
 from loom.activities.leases import RENEWAL, Leases, outlasting
-from loom.activities.ports import Claim
+from loom.activities.ports import Claim, StoreUnavailable
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
+from tests.activities.conftest import PostgresServer
 from tests.databases import rows
 from tests.harness import Addresses
 from tests.waiting import eventually
@@ -133,7 +134,9 @@ def request(effect: Effect, *, run: str, attempt: int = 1) -> ToolRequest:
     )
 
 
-async def attempted(effects: Effects, made: ToolRequest, work: Work) -> ToolResult:
+async def attempted(
+    effects: Effects, made: ToolRequest, work: Work, environment: ActivityEnvironment | None = None
+) -> ToolResult:
     """One attempt, as the `run_tool` activity makes it."""
 
     async def attempt() -> ToolResult:
@@ -141,7 +144,7 @@ async def attempted(effects: Effects, made: ToolRequest, work: Work) -> ToolResu
             await effects.earlier_ended(made)
         return await effects.carried_out(made, Scope.CONTEXT, work, warn=lambda _: None)
 
-    result: ToolResult = await ActivityEnvironment().run(attempt)
+    result: ToolResult = await (environment or ActivityEnvironment()).run(attempt)
     return result
 
 
@@ -185,15 +188,55 @@ async def test_a_run_that_stops_the_waiting_attempt_ends_the_one_that_is_alive(l
     run, work, effects = uuid4().hex, Work(), Effects(ledger=ledger)
     first = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run), work))
     await eventually(lambda: ledger.is_alive(idempotency_key(request(Effect.ONCE, run=run))))
-    second = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run, attempt=2), work))
+    waiting = ActivityEnvironment()
+    second = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run, attempt=2), work, waiting))
     await asyncio.sleep(RENEWAL)
 
-    second.cancel()
+    waiting.cancel(ActivityCancellationDetails(cancel_requested=True))
     with pytest.raises(asyncio.CancelledError):
         await second
     assert work.was_stopped
     with pytest.raises(asyncio.CancelledError):
         await first
+
+
+@pytest.mark.parametrize("why", [GIVEN_UP, ActivityCancellationDetails(worker_shutdown=True)], ids=str)
+async def test_a_waiting_attempt_that_nobody_stopped_leaves_the_one_that_is_alive_alone(
+    ledger: PostgresEffects, why: ActivityCancellationDetails
+) -> None:
+    run, work, effects = uuid4().hex, Work(), Effects(ledger=ledger)
+    first = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run), work))
+    await eventually(lambda: ledger.is_alive(idempotency_key(request(Effect.ONCE, run=run))))
+    waiting = ActivityEnvironment()
+    second = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run, attempt=2), work, waiting))
+    await asyncio.sleep(RENEWAL)
+
+    waiting.cancel(why)
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    await asyncio.sleep(2 * RENEWAL)
+    work.may_end.set()
+    assert (await first).content == "done 1"
+
+
+async def test_after_a_restart_of_postgres_workers_have_time_to_renew_their_leases(postgres: PostgresServer) -> None:
+    database, first = Database(postgres.url), claim()
+    ledger = PostgresEffects(database)
+    await ledger.reserve(first.key, "run", 1)
+    await postgres.stop()
+    await asyncio.sleep(LONGER_THAN_A_LEASE)
+    await postgres.start()
+    assert await eventually(lambda: _alive_again(ledger, first))
+    await asyncio.sleep(LONGER_THAN_A_LEASE)
+    assert not await ledger.is_alive(first.key)
+    await database.aclose()
+
+
+async def _alive_again(ledger: PostgresEffects, of: Claim) -> bool | None:
+    try:
+        return await ledger.is_alive(of.key)
+    except StoreUnavailable:
+        return None
 
 
 async def test_a_short_call_that_only_reads_leaves_nothing_in_the_ledger(ledger: PostgresEffects) -> None:

@@ -14,7 +14,7 @@ the same number.
 
 A claim comes with a lease, which its worker renews while the call is in progress. Postgres' clock decides when a lease
 ends, so the workers' clocks don't matter. A lease that ends too far in the future was given before that clock was set
-back, and doesn't count.
+back, and doesn't count. After Postgres has been started again, workers have the time of a lease to renew theirs.
 """
 
 import json
@@ -71,7 +71,9 @@ _RELEASE: Final = "UPDATE loom_effects SET alive_until = NULL WHERE id = %s AND 
 _IS_ALIVE: Final = """
 SELECT EXISTS (
     SELECT FROM loom_effects
-    WHERE id = ANY(%s) AND result IS NULL AND alive_until > now() AND alive_until <= now() + %s
+    WHERE id = ANY(%(ids)s) AND result IS NULL AND alive_until IS NOT NULL AND (
+        now() BETWEEN alive_until - %(lease)s AND alive_until OR now() < pg_postmaster_start_time() + %(lease)s
+    )
 )
 """
 
@@ -142,7 +144,7 @@ class PostgresLedger(Generic[T]):
     async def is_alive(self, *keys: str) -> bool:
         """See the port."""
         async with self._database.connection() as connection:
-            cursor = await connection.execute(_IS_ALIVE, ([_id(key) for key in keys], LEASE))
+            cursor = await connection.execute(_IS_ALIVE, {"ids": [_id(key) for key in keys], "lease": LEASE})
             (alive,) = await cursor.fetchone() or (False,)
         return bool(alive)
 
