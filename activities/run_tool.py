@@ -63,6 +63,7 @@ class ToolRunner:
         self._stream = stream
         self._hygiene = sanitizer
         self._effects = effects
+        self._has_ledger = effects.has_ledger
         self._masked = masked
         self._ephemeral = EphemeralMemory()
         self._registered = registered
@@ -75,7 +76,7 @@ class ToolRunner:
         ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
         with structlog.contextvars.bound_contextvars(**ids):
             async with heartbeating():
-                if not request.accounted:
+                if not (request.accounted and self._has_ledger):
                     return await self._attempted(request)
                 if request.begun:
                     await self._effects.earlier_ended(request)
@@ -136,7 +137,7 @@ class ToolRunner:
             note=request.note,
             after=partial(after_call, call, run_id=run_id, agent=agent, registered=registered) if registered else None,
         )
-        if request.effect is Effect.READ and not request.accounted:
+        if request.effect is Effect.READ and not self._has_ledger:
             result = await run(context=context)
         else:
             scope = box[call.name].spec.scope if call.name in box else Scope.MCP
