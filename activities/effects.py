@@ -93,7 +93,7 @@ class Effects:
             return await execute(claim.key)
         if request.begun and (found := await self._leases.found(claim)) is not None:
             return found
-        return await self._leases.recorded(claim, lambda: execute(claim.key), lambda result: not result.resend)
+        return await self._leases.recorded(claim, lambda: execute(claim.key))
 
     async def _kept_as_it_was(
         self, request: ToolRequest, scope: Scope, warn: Callable[[str], None]

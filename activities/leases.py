@@ -97,9 +97,11 @@ class Leases(Generic[T]):
             return None if held is None or isinstance(held, int) else held
         return None
 
-    async def recorded(self, claim: Claim, work: Callable[[], Awaitable[T]], is_final: Callable[[T], bool]) -> T:
-        """Do work that may be repeated. If it takes longer than a lease's renewal, record its result for a later
-        attempt. The work doesn't depend on the ledger.
+    async def recorded(
+        self, claim: Claim, work: Callable[[], Awaitable[T]], is_final: Callable[[T], bool] = lambda _: True
+    ) -> T:
+        """Do work that may be repeated. If its lease was renewed, record its result for a later attempt, provided that
+        the result is final. The work doesn't depend on the ledger.
         """
         with self.held(claim) as lease:
             try:
@@ -134,14 +136,16 @@ class Leases(Generic[T]):
                 await self._renew_all(due)
 
     async def _renew_all(self, leases: Sequence[Lease]) -> None:
+        newest = {lease.claim.key: lease for lease in sorted(leases, key=lambda lease: lease.claim.attempt)}
         try:
-            kept = await self._ledger.renew([lease.claim for lease in leases])
+            kept = await self._ledger.renew([lease.claim for lease in newest.values()])
         except StoreUnavailable as error:
-            _log.warning("leases_not_renewed", calls=len(leases), error=str(error))
+            _log.warning("leases_not_renewed", calls=len(newest), error=str(error))
             return
         for lease in leases:
             lease.is_recorded = True
-            if lease.claim.key not in kept and lease in self._held:
+            is_kept = lease.claim.key in kept and newest[lease.claim.key] is lease
+            if not is_kept and lease in self._held:
                 _log.warning("call_taken_over", key=lease.claim.key, attempt=lease.claim.attempt)
                 lease.task.cancel()
 

@@ -277,6 +277,20 @@ async def test_one_statement_renews_the_leases_of_all_calls(ledger: PostgresEffe
     assert all(await asyncio.gather(*calls))
 
 
+async def test_of_two_attempts_on_one_worker_the_later_one_stays(ledger: PostgresEffects) -> None:
+    leases, first, may_end = Leases(ledger), claim(), asyncio.Event()
+
+    async def call(of: Claim) -> None:
+        with leases.held(of):
+            await may_end.wait()
+
+    calls = [asyncio.create_task(call(replace(first, attempt=attempt))) for attempt in (2, 1)]
+    await asyncio.sleep(3 * RENEWAL)
+    assert [task.cancelled() for task in calls] == [False, True]
+    may_end.set()
+    await calls[0]
+
+
 # ---- an attempt that Temporal has given up ---------------------------------------------------------------------
 
 
