@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
+.PHONY: install demo test test-slow check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
 .PHONY: fuzz-shell planted-changes release-check clean
 
 install: $(STAMP)
@@ -51,6 +51,10 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	@$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	@$(RUN) -m pytest $(ALONE)
+
+# Long forms of tests that `make test` runs in a shorter form.
+test-slow: $(STAMP)
+	@$(RUN) -m pytest -m slow
 
 check: $(STAMP)
 	@$(RUN) -m ruff format --check .

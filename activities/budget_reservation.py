@@ -7,10 +7,15 @@ The reservation is a limit on the reply's output tokens. It keeps the call's inp
 remaining budget. A call with tools is made only if the budget also covers a final answer after that call.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from temporalio.exceptions import ApplicationError
+
+from loom.activities.failures import to_application_error
 from loom.activities.ports import Prices
+from loom.domain.core.errors import BadRequest, LoomError
 from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
@@ -42,10 +47,29 @@ class Uncovered:
     """The budget that the call would require."""
 
 
-async def worst_case(prices: Prices, model: str, *, prompt: int, output: int) -> Spend:
-    """Return the maximum usage of a call with `prompt` input tokens and at most `output` output tokens."""
+async def worst_case(prices: Prices, model: str, *, prompt: int, output: int, allowance: Share) -> Spend:
+    """Return the maximum usage of a call with `prompt` input tokens and at most `output` output tokens.
+
+    Raises BadRequest if the allowance is in dollars and the price of the model is unknown. A person may have chosen
+    such a model for a run that had begun with another one.
+    """
     usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
-    return Spend(tokens=usage.total_tokens, micros=await prices.cost_micros(model, usage) or 0)
+    micros = await prices.cost_micros(model, usage)
+    if micros is None and allowance.micros is not None:
+        raise BadRequest(
+            f"the price of {model} is unknown, so the budget in dollars cannot be enforced: go on with another model,"
+            " or set LOOM_UNKNOWN_PRICE on the worker",
+            model=model,
+        )
+    return Spend(tokens=usage.total_tokens, micros=micros or 0)
+
+
+async def failure_of_call(
+    error: LoomError, *, prices: Prices, model: str, redact: Callable[[str], str]
+) -> ApplicationError:
+    """Convert a failed model call's error to a failure that says what the call has cost."""
+    cost = None if error.used is None else await prices.cost_micros(model, error.used)
+    return to_application_error(error, redact, cost_micros=cost)
 
 
 async def covered(
@@ -53,15 +77,16 @@ async def covered(
 ) -> Covered | Uncovered:
     """Return the longest reply of at most `most` tokens that the allowance covers after a prompt of `prompt` tokens.
 
-    Return `Uncovered` if the allowance doesn't cover even the shortest useful reply.
+    Return `Uncovered` if the allowance doesn't cover even the shortest useful reply. Raises BadRequest as `worst_case`
+    does.
     """
 
     async def call(output: int) -> Spend:
-        return await worst_case(prices, model, prompt=prompt, output=output)
+        return await worst_case(prices, model, prompt=prompt, output=output, allowance=allowance)
 
     async def need(output: int) -> Spend:
         after = int(GROWTH * prompt) + output
-        follows = await worst_case(prices, model, prompt=after, output=LEAST_LAST_ANSWER)
+        follows = await worst_case(prices, model, prompt=after, output=LEAST_LAST_ANSWER, allowance=allowance)
         return await call(output) + (Spend() if last else follows)
 
     least = min(most, LEAST_LAST_ANSWER if last else LEAST_ANSWER)

@@ -9,8 +9,7 @@ from typing import TypeAlias
 import structlog
 from temporalio import activity
 
-from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered
-from loom.activities.failures import to_application_error
+from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered, failure_of_call
 from loom.activities.leases import Leases, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
@@ -129,7 +128,8 @@ class LanguageModel:
                 return await self._answer(request, spec, transcript, writer)
             except LoomError as error:
                 self._tell_failure(writer, request, spec.model, error)
-                raise to_application_error(error, self._redact) from None
+                failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
+                raise failure from None
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter

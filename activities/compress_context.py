@@ -9,9 +9,8 @@ from time import perf_counter
 import structlog
 from temporalio import activity
 
-from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, worst_case
+from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, failure_of_call, worst_case
 from loom.activities.call_model import load_conversation
-from loom.activities.failures import to_application_error
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
@@ -91,7 +90,9 @@ class Compressor:
         any tokens.
         """
         after = int(GROWTH * request.tokens)
-        follows = await worst_case(self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER)
+        follows = await worst_case(
+            self._prices, spec.model, prompt=after, output=LEAST_LAST_ANSWER, allowance=allowance
+        )
         return _Purse(self._prices, spec.model, allowance.minus(follows), measures.ratio)
 
     async def _summed(self, summing: "_Summing", request: CompressRequest, writer: StreamWriter) -> str:
@@ -109,7 +110,8 @@ class Compressor:
             _log.warning("compression_failed", error=type(error).__name__, message=message)
             kind, model = type(error).__name__, summing.spec.model
             writer.emit(model_failed(model, request, error=kind, message=message, purpose="compression"))
-            raise to_application_error(error, self._redact) from None
+            failure = await failure_of_call(error, prices=self._prices, model=model, redact=self._redact)
+            raise failure from None
         return "" if summing.sections else "the model's answer contains none of the sections"
 
 
@@ -129,7 +131,8 @@ class _Purse:
     async def pay(self, call: ModelCall) -> None:
         """Reserve the call's maximum usage. Raises _Uncovered if the budget doesn't cover it."""
         prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
-        need = await worst_case(self.prices, self.model, prompt=prompt, output=call.max_output_tokens)
+        output = call.max_output_tokens
+        need = await worst_case(self.prices, self.model, prompt=prompt, output=output, allowance=self.left)
         if self.left.shortfall(need):
             raise _Uncovered("the remaining budget may not cover the call")
         self.left = self.left.minus(need)
@@ -166,6 +169,8 @@ class _Summing:
             try:
                 shortened = await self._ask(sections.shorten(long, section_tokens=limit))
             except (LoomError, _Uncovered) as error:  # sections that are too long are truncated anyway
+                if isinstance(error, LoomError) and error.used is not None:
+                    self.usage += error.used
                 _log.warning("sections_not_shortened", error=type(error).__name__, message=str(error))
                 return
             self.sections = {**self.sections, **{name: text for name, text in shortened.items() if name in long}}

@@ -7,9 +7,8 @@ from time import perf_counter
 import structlog
 from temporalio import activity
 
-from loom.activities.budget_reservation import worst_case
+from loom.activities.budget_reservation import failure_of_call, worst_case
 from loom.activities.call_model import load_conversation
-from loom.activities.failures import to_application_error
 from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
@@ -60,7 +59,8 @@ class Evaluator:
                     evaluated = await self._rated(request, spec, transcript)
                 except LoomError as error:
                     _log.warning("evaluation_failed", error=type(error).__name__, message=self._redact(error.message))
-                    raise to_application_error(error, self._redact) from None
+                    failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
+                    raise failure from None
                 if evaluated.uncovered is not None:
                     _log.info("budget_short", purpose="evaluation", need=evaluated.uncovered.named)
                     return evaluated
@@ -75,8 +75,9 @@ class Evaluator:
         output = min(spec.max_output_tokens, OUTPUT_TOKENS)
         if request.allowance is not None:
             prompt = ceil(request.ratio * (text_tokens(SYSTEM) + text_tokens(asked)))
-            need = await worst_case(self._prices, spec.model, prompt=prompt, output=output)
-            if request.allowance.shortfall(need):
+            allowance = request.allowance
+            need = await worst_case(self._prices, spec.model, prompt=prompt, output=output, allowance=allowance)
+            if allowance.shortfall(need):
                 return Evaluated(uncovered=need)
         call = ModelCall(
             model=model,

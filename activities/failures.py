@@ -10,6 +10,7 @@ This module is safe to use in workflows: it imports only Temporal's exceptions a
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from temporalio.exceptions import (
 )
 
 from loom.domain.core.errors import CircuitBreakerOpenError, LoomError, NoPermitError
-from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure, FailureKind
+from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, USED, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
 """Failure types that indicate a worker shutdown, as opposed to a request to stop the run."""
@@ -41,11 +42,15 @@ _UNDECODABLE: Final = "Failed decoding"
 """Prefix of the SDK's error message for undecodable activity input. The error has no type."""
 
 
-def to_application_error(error: LoomError, redact: Callable[[str], str]) -> ApplicationError:
+def to_application_error(
+    error: LoomError, redact: Callable[[str], str], *, cost_micros: int | None = None
+) -> ApplicationError:
     """Convert the error to an application failure that the activity can raise. Redact secrets in its message. The
-    workflow decides whether to retry.
+    workflow decides whether to retry. `cost_micros` is the price of what a failed model call used, if it's known.
     """
     context = {name: value for name, value in error.context.items() if value is not None}
+    if error.used is not None:
+        context[USED] = {**asdict(error.used), "cost_micros": cost_micros}
     details = (context,) if context else ()
     # Where Temporal retries, it retries only a call that waits its turn.
     turn = timedelta(seconds=context["retry_after"]) if isinstance(error, NoPermitError) else None

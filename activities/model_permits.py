@@ -28,7 +28,6 @@ from loom.domain.core.errors import (
     LoomError,
     NoPermitError,
 )
-from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
 
 WINDOW_MS: Final = 60_000
 """The length of the window for requests and tokens per minute."""
@@ -184,7 +183,7 @@ class PermittedProvider:
             model=self._model,
             session=(origin.root_run_id or origin.run_id) if origin else "",
             caller=origin.run_id if origin else "",
-            tokens=(call.prompt_tokens or _prompt_tokens(call)) + call.max_output_tokens,
+            tokens=call.expected_prompt + call.max_output_tokens,
             agent=origin.agent if origin else "",
             rpm=call.rpm,
             tpm=call.tpm,
@@ -247,10 +246,6 @@ def _outcome_of(error: LoomError) -> Outcome:
             return Outcome(kind="throttled", tokens=0, retry_after=asked if sound else None)
         case LLMUnavailableError() | LLMBadResponseError():
             because = f"{type(error).__name__}: {error.message}"[:LONGEST_REASON]
-            return Outcome(kind="failed", because=because)
+            return Outcome(kind="failed", tokens=error.used.total_tokens if error.used else None, because=because)
         case _:
             return Outcome(kind="answered", tokens=0)
-
-
-def _prompt_tokens(call: ModelCall) -> int:
-    return text_tokens(call.system) + conversation_tokens(call.messages) + tools_tokens(call.tools)

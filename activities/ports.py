@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
 from loom.domain.core.tasks import Origin, Segment, Task
+from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
 from loom.domain.core.tool_calls import ToolResult, ToolSpec
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
@@ -40,13 +41,20 @@ class ModelCall:
     origin: Origin | None = None
     """The run that makes the call, if a run makes it."""
     prompt_tokens: int = 0
-    """The estimated size of the prompt. 0 if it isn't known."""
+    """The estimated size of the prompt. 0 if the caller hasn't estimated it."""
     rpm: int | None = None
     """The agent's limit of requests per minute."""
     tpm: int | None = None
     """The agent's limit of tokens per minute."""
     insists: bool = False
     """Whether a person has asked to try now."""
+
+    @property
+    def expected_prompt(self) -> int:
+        """The estimated number of prompt tokens."""
+        return self.prompt_tokens or (
+            text_tokens(self.system) + conversation_tokens(self.messages) + tools_tokens(self.tools)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

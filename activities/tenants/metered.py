@@ -14,8 +14,8 @@ from loom.activities.budget_reservation import Covered, Uncovered, covered
 from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta, Prices, Providers, StoreUnavailable
 from loom.activities.tenants.ports import TenantAccounts
 from loom.domain.core.errors import BudgetExceededError, LoomError
+from loom.domain.core.messages import Usage
 from loom.domain.core.tenants import TenantLimits, limits_of
-from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
 from loom.domain.tree.budget import Share, Spend
 
 _log = structlog.get_logger("loom.model")
@@ -59,12 +59,15 @@ class _Metered:
         bound = await self._reserved(call, payer)
         try:
             answer = await self.provider.answer(replace(call, max_output_tokens=bound.output), on_delta)
-        except LoomError:
-            await self._settle(payer, bound.reserved, Spend())
+        except LoomError as error:
+            await self._settle(payer, bound.reserved, await self._spent(error.used or Usage()))
             raise
-        micros = await self.prices.cost_micros(self.model, answer.usage)
-        await self._settle(payer, bound.reserved, Spend(tokens=answer.usage.total_tokens, micros=micros or 0))
+        await self._settle(payer, bound.reserved, await self._spent(answer.usage))
         return answer
+
+    async def _spent(self, usage: Usage) -> Spend:
+        micros = await self.prices.cost_micros(self.model, usage)
+        return Spend(tokens=usage.total_tokens, micros=micros or 0)
 
     def _payer(self, call: ModelCall) -> "_Payer | None":
         tenant = call.origin.tenant if call.origin else ""
@@ -74,8 +77,7 @@ class _Metered:
 
     async def _reserved(self, call: ModelCall, payer: "_Payer") -> Covered:
         """Charge the call's maximum usage to the tenant."""
-        counted = text_tokens(call.system) + conversation_tokens(call.messages) + tools_tokens(call.tools)
-        prompt, last = call.prompt_tokens or counted, not call.may_call
+        prompt, last = call.expected_prompt, not call.may_call
         need, left = Spend(), payer.share
         for _ in range(RESERVE_TRIES):
             left = payer.share.minus(await self.accounts.used(payer.tenant, payer.day))

@@ -35,7 +35,10 @@ A tool's error becomes a tool result that the model reads. A provider's error cr
 application failure with the same type name and `context` (see `activities/failures.py`).
 """
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from loom.domain.core.messages import Usage
 
 
 class LoomError(Exception):
@@ -47,6 +50,8 @@ class LoomError(Exception):
         super().__init__(message)
         self.message = message
         self.context: dict[str, Any] = context
+        self.used: Usage | None = None
+        """What a model call used before it failed, if anything."""
 
 
 class BadRequest(LoomError):

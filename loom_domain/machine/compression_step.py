@@ -18,7 +18,7 @@ from typing import Final
 from loom.domain.context.compression import transcript_after
 from loom.domain.core.messages import Transcript
 from loom.domain.core.tasks import Action
-from loom.domain.machine.limits import charged
+from loom.domain.machine.limits import charged, charged_for_failure
 from loom.domain.machine.model_retry import resend, retry_decision, with_chosen_model
 from loom.domain.machine.parking import parked, parks_on, unparked
 from loom.domain.run.conversation import DueCompression, TooLong, Window
@@ -89,6 +89,7 @@ def compression_failed(state: RunState, event: CompressionFailed) -> RunState:
     due = state.window.due
     if due is None:
         return state
+    state = charged_for_failure(state, event.failure, event.at)
     window = replace(state.window, attempts=state.window.attempts + 1)
     match retry_decision(state, due.tries, event.failure):
         case Again(delay=delay):

@@ -10,7 +10,7 @@ from typing import Final
 
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action
-from loom.domain.machine.limits import charged, limit_hit
+from loom.domain.machine.limits import charged, charged_for_failure, limit_hit
 from loom.domain.run.events import AnswerEvaluated, EvaluationFailed
 from loom.domain.run.state import Outcome, Phase, RunState, ended, note
 
@@ -44,11 +44,12 @@ def answer_evaluated(state: RunState, event: AnswerEvaluated) -> RunState:
 
 def evaluation_failed(state: RunState, event: EvaluationFailed) -> RunState:
     """Return the run without ratings. A notice on the stream gives the reason."""
-    if state.answer.held is None:
+    held, failure = state.answer.held, event.failure
+    if held is None:
         return state
-    failure = event.failure
+    state = charged_for_failure(state, failure, event.at)
     said = {"model": state.agent.model, "error": failure.type, "message": failure.message}
-    return _evaluated(_with_failure_noted(state, event.at, said), state.answer.held, None)
+    return _evaluated(_with_failure_noted(state, event.at, said), held, None)
 
 
 def _with_failure_noted(state: RunState, at: datetime, said: JsonObject) -> RunState:

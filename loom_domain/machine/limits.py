@@ -22,6 +22,7 @@ from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import failed
+from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, RunState, cost_of, note, total_tool_calls, total_usage, with_calls
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 from loom.domain.tree.lineage import TreeLimits
@@ -158,6 +159,11 @@ def charged(state: RunState, usage: Usage, cost_micros: int | None, at: datetime
         text = "The price of this model is unknown: the budget in dollars cannot be kept. Set one in tokens."
         state = note(state, Action.BUDGET, at, text=text)
     return replace(state, spending=before.charged(usage, cost_micros))
+
+
+def charged_for_failure(state: RunState, failure: Failure, at: datetime) -> RunState:
+    """Return the run with the failed model call charged to it. Providers charge for replies that break off."""
+    return state if failure.used is None else charged(state, *failure.used, at)
 
 
 def warning(state: RunState, at: datetime) -> str | None:

@@ -15,6 +15,7 @@ from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import TENANT
+from loom.domain.machine.limits import charged_for_failure
 from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on, patience_of
 from loom.domain.machine.reflection_step import with_draft
 from loom.domain.machine.wrap_up import last_answer_due
@@ -57,6 +58,7 @@ def _whole(state: RunState) -> RunState:
 
 def model_failed(state: RunState, event: ModelFailed) -> RunState:
     """Return the next state of a run after an attempt at its model call has failed."""
+    state = charged_for_failure(state, event.failure, event.at)
     tries = count(state.tries, event.failure)
     match retry_decision(state, state.tries, event.failure):
         case Again(delay=delay):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BY_NAME
+from loom.domain.core.messages import Usage
 
 MAX_LOST: Final = 20
 """A call is not retried after it has lost this many workers."""
@@ -16,6 +17,9 @@ TIMED_OUT: Final = "Timeout"
 
 STORE_AWAY: Final = "StoreUnavailable"
 """The failure type for an attempt that did not start because one of Loom's own stores did not respond."""
+
+USED: Final = "used"
+"""The part of a failure's context that says what a model call used before its reply broke off."""
 
 FailureKind: TypeAlias = Literal["lost", "infrastructure", "provider"]
 
@@ -48,6 +52,13 @@ class Failure:
     type: str
     message: str
     context: Mapping[str, Any]
+
+    @property
+    def used(self) -> tuple[Usage, int | None] | None:
+        """What the failed model call used, and its cost in millionths of a US dollar, if the price is known."""
+        if (used := self.context.get(USED)) is None:
+            return None
+        return Usage(**{name: count for name, count in used.items() if name != "cost_micros"}), used["cost_micros"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

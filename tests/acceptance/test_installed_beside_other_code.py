@@ -218,6 +218,7 @@ def complaints(project: Path, *command: str | Path) -> dict[str, set[int]]:
     return found(ran.stdout) or {ran.stdout + ran.stderr: set()}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # without a cache it reads every dependency first
 def test_mypy_accepts_the_project_and_finds_planted_mistakes(installed: Installed, tmp_path: Path) -> None:
     mypy = (sys.executable, "-m", "mypy", "--python-executable", installed.python, "--cache-dir", tmp_path / "cache")

@@ -1,4 +1,4 @@
-"""Three hundred turns in a window of 32k: every call fits, and nothing that a person said is ever lost."""
+"""Hundreds of turns in a window of 32k: every call fits, and nothing that a person said is ever lost."""
 
 import asyncio
 import re
@@ -16,7 +16,6 @@ from tests.model_server import ToolUse, calls, context_length, text
 from tests.stream import assert_whole, told
 from tests.workflows.test_compression import is_about_compressing
 
-TURNS: Final = 300
 WINDOW: Final = 32_000
 EVERY: Final = 12
 SUMMARY: Final = "\n".join(f"<{name}>{'what matters, in words. ' * 20}</{name}>" for name in SECTIONS)
@@ -30,7 +29,8 @@ def counted(request: SeenRequest) -> int:
 class LongTalk:
     """A model that reads one file after the other, counts tokens, and refuses what does not fit its window."""
 
-    def __init__(self) -> None:
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
         self.made = 0
         self.sizes: list[int] = []
         self.due: asyncio.Queue[int] = asyncio.Queue()
@@ -45,7 +45,7 @@ class LongTalk:
             return Reply(text=SUMMARY, usage=(tokens, 500, 0))
         self.made += 1
         self.last = str(request.messages)
-        if self.made > TURNS:
+        if self.made > self.turns:
             return text("finished")
         if self.made % EVERY == 0:
             self.due.put_nowait(self.made)
@@ -54,24 +54,25 @@ class LongTalk:
 
 
 @pytest.mark.timeout(200)
-async def test_three_hundred_turns_fit_a_small_window_and_lose_nothing_that_was_said(
-    working: Working, workspace: Path
+@pytest.mark.parametrize("turns", [150, pytest.param(300, marks=pytest.mark.slow)])
+async def test_many_turns_fit_a_small_window_and_lose_nothing_that_was_said(
+    working: Working, workspace: Path, turns: int
 ) -> None:
     for number in range(7):
         lines = (f"{number} line {n}: some words of a source file, value={n * 37}\n" for n in range(60))
         (workspace / f"{number}.txt").write_text("".join(lines))
-    model = LongTalk()
+    model = LongTalk(turns)
     loom, _ = await working(model, context_window=WINDOW)
 
-    run_id = await loom.start("Read everything; the master fact is indigo-0.", max_turns=TURNS + 10)
-    for number in range(1, TURNS // EVERY):
+    run_id = await loom.start("Read everything; the master fact is indigo-0.", max_turns=turns + 10)
+    for number in range(1, turns // EVERY):
         await model.due.get()
         await loom.client.send(run_id, f"Remember fact {number}: indigo-{number}.", by="ann")
     result = await loom.client.result(run_id)
 
-    assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, "finished", TURNS + 1)
+    assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, "finished", turns + 1)
     assert max(model.sizes) <= WINDOW
-    assert [number for number in range(TURNS // EVERY) if f"indigo-{number}." not in model.last] == []
+    assert [number for number in range(turns // EVERY) if f"indigo-{number}." not in model.last] == []
     events = await told(loom.client, run_id)
     assert_whole(events)
     done = [event.task.parameters for event in events if event.task.action is Action.COMPRESSION]

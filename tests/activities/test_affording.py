@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.budget_reservation import LEAST_ANSWER, LEAST_LAST_ANSWER, Covered, Uncovered, covered
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Usage
 from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 
@@ -48,11 +49,16 @@ async def test_a_last_answer_is_short_and_needs_nothing_behind_it() -> None:
     assert isinstance(await asked(Share(tokens=1063), last=True), Uncovered)
 
 
-async def test_money_bounds_as_tokens_do_and_an_unknown_price_does_not() -> None:
+async def test_money_bounds_as_tokens_do() -> None:
     bound = await asked(Share(micros=30_000))
     assert isinstance(bound, Covered)
     assert bound.reserved.micros <= 30_000
-    assert await asked(Share(micros=1), model="unknown") == Covered(output=8000, reserved=Spend(tokens=9000))
+
+
+async def test_a_model_whose_price_is_unknown_is_called_only_if_no_dollars_are_counted() -> None:
+    assert await asked(Share(tokens=100_000), model="unknown") == Covered(output=8000, reserved=Spend(tokens=9000))
+    with pytest.raises(BadRequest, match="the price of unknown is unknown"):
+        await asked(Share(micros=1_000_000_000), model="unknown")
 
 
 @pytest.mark.parametrize("last", [True, False])

@@ -212,6 +212,22 @@ async def test_everything_that_goes_wrong_has_a_type(
 
 
 @both
+@pytest.mark.parametrize("clean", [True, False], ids=["ended early", "reset"])
+async def test_a_reply_that_breaks_off_says_what_it_has_used(kind: type[Provider], clean: bool) -> None:
+    raised = await fail(kind, served.cut_after(4, clean=clean))
+    assert raised.used is not None
+    assert raised.used.model_calls == 1
+    assert raised.used.input_tokens > 0
+    assert 0 < raised.used.output_tokens < 10
+
+
+@both
+@pytest.mark.parametrize("reply", [served.status(500), served.cut_after(0), served.garbage("html")])
+async def test_a_call_without_a_reply_has_used_nothing(kind: type[Provider], reply: Reply) -> None:
+    assert (await fail(kind, reply)).used is None
+
+
+@both
 async def test_the_sdk_does_not_retry_by_itself(kind: type[Provider]) -> None:
     async with serving(served.status(500), served.text("second")) as server, connected(kind, server) as provider:
         with pytest.raises(LLMUnavailableError):

@@ -93,6 +93,18 @@ def test_of_an_address_only_the_password_goes() -> None:
     assert MASK.redact(url) == "postgresql://app:[REDACTED]@db.internal:5432/app?sslmode=require"
 
 
+@pytest.mark.parametrize("weak", ["12345678", "deadbeef", "abcdef99"])
+def test_a_weak_password_in_an_address_goes_too(weak: str) -> None:
+    assert MASK.redact(f"https://anna:{weak}@gems.example.com/") == "https://anna:[REDACTED]@gems.example.com/"
+
+
+@pytest.mark.parametrize("assigned", ["{}={}", "{}: {}", '{}: "{}"', "export {}='{}'"])
+def test_bundler_s_credentials_of_a_gem_server_go(assigned: str) -> None:
+    password = MAKER.password()
+    line = assigned.format("BUNDLE_GEMS__ACME__COM", f"anna:{password}")
+    assert MASK.redact(line) == line.replace(password, "[REDACTED]")
+
+
 def test_json_stays_json() -> None:
     given = {
         "password": MAKER.password(),

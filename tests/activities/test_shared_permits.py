@@ -197,7 +197,8 @@ async def test_tokens_are_counted_as_the_provider_reports_them(redis_url: str) -
     assert 0 < state.tpm < 1000
 
 
-async def test_fifty_callers_send_few_probes_and_go_on_one_after_the_other(redis_url: str) -> None:
+@pytest.mark.parametrize("callers", [10, pytest.param(50, marks=pytest.mark.slow)])
+async def test_many_callers_send_few_probes_and_go_on_one_after_the_other(redis_url: str, callers: int) -> None:
     seen: list[float] = []
 
     def is_back(at: float) -> bool:
@@ -219,10 +220,9 @@ async def test_fifty_callers_send_few_probes_and_go_on_one_after_the_other(redis
                 return
 
     async with shared(redis_url) as permits, provider(reply, permits) as ask:
-        await asyncio.gather(*(until_answered(ask, f"run-{n}") for n in range(50)))
+        await asyncio.gather(*(until_answered(ask, f"run-{n}") for n in range(callers)))
     answered = [at for at in seen if is_back(at)]
     probes = [at for at in seen if seen[0] + 2 < at and not is_back(at)]
-    assert (len(probes), len(answered)) == (1, 50)
+    assert (len(probes), len(answered)) == (1, callers)
     assert answered[0] - probes[0] >= 9.5
-    assert answered[-1] - answered[0] < 50
-    assert answered[-1] - answered[0] > 10
+    assert 0.2 * callers < answered[-1] - answered[0] < callers

@@ -172,7 +172,10 @@ async def postgres(addresses: Addresses) -> AsyncIterator[PostgresTenants]:
 
 
 class Talker:
-    """A provider whose replies have these lengths, or as many tokens as are allowed. None: it fails."""
+    """A provider whose replies have these lengths, or as many tokens as are allowed.
+
+    None: it fails. A negative length: the reply breaks off after so many tokens.
+    """
 
     def __init__(self, lengths: Sequence[int | None]) -> None:
         self._lengths = list(lengths)
@@ -183,8 +186,12 @@ class Talker:
         length = self._lengths.pop()
         if length is None:
             raise LLMUnavailableError("overloaded")
-        usage = Usage(input_tokens=1, output_tokens=min(length, call.max_output_tokens), model_calls=1)
+        usage = Usage(input_tokens=1, output_tokens=min(abs(length), call.max_output_tokens), model_calls=1)
         self.used += usage.total_tokens
+        if length < 0:
+            error = LLMUnavailableError("broke off")
+            error.used = usage
+            raise error
         return ModelAnswer(message=Message(role="assistant", content="ok"), stop="end", usage=usage)
 
     def resolve(self, model: str) -> tuple[LLMProvider, str]:
@@ -192,7 +199,7 @@ class Talker:
 
 
 @given(
-    lengths=st.lists(st.none() | st.integers(1, 3000), min_size=1, max_size=12),
+    lengths=st.lists(st.none() | st.integers(1, 3000) | st.integers(-3000, -1), min_size=1, max_size=12),
     limit=st.integers(1, 20_000),
     at_once=st.booleans(),
 )

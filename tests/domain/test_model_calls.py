@@ -1,8 +1,8 @@
 """Calls of the model: what is sent, and what happens when one fails."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from loom.domain.core.messages import Message, Tail, TranscriptRef, user
+from loom.domain.core.messages import Message, Tail, TranscriptRef, Usage, user
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.machine.activity_requests import model_request
 from loom.domain.machine.model_retry import MAX_RESENT
@@ -55,6 +55,13 @@ def test_a_rate_limit_is_waited_for_as_long_as_the_provider_asked() -> None:
     state = evolve(state, BackoffEnded())
     assert (next_action(state), model_request(state).attempt) == (CallModel(), 2)
     assert ended(evolve(state, says("at last"))).output == "at last"
+
+
+def test_a_reply_that_broke_off_is_charged_to_the_run() -> None:
+    used = Usage(input_tokens=100, output_tokens=7, model_calls=1)
+    state = told(BEGAN, fails("LLMUnavailableError", used={**asdict(used), "cost_micros": 30}))
+    assert (state.spending.usage, state.spending.cost_micros) == (used, 30)
+    assert told(BEGAN, fails("LLMUnavailableError")).spending == told(BEGAN).spending
 
 
 def test_the_third_failure_of_a_provider_fails_the_run() -> None:

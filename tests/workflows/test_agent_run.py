@@ -190,6 +190,15 @@ async def test_rate_limits_are_waited_for_and_server_errors_tried_again(working:
 
 
 @pytest.mark.parametrize("model", ["openai:scripted", "anthropic:scripted"])
+async def test_a_reply_that_breaks_off_is_paid_for(working: Working, model: str) -> None:
+    loom, _ = await working(script([cut_after(4), text("at last")]), model=model)
+
+    result = await loom.run()
+
+    assert (result.output, result.turns, result.usage["model_calls"]) == ("at last", 1, 2)
+
+
+@pytest.mark.parametrize("model", ["openai:scripted", "anthropic:scripted"])
 @pytest.mark.parametrize(
     ("reply", "error", "calls_made"),
     [

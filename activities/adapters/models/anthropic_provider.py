@@ -24,6 +24,7 @@ from loom.activities.adapters.models.wire import (
     token_count,
     unreachable,
     unreadable,
+    used_before,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError, LoomError
@@ -67,11 +68,18 @@ class AnthropicProvider:
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
+        heard = _PartialReply()
+        try:
+            return await self._heard(call, on_delta, heard)
+        except LoomError as error:
+            error.used = used_before(call, _usage(heard.usage), heard.said)
+            raise
+
+    async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> ModelAnswer:
         client = await self._connected()
         import anthropic  # noqa: PLC0415  # importing the SDK takes a second
         import httpx2  # noqa: PLC0415
 
-        heard = _PartialReply()
         try:
             stream = await self._open(client, call)
             async with stream:
@@ -245,6 +253,11 @@ class _PartialReply:
         self.stop = delta.get("stop_reason") or self.stop
         details = delta.get("stop_details") or {}
         self.refusal = str(details.get("explanation") or details.get("category") or "")
+
+    @property
+    def said(self) -> str:
+        """All that the model has written so far."""
+        return "".join(piece for block in self.blocks.values() for piece in block.pieces)
 
     def answer(self, call: ModelCall) -> ModelAnswer:
         """Return the complete reply."""

@@ -24,6 +24,7 @@ from loom.activities.adapters.models.wire import (
     token_count,
     unreachable,
     unreadable,
+    used_before,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError, LoomError
@@ -64,10 +65,17 @@ class OpenAIProvider:
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
+        heard = _PartialReply()
+        try:
+            return await self._heard(call, on_delta, heard)
+        except LoomError as error:
+            error.used = used_before(call, _usage(heard.usage), heard.said)
+            raise
+
+    async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> ModelAnswer:
         client = await self._connected()
         import openai  # noqa: PLC0415  # importing the SDK takes a second
 
-        heard = _PartialReply()
         try:
             stream = await self._open(client, call)
             async with stream:
@@ -250,6 +258,11 @@ class _PartialReply:
         arguments = function.get("arguments")
         if arguments:
             call.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+    @property
+    def said(self) -> str:
+        """All that the model has written so far."""
+        return "".join((*self.reasoning, *self.text, *(piece for call in self.calls for piece in call.arguments)))
 
     def answer(self, call: ModelCall) -> ModelAnswer:
         """Return the complete reply."""

@@ -8,12 +8,13 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from loom.activities.ports import ModelCall
 from loom.domain.core.errors import (
     LLMBadResponseError,
     LLMConfigurationError,
@@ -23,7 +24,8 @@ from loom.domain.core.errors import (
     LLMUnavailableError,
     LoomError,
 )
-from loom.domain.core.messages import JsonObject, Message, ToolCall
+from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage
+from loom.domain.core.tokens import text_tokens
 
 CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 120.0
@@ -144,6 +146,14 @@ def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -
     if not heard and "event-stream" not in content_type:
         return unreadable(server, model, content_type or "no content type")
     return unreachable(server, model, "the stream ended before the reply was complete")
+
+
+def used_before(call: ModelCall, counted: Usage, said: str) -> Usage | None:
+    """Return what a call used before its reply broke off. The provider's last count is incomplete, or missing."""
+    if not (said or counted.total_tokens):
+        return None
+    prompt, output = counted.input_tokens or call.expected_prompt, max(counted.output_tokens, text_tokens(said))
+    return replace(counted, input_tokens=prompt, output_tokens=output)
 
 
 def quote(text: str, server: Server) -> str:

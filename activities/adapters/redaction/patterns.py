@@ -203,6 +203,12 @@ _PLACED: Final[tuple[Shape, ...]] = (
     Shape(literal="hooks.slack.com/", pattern=_regex(r"hooks\.slack\.com/[a-z]{8,9}/(?P<secret>[\w+/]{30,})")),
     Shape(literal="/api/webhooks/", pattern=_regex(r"/api/webhooks/\d{16,20}/(?P<secret>[\w-]{60,})")),
     Shape(literal="webhook.office.com/", pattern=_regex(r"[a-z.]{18}/webhookb2/(?P<secret>[\w@/-]{60,})")),
+    Shape(
+        literal="BUNDLE_",
+        pattern=_regex(
+            r"BUNDLE_[A-Z0-9_]{2,80}[\"']?[ \t]?[:=][ \t]?[\"']?[\w.%-]{1,100}:(?P<secret>[^\s\"'<>{}$;]{6,200})"
+        ),
+    ),
     Shape(literal="sig=", pattern=_regex(r"(?<=[?&;])sig=(?P<secret>[\w%+/-]{40,}=?)")),
     Shape(literal="AccountKey=", pattern=_regex(r"AccountKey=(?P<secret>[A-Za-z0-9+/]{40,}={0,2})")),
     Shape(literal='"auth": "', pattern=_regex(r'"auth": "(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"')),

@@ -46,10 +46,13 @@ _NO_PASSWORD: Final = re.compile(
 
 def is_placeholder(value: str) -> bool:
     """Whether the value is a placeholder for a secret, or names the place that the secret comes from."""
-    folded = value.lower()
-    if MASK in value or any(word in folded for word in _STANDS_FOR_ONE):
+    if len(value) <= LONGEST_SEQUENCE and any(sequence in value.lower() for sequence in _SEQUENCES):
         return True
-    if len(value) <= LONGEST_SEQUENCE and any(sequence in folded for sequence in _SEQUENCES):
+    return _stands_for_a_value(value)
+
+
+def _stands_for_a_value(value: str) -> bool:
+    if MASK in value or any(word in value.lower() for word in _STANDS_FOR_ONE):
         return True
     if len(set(value)) < 4 or _FORMAT.search(value) or _REFERENCE.fullmatch(value):
         return True
@@ -63,9 +66,9 @@ def is_path(value: str) -> bool:
 
 def is_url_password(value: str) -> bool:
     """Whether a value before the @ in a URL is a password. The value is treated as a password unless it clearly isn't
-    one.
+    one. Weak passwords such as `12345678` are passwords, too.
     """
-    return not (is_placeholder(value) or _NO_PASSWORD.fullmatch(value))
+    return not (_stands_for_a_value(value) or _NO_PASSWORD.fullmatch(value))
 
 
 def is_password(value: str) -> bool:

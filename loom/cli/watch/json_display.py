@@ -43,7 +43,7 @@ class ResultOnly:
 
     def question_opened(self, question: PendingQuestion) -> None:
         """Report the run's question and how to answer it."""
-        print_notice(f'waiting for an answer to "{one_line(question.text, 400)}"; {question.hint}')
+        print_notice(question.notice)
 
     def say(self, text: str) -> None:
         """Print a message from the command itself."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
+from loom.cli.output import one_line
 from loom.domain.core.errors import UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import ENDED, RunStatus
@@ -75,6 +76,11 @@ class PendingQuestion:
     def hint(self) -> str:
         """The instructions for answering this question."""
         return f'answer with `loom send {shlex.quote(self.run_id)} "your answer"`'
+
+    @property
+    def notice(self) -> str:
+        """The question and the instructions. The event that contains the whole question may arrive later."""
+        return f'waiting for an answer to "{one_line(self.text, 400)}"; {self.hint}'
 
 
 Pending: TypeAlias = PendingApproval | PendingQuestion

@@ -137,9 +137,9 @@ class Screen:
             self._print(panels.approval(ask, self._run_id, boxed=self._is_live))
 
     def question_opened(self, question: PendingQuestion) -> None:
-        """Show how to answer a question, unless a prompt for the answer is shown."""
+        """Show a question and how to answer it, unless a prompt for the answer is shown."""
         if not self._replies:
-            self._print(panels.question_hint(question))
+            self.say(question.notice)
 
     def prompt(self, shown: RenderableType | None) -> None:
         """Show a prompt at the end of the live area, or remove it if `shown` is None."""
