@@ -1,7 +1,6 @@
 """The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TypeAlias
@@ -102,14 +101,22 @@ class LanguageModel:
     async def _shared(self, leases: Leases[ModelReply], request: ModelRequest) -> ModelReply:
         """Return the reply of an earlier attempt that its worker has finished, or call the model."""
         claim = Claim(key=model_key(request), run_id=request.origin.run_id, attempt=request.attempt)
-        if request.attempt > 1:
-            with suppress(StoreUnavailable):
+        may_have_begun = request.attempt > 1
+        try:
+            if may_have_begun:
                 await leases.earlier_ended(claim)
-            if (found := await leases.found(claim)) is not None:
-                async with stream_writer(self._stream, request.origin, request.turn) as writer:
-                    writer.notices(request.notices)
-                return found
-        return await outlasting(leases.recorded(claim, lambda: self._attempted(request), _is_answer))
+                if (found := await leases.found(claim)) is not None:
+                    return await self._told(request, found)
+        except StoreUnavailable:
+            return await self._attempted(request)
+        work = leases.recorded(claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=may_have_begun)
+        return await outlasting(work)
+
+    async def _told(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
+        """Write the notices that come with the call. The attempt that has the reply has told everything else."""
+        async with stream_writer(self._stream, request.origin, request.turn) as writer:
+            writer.notices(request.notices)
+        return reply
 
     async def _attempted(self, request: ModelRequest) -> ModelReply:
         segment = model_segment(request.turn, request.attempt)

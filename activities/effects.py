@@ -91,9 +91,12 @@ class Effects:
         claim = _claim(request)
         if not request.accounted or self._leases is None:
             return await execute(claim.key)
-        if request.begun and (found := await self._leases.found(claim)) is not None:
-            return found
-        return await self._leases.recorded(claim, lambda: execute(claim.key))
+        try:
+            if request.begun and (found := await self._leases.found(claim)) is not None:
+                return found
+        except StoreUnavailable:
+            return await execute(claim.key)
+        return await self._leases.recorded(claim, lambda: execute(claim.key), is_recorded=request.begun)
 
     async def _kept_as_it_was(
         self, request: ToolRequest, scope: Scope, warn: Callable[[str], None]

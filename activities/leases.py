@@ -89,21 +89,24 @@ class Leases(Generic[T]):
             raise
 
     async def found(self, claim: Claim) -> T | None:
-        """Claim a call that may be repeated, and return the result of an earlier attempt. Returns None if there is
-        none, or if the ledger is unavailable.
+        """Claim a call that may be repeated, and return the result of an earlier attempt, if there is one. Raises
+        StoreUnavailable.
         """
-        with suppress(StoreUnavailable):
-            held = await self._ledger.reserve(claim.key, claim.run_id, claim.attempt)
-            return None if held is None or isinstance(held, int) else held
-        return None
+        held = await self._ledger.reserve(claim.key, claim.run_id, claim.attempt)
+        return None if held is None or isinstance(held, int) else held
 
     async def recorded(
-        self, claim: Claim, work: Callable[[], Awaitable[T]], is_final: Callable[[T], bool] = lambda _: True
+        self,
+        claim: Claim,
+        work: Callable[[], Awaitable[T]],
+        *,
+        is_final: Callable[[T], bool] = lambda _: True,
+        is_recorded: bool = False,
     ) -> T:
-        """Do work that may be repeated. If its lease was renewed, record its result for a later attempt, provided that
-        the result is final. The work doesn't depend on the ledger.
+        """Do work that may be repeated. If the ledger has its claim, from the start or since the first renewal, store
+        its result for a later attempt, provided that the result is final. The work doesn't depend on the ledger.
         """
-        with self.held(claim) as lease:
+        with self.held(claim, is_recorded=is_recorded) as lease:
             try:
                 result = await work()
             except BaseException:
