@@ -18,6 +18,7 @@ from loom.stack import state
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan
 from tests.acceptance.conftest import Working
+from tests.acceptance.processes import mortal
 from tests.acceptance.test_command_line import Cli, command_line
 from tests.activities.conftest import PostgresServer, RedisServer
 from tests.harness import Addresses, harness
@@ -191,7 +192,9 @@ async def test_calls_go_on_while_temporal_is_away_and_their_results_arrive_when_
         "command": calls(ToolUse("bash", {"command": command}, "b1")),
         "talk": text(answer, chunks=80, delay=0.1),
     }
-    async with harness(addresses, workspace, _by_task(first)) as (loom, model):
+    async with mortal(addresses, workspace, _by_task(first)) as (loom, model, workers):
+        for _ in range(2):
+            await workers.start()
         talking = await loom.start("talk")
         commanding = await loom.start("command", permissions={"bash": "allow"})
         await _until((workspace / "begun").exists)
