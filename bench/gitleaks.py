@@ -21,14 +21,16 @@ from tests.corpora.secrets.ordinary import ordinary_code
 from tests.corpora.secrets.samples import Sample, leaks
 
 _RULE: Final = re.compile(r'RuleID:\s*"([^"]+)"')
-_SAMPLES: Final = re.compile(r"\btps\s*:?=\s*(?:append\(tps,|\[\]string\{)(.*?)\n\t[)}]", re.DOTALL)
+_SAMPLES: Final = re.compile(r"\btps\s*:=.*?(?=\n\s*fps\b|\n\s*return\b)", re.DOTALL)
 _COMMENT: Final = re.compile(r"(?m)^\s*//.*$|[ \t]// .*$")
 _STRING: Final = re.compile(r"""`[^`]*`|"(?:[^"\\\n]|\\.)*\"""")
 _STRINGS: Final = rf"(?:{_STRING.pattern})(?:\s*\+\s*(?:{_STRING.pattern}))*"
 _ELEMENT: Final = re.compile(
-    rf"""(?:^|,)\s*(?P<call>[\w.]*[gG]enerateSampleSecrets?\("(?P<name>[^"]*)",\s*)?(?P<value>{_STRINGS})(?(call)\))\s*(?=,)"""
+    rf"""(?:(?P<call>[gG]enerateSampleSecrets?\("(?P<name>[^"]*)",)|(?m:^|[,{{])\s*(?:"[^"\n]*":)?)\s*"""
+    rf"""(?P<value>{_STRINGS})\s*(?=(?(call)\)|[,}}\)]))"""
 )
-_CREDENTIALS: Final = re.compile(r"[^:/\s]+:(?P<password>[^:/\s]{4,})")
+_CREDENTIALS: Final = re.compile(r"""["']?[^:/\n]+["']?:[\s|>"']*(?P<password>[^:/\s]\S{3,}?)["']?""")
+_WEBHOOK: Final = re.compile(r"https?://.+/(?P<password>\w+)")
 _ARMOR: Final = re.compile(r"-----(?:BEGIN|END)[^-]*-----")
 
 
@@ -72,20 +74,20 @@ def literal_samples(source: str) -> Iterator[tuple[str, str]]:
     for function in re.split(r"^func ", source, flags=re.MULTILINE)[1:]:
         if (rule := _RULE.search(function)) is not None:
             for block in _SAMPLES.finditer(function):
-                yield from ((rule[1], sample) for sample in _elements(block[1]))
+                yield from ((rule[1], sample) for sample in _elements(block[0]))
 
 
 def _elements(block: str) -> Iterator[str]:
-    """Yield the strings of a Go list. `GenerateSampleSecret(name, literal)` stands for an assignment."""
-    for element in _ELEMENT.finditer(_COMMENT.sub("", block) + ","):
+    """Yield the strings in Go lists and maps. `GenerateSampleSecret(name, literal)` stands for an assignment."""
+    for element in _ELEMENT.finditer(_COMMENT.sub("", block)):
         pieces = _STRING.findall(element["value"])
         text = "".join(piece[1:-1] if piece.startswith("`") else json.loads(piece) for piece in pieces)
         yield text if element["call"] is None else f'{element["name"]}_api_token = "{text}"'
 
 
 def _hidden(secret: str) -> str:
-    """Return the part that must not remain: the password of `user:password`, a private key without its armor."""
-    credentials = _CREDENTIALS.fullmatch(secret)
+    """Return the part that must not remain: the value of `name: value`, the end of a URL, a key without its armor."""
+    credentials = _CREDENTIALS.fullmatch(secret) or _WEBHOOK.fullmatch(secret)
     return credentials["password"] if credentials else _ARMOR.sub("", secret).strip()
 
 

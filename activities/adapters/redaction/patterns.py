@@ -49,7 +49,7 @@ _GITLAB: Final = ("dt", "ft", "rt", "ptt", "cbt", "oas", "imt", "soat", "ffct", 
 
 _PREFIXED: Final[dict[str, str]] = {
     **dict.fromkeys(("AKIA", "ASIA", "ABIA", "ACCA"), r"(?![A-Z0-9]{9}EXAMPLE)[A-Z2-7]{16}(?![\w/+=])"),
-    "eyJ": rf"{_WORD}{{17,4000}}\.(?:eyJ{_WORD}{{7,}}(?:\.{_WORD}*)?|(?:{_WORD}*\.){{3}}{_WORD}{{10,}})",
+    "eyJ": rf"{_WORD}{{16,4000}}\.(?:eyJ{_WORD}{{7,}}(?:\.{_WORD}*)?|(?:{_WORD}*\.){{3}}{_WORD}{{10,}})",
     # code hosting and packages
     **{f"gh{kind}_": rf"{_ALNUM}{{36,}}" for kind in "pousr"},
     "github_pat_": r"\w{22,}",
@@ -124,7 +124,7 @@ _PREFIXED: Final[dict[str, str]] = {
     # services
     **{f"xox{kind}-": r"[A-Za-z0-9-]{16,}" for kind in "abeoprs"},
     "xapp-": r"\d-[A-Za-z0-9-]{20,}",
-    **{f"{kind}_{mode}_": rf"{_ALNUM}{{16,}}" for kind in ("sk", "rk") for mode in ("live", "test")},
+    **{f"{kind}_{mode}_": rf"{_ALNUM}{{16,}}" for kind in ("sk", "rk") for mode in ("live", "test", "prod")},
     "key-": r"[a-f0-9]{32}(?![A-Za-z0-9])",
     "SK": r"[a-f0-9]{32}(?![A-Za-z0-9])",
     "lin_api_": rf"{_ALNUM}{{32,}}",
