@@ -62,6 +62,7 @@ INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until)
 SELECT id, key, run_id, attempt, claim, now() + %(lease)s
 FROM unnest(%(ids)s::bytea[], %(keys)s::text[], %(run_ids)s::text[], %(attempts)s::int[], %(claims)s::uuid[])
     AS renewed (id, key, run_id, attempt, claim)
+CROSS JOIN set_config('synchronous_commit', 'off', true) -- a lease must not wait for the disk, nor survive a crash
 ORDER BY id
 ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, alive_until = excluded.alive_until
 WHERE held.attempt <= excluded.attempt
