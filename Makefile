@@ -43,14 +43,14 @@ lock: $(STAMP)
 demo: $(READY)
 	@$(RUN) -m examples.audit.demo
 
-# Tests that kill processes, or start stacks of their own, run one after the other; all others run in parallel.
-ALONE := $(patsubst %,tests/acceptance/test_%.py,demo memory_outages outages recovery stack tool_kills trees)
+# Tests that kill processes, or start stacks of their own, run after all others.
+ALONE := $(patsubst %,tests/acceptance/test_%.py,chaos demo full_disk memory_outages outages recovery stack tool_kills trees)
 
 # Tests start a hundred Python processes; without cached bytecode each of them would compile the code anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
-	@$(RUN) -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
-	@$(RUN) -m pytest $(ALONE)
+	@$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
+	@$(RUN) -m pytest --numprocesses 2 --dist loadfile $(ALONE)
 
 # Long forms of tests that `make test` runs in a shorter form.
 test-slow: $(STAMP)

@@ -101,15 +101,14 @@ class LanguageModel:
     async def _shared(self, leases: Leases[ModelReply], request: ModelRequest) -> ModelReply:
         """Return the reply of an earlier attempt that its worker has finished, or call the model."""
         claim = Claim(key=model_key(request), run_id=request.origin.run_id, attempt=request.attempt)
-        may_have_begun = request.attempt > 1
         try:
-            if may_have_begun:
+            if request.begun:
                 await leases.earlier_ended(claim)
                 if (found := await leases.found(claim)) is not None:
                     return await self._told(request, found)
         except StoreUnavailable:
             return await self._attempted(request)
-        work = leases.recorded(claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=may_have_begun)
+        work = leases.recorded(claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=request.begun)
         return await outlasting(work)
 
     async def _told(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
@@ -134,7 +133,8 @@ class LanguageModel:
                 self._manifests.check(spec, request.origin.run_id, writer)
                 return await self._answer(request, spec, transcript, writer)
             except LoomError as error:
-                self._tell_failure(writer, request, spec.model, error)
+                if error.context.get("has_run") is not False:  # a call that waits for a permit was not sent
+                    self._tell_failure(writer, request, spec.model, error)
                 failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
                 raise failure from None
 

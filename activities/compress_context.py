@@ -19,7 +19,6 @@ from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, p
 from loom.domain.context.model_context import Measures, ModelContext, build_context
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import Message, Tail, Transcript, Usage, user
-from loom.domain.core.tasks import Origin
 from loom.domain.core.tokens import conversation_tokens, text_tokens
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import Compressed, CompressRequest
@@ -70,7 +69,7 @@ class Compressor:
         work, measures = _work(request, spec, transcript.messages)
         room = int(QUESTION_SHARE * measures.window(spec) / measures.ratio)
         purse = None if request.allowance is None else await self._purse(request.allowance, request, spec, measures)
-        summing = _Summing(self._providers, spec, work, origin=request.origin, room=room, purse=purse)
+        summing = _Summing(self._providers, spec, work, request=request, room=room, purse=purse)
         error = await self._summed(summing, request, writer)
         shorter = compress(work, summing.sections or sections.without_model(work.spoken, work.earlier))
         after = _context(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
@@ -147,7 +146,7 @@ class _Summing:
         spec: AgentSpec,
         work: Compressing,
         *,
-        origin: Origin,
+        request: CompressRequest,
         room: int,
         purse: _Purse | None,
     ) -> None:
@@ -156,7 +155,7 @@ class _Summing:
         self.sections: Mapping[str, str] = {}
         self.usage = Usage()
         self._providers = providers
-        self._origin = origin
+        self._request = request
         self._room = room
         self._purse = purse
 
@@ -183,9 +182,10 @@ class _Summing:
             messages=(user(question),),
             max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
             temperature=self.spec.temperature,
-            origin=self._origin,
+            origin=self._request.origin,
             rpm=self.spec.rpm,
             tpm=self.spec.tpm,
+            insists=self._request.insists,
         )
         if self._purse is not None:
             await self._purse.pay(call)

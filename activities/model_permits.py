@@ -201,7 +201,7 @@ class PermittedProvider:
 
     def _error_of(self, wait: Wait) -> LoomError:
         provider, _, _ = self._model.partition(":")
-        context = {"retry_after": round(wait.seconds, 3), "provider": provider, "model": self._model}
+        context = {"retry_after": round(wait.seconds, 3), "provider": provider, "model": self._model, "has_run": False}
         match wait.reason:
             case "open":
                 text = f"{self._model} is not called at present, because its latest calls failed"

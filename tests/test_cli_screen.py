@@ -579,7 +579,8 @@ async def test_who_says_yes_to_all_is_told_how_to_answer_a_question() -> None:
     await _said("loom send", out)
     run.ended.set()
     assert await following_it == DONE
-    assert out.getvalue().splitlines() == ["✉ agent: Red or blue?", '  answer with `loom send r "your answer"`']
+    notice = '— waiting for an answer to "Red or blue?"; answer with `loom send r "your answer"` —'
+    assert out.getvalue().splitlines() == ["✉ agent: Red or blue?", notice]
     assert run.answers == []
 
 

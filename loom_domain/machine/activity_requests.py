@@ -81,7 +81,7 @@ def model_request(state: RunState) -> ModelRequest:
         refused=state.window.refused,
         pieces=state.answer.nudges if state.answer.partial and state.agent.output_schema is not None else 0,
         stage=state.answer.reflection.stage,
-        insists=state.parked is not None and state.parked.insists,
+        insists=_insists(state),
     )
 
 
@@ -104,7 +104,12 @@ def compress_request(state: RunState) -> CompressRequest:
         plain=due.plain,
         allowance=allowance(state),
         notices=state.notices.pending,
+        insists=_insists(state),
     )
+
+
+def _insists(state: RunState) -> bool:
+    return state.parked is not None and state.parked.insists
 
 
 def _measures(state: RunState) -> Measures:

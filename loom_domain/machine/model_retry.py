@@ -32,6 +32,7 @@ from loom.domain.run.retry_policy import (
     after_failure,
     count,
     retry_after,
+    waits_for_all,
 )
 from loom.domain.run.state import Outcome, RunState, ended, note
 
@@ -86,6 +87,8 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
 
 def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDecision:
     """Decide how to proceed after a failure. A parked run makes one try at a time, and waits after it."""
+    if waits_for_all(failure) and state.parked is None and not state.agent.fallbacks:
+        return Again(delay=retry_after(failure) or 0.0)
     if state.parked is not None and failure.kind == "provider" and failure.type != "LLMContextLengthError":
         return GiveUp()
     agent = state.agent

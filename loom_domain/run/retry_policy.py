@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
-from loom.domain.core.errors import BY_NAME
+from loom.domain.core.errors import BY_NAME, LLMRateLimitError
 from loom.domain.core.messages import Usage
 
 MAX_LOST: Final = 20
@@ -139,11 +139,16 @@ def retry_after(failure: Failure) -> float | None:
     return float(asked) if isinstance(asked, int | float) and asked > 0 else None
 
 
+def waits_for_all(failure: Failure) -> bool:
+    """Whether a model call was not sent because the provider has asked all calls to wait."""
+    return failure.type == LLMRateLimitError.__name__ and failure.context.get("has_run") is False
+
+
 def count(tries: Tries, failure: Failure) -> Tries:
     """Return the tries with this failure added to the matching count."""
     if failure.kind == "lost":
         return replace(tries, lost=tries.lost + 1)
-    if failure.kind == "infrastructure":
+    if failure.kind == "infrastructure" or waits_for_all(failure):
         return replace(tries, away=tries.away + 1)
     if failure.type == "LLMContextLengthError":
         return replace(tries, trimmed=tries.trimmed + 1)

@@ -132,7 +132,7 @@ MEMBERS: Final[Script] = by_task(
 )
 
 
-@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("provider", ["openai", pytest.param("anthropic", marks=pytest.mark.slow)])
 async def test_with_another_flag_a_real_provider_does_the_same(working: Working, tmp_path: Path, provider: str) -> None:
     loom, model = await working(MEMBERS, app=STAFF, model="demo")
     readme, named = reader(loom, tmp_path), f"{provider}:scripted"

@@ -100,6 +100,7 @@ async def test_runs_finish_on_the_version_that_they_began_on_or_move_when_they_c
     assert (first, set(rest)) == ("1", {"2"})
 
 
+@pytest.mark.slow
 async def test_a_drained_version_has_no_runs_and_its_workers_can_stop(killable: Killable) -> None:
     deployment = await deployed(killable)
     loom, cli, name = deployment.loom, deployment.cli, deployment.name

@@ -1,8 +1,9 @@
 """Runs that an earlier release started, finished by this one: `python -m tests.acceptance.upgrade --base v0.3.0`.
 
-Installs the earlier release from this repository's history, starts runs on it, stops it while they wait, starts this
-release in the same home, and finishes them. It takes about two minutes and is run before a release (`make upgrade`);
-the recorded histories under `tests/replay` are its short form, which runs with every test.
+Installs the earlier release from this repository's history, starts runs on it, and kills its worker in a command of
+one of them. Then it stops that release while the others wait, starts this one in the same home, and finishes the runs.
+No command may be executed twice. It takes about three minutes and is run before a release (`make upgrade`). The
+recorded histories under `tests/replay` are its short form, which runs with every test.
 """
 
 import argparse
@@ -12,11 +13,16 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+
+import psutil
+
+from tests.processes import command_of
 
 CHECKOUT: Final = Path(__file__).parents[2]
 SOURCES: Final = CHECKOUT / "examples" / "audit" / "sources"
@@ -27,6 +33,8 @@ ROTATE_AFTER: Final = 100
 
 AUDIT: Final = "Audit the source code in this folder and write the report to report.md."
 DELEGATE: Final = "delegate the review of each folder"
+COMMAND: Final = "echo once >> effects; sleep 120"
+"""Must not be executed twice, and is running when its worker is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +43,8 @@ class Release:
 
     root: Path
     home: Path
+    model_url: str
+    """A scripted model that calls `COMMAND`."""
 
     def loom(self, *arguments: str) -> Any:
         """What a command printed, with `--json` as a value; raises RuntimeError with what it said when it failed."""
@@ -57,6 +67,8 @@ class Release:
             **clean,
             "LOOM_HOME": str(self.home),
             "LOOM_MODEL": "demo",
+            "OPENAI_BASE_URL": self.model_url,
+            "OPENAI_API_KEY": "none",
             "LOOM_WORKSPACES": str(self.home.parent),
             "LOOM_ROTATE_AFTER_EVENTS": str(ROTATE_AFTER),
         }
@@ -67,14 +79,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", required=True, help="the tag or commit of the earlier release")
     base = parser.parse_args().base
-    with TemporaryDirectory(prefix="loom-upgrade-") as place:
+    with TemporaryDirectory(prefix="loom-upgrade-") as place, _model() as model_url:
         where = Path(place)
         where.chmod(0o755)  # releases up to 0.3.0 start Postgres as another user, who must be able to enter
-        before = Release(root=_installed(base, where / "before"), home=where / "home")
-        after = Release(root=CHECKOUT, home=where / "home")
+        before = Release(root=_installed(base, where / "before"), home=where / "home", model_url=model_url)
+        after = Release(root=CHECKOUT, home=where / "home", model_url=model_url)
         try:
             runs = _started(before, where)
-            print(f"{base}: {len(runs)} runs wait; stopping it")
+            print(f"{base}: {len(runs) - 1} runs wait, and a command of another one is running; killing its worker")
+            _kill_worker(before.home)
         finally:
             before.loom("down")
         after.loom("up", "--detach")
@@ -91,6 +104,34 @@ def _installed(base: str, place: Path) -> Path:
     return place
 
 
+@contextmanager
+def _model() -> Iterator[str]:
+    """Serve a model that calls `bash` once and then answers; yield its address."""
+    arguments = ("--turns", "1", "--tool", "bash", "--arguments", json.dumps({"command": COMMAND}))
+    command = [sys.executable, "-m", "tests.model_server", *arguments]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.kill()
+
+
+def _kill_worker(home: Path) -> None:
+    """Kill the worker and the supervisor, which would start it again. Temporal, Redis and Postgres go on."""
+    for name in ("supervisor", "worker"):
+        for process in psutil.process_iter():
+            words = " ".join(command_of(process))
+            if name in words and (str(home) in words or _home_of(process) == str(home)) and "python" in words:
+                process.kill()
+                process.wait()
+
+
+def _home_of(process: psutil.Process) -> str:
+    try:
+        return str(process.environ().get("LOOM_HOME", ""))
+    except psutil.Error:
+        return ""
+
+
 def _started(release: Release, where: Path) -> Sequence[str]:
     """Runs that wait for a person: a plain one, one that has continued as new, and one whose sub-agents wait."""
     release.loom("up", "--detach")
@@ -99,10 +140,13 @@ def _started(release: Release, where: Path) -> Sequence[str]:
     tree = _start(release, where, "tree", DELEGATE, "--permissions", json.dumps({"read_file": "ask"}))
     for run in (plain, rotated, tree):
         _until_it_asks(release, run)
+    allowed = json.dumps({"bash": "allow"})
+    killed = _start(release, where, "killed", "run it", "--model", "openai:scripted", "--permissions", allowed)
     _rotate(release, rotated)
+    _until("the command is running", (where / killed / "effects").exists)
     if not _continued_as_new(release, rotated):
         raise RuntimeError(f"{rotated} has not continued as new: no state of the earlier release is carried over")
-    return (plain, rotated, tree)
+    return (plain, rotated, tree, killed)
 
 
 def _start(release: Release, where: Path, name: str, task: str, *options: str) -> str:
@@ -137,6 +181,8 @@ def _finished(release: Release, runs: Sequence[str], where: Path) -> int:
             wrong.append(f"{run} ended as {result['status']}: {result['error']}")
     reports = ((run, where / run / "report.md") for run in ("plain", "rotated"))
     wrong += [f"{run} wrote no report" for run, report in reports if not report.is_file()]
+    if (times := (where / "killed" / "effects").read_text().split()) != ["once"]:
+        wrong.append(f"the command that was running when its worker was killed was executed {len(times)} times")
     print("\n".join(wrong) or "every run of the earlier release was finished by this one")
     return 1 if wrong else 0
 

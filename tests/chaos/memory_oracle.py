@@ -2,9 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
@@ -35,6 +35,7 @@ def expected(run_id: str, events: Iterable[HistoryEvent]) -> Expected:
     names: dict[int, str] = {}
     began: set[int] = set()
     ended: dict[int, bool] = {}
+    base = run_id
     for event in events:
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
@@ -43,17 +44,19 @@ def expected(run_id: str, events: Iterable[HistoryEvent]) -> Expected:
                 began.add(event.activity_task_started_event_attributes.scheduled_event_id)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 done = event.activity_task_completed_event_attributes
-                ended[done.scheduled_event_id] = _is_answer(done.result.payloads[0].data)
-    certain = {f"{run_id}/end/node.complete"}
+                said = json.loads(done.result.payloads[0].data)
+                ended[done.scheduled_event_id] = _is_answer(said)
+                if names[done.scheduled_event_id] == "prepare":
+                    base = f"{run_id}/{said['execution']}"
+    certain = {f"{base}/end/node.complete"}
     for scheduled, is_answer in ended.items():
-        certain.update(f"{run_id}/{task}" for task in _tasks(names[scheduled]) if is_answer)
-    lost = tuple(f"{run_id}/{_where(names[scheduled])}/" for scheduled in sorted(began - ended.keys()))
+        certain.update(f"{base}/{task}" for task in _tasks(names[scheduled]) if is_answer)
+    lost = tuple(f"{base}/{_where(names[scheduled])}/" for scheduled in sorted(began - ended.keys()))
     return Expected(certain=frozenset(certain), lost=lost)
 
 
-def _is_answer(payload: bytes) -> bool:
+def _is_answer(said: Mapping[str, Any]) -> bool:
     """Whether it is more than the wish to have everything sent again."""
-    said = json.loads(payload)
     return bool(said.get("message") or said.get("content") or said.get("spec")) and not said.get("resend")
 
 

@@ -57,6 +57,16 @@ def test_a_rate_limit_is_waited_for_as_long_as_the_provider_asked() -> None:
     assert ended(evolve(state, says("at last"))).output == "at last"
 
 
+def test_no_attempt_is_used_up_while_the_provider_asks_all_runs_to_wait() -> None:
+    state, limited = told(BEGAN), fails("LLMRateLimitError", retry_after=7)
+    for _ in range(5):
+        state = evolve(state, fails("LLMRateLimitError", retry_after=7, has_run=False))
+        assert next_action(state) == Backoff(until=at(7))
+        state = evolve(state, BackoffEnded())
+    state = after(state, limited, BackoffEnded(), limited, BackoffEnded())
+    assert error_of(evolve(state, limited)).type == "LLMRateLimitError"
+
+
 def test_a_reply_that_broke_off_is_charged_to_the_run() -> None:
     used = Usage(input_tokens=100, output_tokens=7, model_calls=1)
     state = told(BEGAN, fails("LLMUnavailableError", used={**asdict(used), "cost_micros": 30}))

@@ -26,6 +26,5 @@ async def test_a_run_without_a_permit_waits_in_the_workflow_until_it_is_due(work
     assert sorted(result.output for result in results) == ["one", "other"]
     assert len(model.requests) == 3
     events = [streamed.task async for streamed in loom.client.events(second)]
-    refused = [task.parameters for task in events if task.action is Action.MODEL_CALL and task.status == "failed"]
-    assert {event["error"] for event in refused} == {"LLMRateLimitError"}
-    assert "the provider reported too many requests" in refused[0]["message"]
+    told = [task.status for task in events if task.action is Action.MODEL_CALL]
+    assert told == ["completed"]  # a call that waits has not been made
