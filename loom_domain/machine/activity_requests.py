@@ -82,6 +82,7 @@ def model_request(state: RunState) -> ModelRequest:
         pieces=state.answer.nudges if state.answer.partial and state.agent.output_schema is not None else 0,
         stage=state.answer.reflection.stage,
         insists=_insists(state),
+        begun=state.tries.lost > 0,
     )
 
 
