@@ -255,7 +255,8 @@ async def test_a_lost_activity_is_noticed_and_taken_over(killable: Killable, sta
     killed = datetime.now(UTC)
     await workers.kill(owner)
     if not standby:
-        workers.spawn()
+        await workers.start()
+    able = datetime.now(UTC)
     result = await loom.client.result(run_id)
 
     assert result.output == "again"
@@ -265,7 +266,8 @@ async def test_a_lost_activity_is_noticed_and_taken_over(killable: Killable, sta
     figures = [(_at(event) - killed).total_seconds() for event in (noticed, again)]
     print(f"noticed after {figures[0]:.1f} s, taken over after {figures[1]:.1f} s")
     assert figures[0] < LEASED_HEARTBEAT.total_seconds() + 1
-    assert figures[1] < 5  # on an idle machine: below 3, see docs/measurements.md
+    # Without other load, a new worker starts in 2 s, so that it takes over within 3 s, too.
+    assert figures[1] < max(3, (able - killed).total_seconds()) + 1
 
 
 async def test_a_command_ends_with_its_run_if_the_run_is_terminated(killable: Killable, workspace: Path) -> None:
