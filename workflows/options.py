@@ -9,7 +9,7 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalA
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker without a heartbeat for this time is considered dead. Activities send a heartbeat every 0.4 s."""
 
-LEASED_HEARTBEAT: Final = timedelta(seconds=2)
+LEASED_HEARTBEAT: Final = timedelta(seconds=1.8)
 """The same for calls with a lease. If the worker is alive, the next attempt only waits for it, so a false alarm does no
 harm.
 """
