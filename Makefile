@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test test-slow check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
-.PHONY: fuzz-shell planted-changes release-check clean
+.PHONY: fuzz-shell long-run planted-changes release-check clean
 
 install: $(STAMP)
 
@@ -97,6 +97,12 @@ bench-memory: $(STAMP)
 
 bench-skills: $(STAMP)
 	@$(RUN) -m bench.skills --write
+
+# One run far beyond what an execution may hold: `make long-run TURNS=3000 MESSAGES=1000`.
+TURNS = 3000
+MESSAGES = 1000
+long-run: $(STAMP)
+	@$(RUN) -m bench.long_run --turns $(TURNS) --messages $(MESSAGES)
 
 reading-path: $(STAMP)
 	@$(RUN) -m bench.reading_path

@@ -34,14 +34,17 @@ from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connected
 from loom.domain.agents.stats import AgentStats, stats_of
-from loom.domain.core.errors import BadRequest, RunExistsError, RunNotFoundError, UnreachableError
+from loom.domain.core.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
 from loom.domain.core.tasks import Task, is_last
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
 from loom.domain.history.past_turns import PastTurn, turns_of
+from loom.domain.machine.reopening import refused_reopening
+from loom.domain.run.events import RetryRequested, SteeringEvent
 from loom.domain.run.state import ParkedOn
-from loom.request_fields import CrewRunFields, ForkFields, RunFields
+from loom.domain.tree.lineage import is_child
+from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, RunFields
 from loom.visibility import (
     RunSummary,
     ended_untold,
@@ -283,12 +286,36 @@ class LoomClient:
         """Resume a paused run."""
         return await self._ask(run_id, "resume", {"by": by})
 
-    async def retry(self, run_id: str, *, model: str | None = None, by: str = "") -> JsonObject:
-        """Make a run that waits for its provider or its operator try its model call now, with `model` if you name one.
+    async def retry(
+        self,
+        run_id: str,
+        *,
+        model: str | None = None,
+        max_turns: int | None = None,
+        budget: BudgetFields | None = None,
+        message: str = "",
+        by: str = "",
+    ) -> JsonObject:
+        """Let a run go on that waits or has ended, with `model` if you name one.
 
-        Raises RefusedError if the run isn't waiting for either of them.
+        A run that waits for its provider or its operator tries its model call now. A run that has failed, was aborted,
+        or has reached a limit goes on from its end under the same ID. It repeats no finished step, and its usage and
+        cost go on. `max_turns` and `budget` replace the limits of an ended run, and `message` is sent to its agent.
+
+        Raises RefusedError if the run neither waits nor can go on.
         """
-        return await self._ask(run_id, "retry", {"model": model, "by": by})
+        changes = {"model": model, "max_turns": max_turns, "budget": budget, "message": message, "by": by}
+        description = await self._described(run_id)
+        if description.status is WorkflowExecutionStatus.RUNNING:
+            return await self._ask(run_id, "retry", changes)
+        if is_child(run_id, description.parent_id or ""):
+            raise RefusedError(f"run {run_id!r} is a sub-agent of {description.parent_id!r}, which went on without it")
+        result = await self.result(run_id)
+        asked = _read("retry", given := _given({**changes, "end": result.retries + 1}))
+        if isinstance(asked, RetryRequested) and (why := refused_reopening(result, asked)) is not None:
+            raise RefusedError(f"run {run_id!r} can't go on: {why}")
+        await self._runs.reopen(run_id, description.run_id, given)
+        return {"accepted": True, "run_id": run_id, "after": result.status}
 
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
         """Abort the run within a second and cancel all of its running work."""
@@ -322,7 +349,7 @@ class LoomClient:
         with_sub_agents = below is not None or waiting in tuple(ParkedOn)
         found: list[RunSummary] = []
         opened = 0
-        async with closing(self._runs.found(query)) as executions:
+        async with closing(self._runs.current(query)) as executions:
             async for execution in executions:
                 if not with_sub_agents and is_sub_agent(execution):
                     continue
@@ -360,6 +387,12 @@ class LoomClient:
         """Return whether the run has ended."""
         return (await self._described(run_id)).status is not WorkflowExecutionStatus.RUNNING
 
+    async def has_gone_on(self, run_id: str, ended_at: datetime) -> bool:
+        """Return whether the run was retried after this end, as far as the server knows."""
+        with suppress(UnreachableError, RunNotFoundError):
+            return (await self._described(run_id)).start_time > ended_at
+        return False
+
     async def _described(self, run_id: str) -> WorkflowExecutionDescription:
         description = await self._runs.described(run_id)
         if description.workflow_type not in (AGENT_RUN, CREW_RUN):
@@ -389,9 +422,17 @@ def _output_schema(output: Any) -> JsonObject:
 
 def _checked(name: str, payload: JsonObject) -> JsonObject:
     """Return the payload without empty values. Raises BadRequest if the run would reject the request."""
-    given = {field: value for field, value in payload.items() if value not in (None, "")}
-    read_steering(name, given, datetime.now().astimezone())
+    given = _given(payload)
+    _read(name, given)
     return given
+
+
+def _given(payload: JsonObject) -> JsonObject:
+    return {field: value for field, value in payload.items() if value not in (None, "")}
+
+
+def _read(name: str, given: JsonObject) -> SteeringEvent:
+    return read_steering(name, given, datetime.now().astimezone())
 
 
 async def streamed(
@@ -416,13 +457,11 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
     shown: JsonObject | None = None
     while True:
         try:
-            async with closing(_until_silent(reader, server, run_id, after)) as events:
+            async with closing(_until_last_end(reader, server, run_id, after)) as events:
                 async for event in events:
                     after = event.offset
                     yield event
-                    if is_last(event.task, run_id):
-                        return
-            # The run ended without a final event. Yield the events that are still in the stream.
+            # If the run ended without a final event, there may still be events in the stream.
             async with closing(streamed(reader, run_id, after=after)) as events:
                 async for event in events:
                     yield event
@@ -435,6 +474,21 @@ async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *
             if ended:
                 return
             await asyncio.sleep(POLL_INTERVAL)
+
+
+async def _until_last_end(
+    reader: EventReader | None, server: LoomClient, run_id: str, after: int
+) -> AsyncIterator[Streamed]:
+    """Follow the stream until the run has ended, also beyond ends after which a person has retried it."""
+    while True:
+        ended_at: datetime | None = None
+        async with closing(_until_silent(reader, server, run_id, after)) as events:
+            async for event in events:
+                after = event.offset
+                ended_at = event.task.created_at if is_last(event.task, run_id) else None
+                yield event
+        if ended_at is None or not await server.has_gone_on(run_id, ended_at):
+            return
 
 
 async def _until_silent(

@@ -27,6 +27,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.signing.key_file import KeyFile
+from loom.activities.adapters.temporal.child_runs import TemporalChildRuns
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.search_attributes import register_missing
@@ -240,7 +241,9 @@ class _Served:
         """Return Loom's activities."""
         parts, client = self.parts, self.client
         memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
-        return [*parts.activities(self.search_attributes, TemporalPasts(client), TemporalWaitingRuns(client)), *memory]
+        pasts, waiting = TemporalPasts(client), TemporalWaitingRuns(client)
+        own = parts.activities(self.search_attributes, pasts, waiting, TemporalChildRuns(client, task_queue))
+        return [*own, *memory]
 
     async def search_attributes(self) -> frozenset[str]:
         """Return the search attributes that exist on the server. The first call registers any missing ones."""

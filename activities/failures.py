@@ -6,13 +6,15 @@
                                         no worker, store away, no permit, undecodable ──▶   infrastructure (`has_run`)
                                         everything else ────────────────────────────────▶   provider
 
+    a failed run's RunResult ──fail──▶ ApplicationError ──result_in──▶ RunResult
+
 This module is safe to use in workflows: it imports only Temporal's exceptions and the domain.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from temporalio.exceptions import (
     ActivityError,
@@ -26,6 +28,7 @@ from temporalio.exceptions import (
 )
 
 from loom.domain.core.errors import CircuitBreakerOpenError, LoomError, NoPermitError
+from loom.domain.core.requests import RunError, RunResult, RunStatus
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, USED, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
@@ -114,3 +117,26 @@ def _failed(error: ApplicationError) -> Failure:
 
 def _failure(kind: FailureKind, name: str, message: str, context: Mapping[str, Any] | None = None) -> Failure:
     return Failure(kind=kind, type=name, message=message, context=context or {})
+
+
+def fail(result: RunResult) -> NoReturn:
+    """Fail the workflow with its result."""
+    error = result.error or RunError(type="LoomError", message="the run failed")
+    raise ApplicationError(error.message, result, type=error.type, non_retryable=True)
+
+
+def result_in(cause: BaseException | None) -> RunResult | None:
+    """Return the result in a run's failure, or None if the server ended the run."""
+    if not isinstance(cause, ApplicationError) or not cause.details or not isinstance(cause.details[0], dict):
+        return None
+    given = dict(cause.details[0])
+    wrong = given.get("error")
+    return RunResult(
+        **{
+            **given,
+            "status": RunStatus(given["status"]),
+            "error": RunError(**wrong) if wrong else None,
+            "artifacts": tuple(given["artifacts"]),
+            "children": tuple(given.get("children", ())),
+        }
+    )

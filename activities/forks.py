@@ -5,7 +5,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Tail, transcript_of
 from loom.domain.core.requests import ForkedFrom, RunRequest
 from loom.domain.core.tasks import Origin
-from loom.domain.core.tool_calls import stored_artifact
+from loom.domain.core.tool_calls import artifact_parts, stored_artifact
 from loom.domain.history.forks import ForkPoint, begun_at, fork_point, refuse_changes
 from loom.domain.run.activity_payloads import Earlier
 
@@ -37,7 +37,8 @@ class Forks:
         await self._transcripts.save(origin.run_id, Tail(), transcript_of(earlier.messages))
         if self._artifacts is None:
             return
-        for artifact in earlier.artifacts:
-            text = await self._artifacts.load(forked.run_id, stored_artifact(artifact["id"], earlier.execution))
+        parts = [p for kept in earlier.artifacts for p in artifact_parts(kept["id"], kept.get("characters") or 0)]
+        for artifact in parts:
+            text = await self._artifacts.load(forked.run_id, stored_artifact(artifact, earlier.execution))
             if text is not None:
-                await self._artifacts.save(origin.run_id, stored_artifact(artifact["id"], origin.execution), text)
+                await self._artifacts.save(origin.run_id, stored_artifact(artifact, origin.execution), text)

@@ -4,17 +4,19 @@ importing Loom.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
+from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
 from loom.domain.core.tool_calls import ToolResult, ToolSpec
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
-from loom.domain.run.activity_payloads import StopReason
+from loom.domain.run.activity_payloads import ChildOutcome, StopReason
 from loom.domain.skills.catalog import SkillUse
 
 T = TypeVar("T")
@@ -344,6 +346,70 @@ class Pasts(Protocol):
         """Return the records in the run's history, across all executions. Raises RunNotFoundError and
         UnreachableError.
         """
+        ...
+
+
+class ChildRunsOnServer(Protocol):
+    """The children that a server has."""
+
+    async def outcome(self, run_id: str) -> ChildOutcome | None:
+        """Return how the child has ended, or None while it is running."""
+        ...
+
+    def orphans(self) -> AsyncIterator[str]:
+        """Yield the running children whose parent no longer runs."""
+        ...
+
+    async def abort(self, run_id: str, *, reason: str, by: str) -> None:
+        """Abort a child, unless it has ended."""
+        ...
+
+
+class StoredData(Protocol):
+    """The data that runs have stored outside their histories. All methods raise StoreUnavailable.
+
+    `server` identifies a namespace on a server, because a store remembers only what this server has had.
+    """
+
+    async def unknown(self, server: str, before: datetime, limit: int) -> Sequence[str]:
+        """Return runs that have stored data before this time and have not been looked up on the server."""
+        ...
+
+    async def look_up(self, server: str, run_id: str, parent: str | None) -> None:
+        """Store the result of `RunIndex.find` for a run."""
+        ...
+
+    async def due(self, server: str, before: datetime, limit: int) -> Sequence[StoredTree]:
+        """Return trees that the server has had, and whose last data was stored before this time. Those that were not
+        checked for the longest time come first. A tree comes again after an hour.
+        """
+        ...
+
+    async def keep(self, server: str, tree: StoredTree) -> None:
+        """Store that the tree was checked now."""
+        ...
+
+    async def delete(self, server: str, tree: StoredTree, before: datetime) -> Collected:
+        """Delete what these runs have stored before this time. A payload that others refer to is kept."""
+        ...
+
+
+class RunIndex(Protocol):
+    """The workflows that a server has."""
+
+    async def server(self) -> str:
+        """Return an id of the namespace that no other server has."""
+        ...
+
+    async def find(self, run_id: str) -> str | None:
+        """Return the workflow outside the run's tree that has started the run, or an empty string if there is none.
+
+        Returns None if the server doesn't have the run.
+        """
+        ...
+
+    async def has_any(self, tree: StoredTree) -> bool:
+        """Whether the server has a run of this tree or one of its parents."""
         ...
 
 

@@ -12,6 +12,7 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 
+from loom.activities.failures import result_in
 from loom.domain.agents.stats import Execution
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, Usage, usage_view
@@ -22,7 +23,6 @@ from loom.domain.run.events import RunPrepared
 from loom.domain.run.state import ParkedOn, RunState
 from loom.domain.run.status import status_view
 from loom.domain.tree.lineage import is_child
-from loom.workflows.run_results import result_in
 from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
 from loom.activities.call_model import LanguageModel
+from loom.activities.child_runs import ChildRuns
 from loom.activities.compress_context import Compressor
 from loom.activities.conduct_crew import CrewConductor
 from loom.activities.evaluate_answer import Evaluator
@@ -38,7 +39,15 @@ from loom.domain.machine.activity_requests import (
     summary_of_evaluation,
     tool_request,
 )
-from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
+from loom.domain.run.activity_payloads import (
+    ChildOutcome,
+    ChildRequest,
+    Compressed,
+    Evaluated,
+    ModelReply,
+    Prepared,
+    PreparedCalls,
+)
 from loom.domain.run.events import (
     AnswerEvaluated,
     CallsPrepared,
@@ -56,6 +65,7 @@ from loom.domain.run.events import (
 )
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import RunState
+from loom.domain.tree.tree import Child
 from loom.workflows import options
 
 _T = TypeVar("_T")
@@ -215,6 +225,12 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
             f"t{request.turn} · {describe(call.call)}",
         ),
     )
+
+
+def await_child(state: RunState, child: Child) -> ActivityHandle[ChildOutcome]:
+    """Find out how a child ends that an earlier execution has started."""
+    named = _named(state, options.CHILD, f"await-{child.name}", f"wait for {child.description}"[:100])
+    return workflow.start_activity_method(ChildRuns.await_child, ChildRequest(run_id=child.run_id), **named)
 
 
 def _hook_options(patience: float) -> ActivityConfig:

@@ -6,13 +6,13 @@ The domain chooses the next action, and the workflow performs it in activities.
 import asyncio
 from contextlib import suppress
 from datetime import datetime
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
-from loom.activities.failures import failure_of
+from loom.activities.failures import fail, failure_of
 from loom.activities.publish import Progress
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
@@ -48,6 +48,7 @@ from loom.domain.run.events import (
     BackoffEnded,
     Event,
     NoticesPublished,
+    RunReopened,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
@@ -57,17 +58,21 @@ from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
 from loom.domain.run.status import status_view
 from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
+from loom.domain.tree.signals import LOST, PARENT
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
-from loom.workflows.child_runs import Parent, child_name, send_tree_signal
-from loom.workflows.run_results import fail
+from loom.workflows.child_runs import Children, Parent, child_name, send_tree_signal
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
 from loom.workflows.signed_requests import signed_start
 from loom.workflows.validation import initial_state
 from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
 _T = TypeVar("_T")
+_INTERNAL: Final = (WaitEnded, NoticesPublished, TurnBegan, AsksExpired, BackoffEnded, ChildrenBegan)
+"""The events that may follow a local activity. Its result can come in a workflow task of its own, which isn't replayed.
+The length of the history is therefore looked at only with other events.
+"""
 
 
 @workflow.defn(name="AgentRun")
@@ -82,12 +87,16 @@ class AgentRun:
         self._shown: dict[str, str | float] = {}
         self._updates = 0
         self._upgrade_requested = False
+        self._rotation_due = False
         self._action_began = workflow.now()
-        self._as_parent = Parent(
-            advance=self._advance,
-            has_ended=lambda: self._state.outcome is not None,
-            has_notices=lambda: bool(self._state.notices.pending),
-            publish_notices=self._publish_notices,
+        self._children = Children(
+            Parent(
+                advance=self._advance,
+                current=lambda: self._state,
+                publish_notices=self._publish_notices,
+                is_rotation_due=lambda: self._rotation_due,
+                rotate=self._rotate_if_due,
+            )
         )
         register_handlers(
             SteeredRun(current=lambda: self._state, advance=self._advance, count_update=self._count_update)
@@ -98,6 +107,18 @@ class AgentRun:
         """Perform actions one at a time until the run is finished."""
         background = (self._send_tree_signals(), self._watch_time(), self._describe())
         tasks = [asyncio.create_task(each) for each in background]
+        if self._state.tree.children:
+            self._children.follow()
+        while (result := await self._result()) is None:
+            pass  # a person has retried the run
+        if result.status is RunStatus.FAILED:
+            fail(result)
+        for task in tasks:
+            task.cancel()
+        return result
+
+    async def _result(self) -> RunResult | None:
+        """Perform actions until the run ends. Returns its result, or None if it goes on."""
         while not isinstance(action := next_action(self._state), Finish):
             self._action_began = workflow.now()
             try:
@@ -105,10 +126,13 @@ class AgentRun:
                 await self._rotate_if_due()
             except asyncio.CancelledError:
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
-        result = await self._finished(action.outcome)
-        for task in tasks:
-            task.cancel()
-        return result
+        return await self._finished(action.outcome)
+
+    def _is_reopened(self) -> bool:
+        """Whether the run goes on after its end, because a person asked for it."""
+        if self._state.reopening is not None:
+            self._advance(RunReopened(at=workflow.now()))
+        return self._state.outcome is None
 
     @workflow.query
     def status(self, *_: object) -> JsonObject:
@@ -124,6 +148,7 @@ class AgentRun:
     def upgrade(self, *_: object) -> None:
         """Continue on the current version of the worker's deployment after this action, or at once if it is a wait."""
         self._upgrade_requested = True
+        self._rotation_due = self._should_rotate()
 
     @property
     def is_signed(self) -> bool:
@@ -134,6 +159,8 @@ class AgentRun:
         if (why := ignored(self._state, event)) is not None:
             workflow.logger.info("event ignored: %s", why)
         self._state = evolve(self._state, event)
+        if not isinstance(event, _INTERNAL):
+            self._rotation_due = self._should_rotate()
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
@@ -154,8 +181,11 @@ class AgentRun:
         """Send queued signals to other runs in the tree, one at a time."""
         while True:
             await workflow.wait_condition(lambda: bool(self._state.tree.unsent))
-            await send_tree_signal(self._state.tree.unsent[0])
+            signal = self._state.tree.unsent[0]
+            has_arrived = await send_tree_signal(signal)
             self._advance(TreeSignalSent())
+            if not has_arrived and self._state.tree.depends_on(signal.to):
+                self._advance(AbortRequested(reason=LOST, by=PARENT, at=workflow.now()))
 
     async def _drained(self) -> None:
         """Wait until no handler is running and no signal is queued. Until then, the workflow must not complete."""
@@ -163,13 +193,18 @@ class AgentRun:
 
     async def _watch_time(self) -> None:
         """End the run at its deadline, regardless of its current state."""
-        await workflow.wait_condition(lambda: self._state.spec is not None)
-        if (end := hard_end(self._state)) is None:
-            return
-        left = (end - workflow.now()).total_seconds()
-        if left > 0:
-            await workflow.sleep(left, summary="the end of the run's time")
-        self._advance(TimeRanOut(at=workflow.now()))
+        past: datetime | None = None
+        while True:
+            await workflow.wait_condition(lambda: (end := self._end_of_time()) is not None and end != past)  # noqa: B023 - awaited in this round
+            past = end = self._end_of_time()
+            left = 0.0 if end is None else (end - workflow.now()).total_seconds()
+            if left > 0:
+                await workflow.sleep(left, summary="the end of the run's time")
+            if end == self._end_of_time():  # a retry may have moved it
+                self._advance(TimeRanOut(at=workflow.now()))
+
+    def _end_of_time(self) -> datetime | None:
+        return None if self._state.spec is None else hard_end(self._state)
 
     async def _perform(self, action: Action) -> Event:  # noqa: C901, PLR0912 - one case an action
         match action:
@@ -217,13 +252,19 @@ class AgentRun:
         return ToolsReturned(outcomes=by_call, at=workflow.now())
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
-        names = {call.call.id: child_name(self._state.turn, number) for number, call in enumerate(calls, 1)}
-        before = len(self._state.tree.children)
-        self._advance(ChildrenBegan(names=names, at=workflow.now()))
-        await self._publish_notices()
+        begun = {child.call_id for child in self._state.tree.running}  # by the execution before this one
+        new = [call.call.id for call in calls if call.call.id not in begun]
+        if new:
+            names = {call_id: child_name(self._state.turn, number) for number, call_id in enumerate(new, 1)}
+            # Before 0.4.0, the server ended children that an execution left behind, so it waited for them.
+            detached = workflow.patched("detached-children")
+            self._advance(ChildrenBegan(names=names, detached=detached, at=workflow.now()))
+            await self._publish_notices()
         if self._state.outcome is None:
             with turn_group(self._state):
-                await self._as_parent.run([child_start(self._state, c) for c in self._state.tree.children[before:]])
+                waiting = [child for child in self._state.tree.running if not child.started]
+                self._children.start([child_start(self._state, child) for child in waiting])
+                await self._children.ended()
         return WaitEnded()
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
@@ -254,7 +295,7 @@ class AgentRun:
         """Wait until the run's next action changes. Returns True if the time `until` is reached first."""
 
         def moved_on() -> bool:
-            return next_action(self._state) != action or self._rotation_due()
+            return next_action(self._state) != action or self._rotation_due
 
         while not moved_on():
             await self._publish_notices()
@@ -285,7 +326,7 @@ class AgentRun:
             workflow.logger.warning("notices not published: %s", error)
         self._advance(NoticesPublished(count=len(notices)))
 
-    def _rotation_due(self) -> bool:
+    def _should_rotate(self) -> bool:
         info = workflow.info()
         spec = self._state.spec
         return (
@@ -308,7 +349,7 @@ class AgentRun:
 
         With worker versioning, the new execution is pinned to the version that is current now.
         """
-        if not self._rotation_due():
+        if not self._rotation_due:
             return
         await self._drained()
         if isinstance(next_action(self._state), Finish):
@@ -317,18 +358,28 @@ class AgentRun:
             args=[self._request, self._state], initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE
         )
 
-    async def _finished(self, outcome: Outcome) -> RunResult:
-        """Return the result of the run. A run that is cancelled after it has an outcome still finishes its work."""
+    async def _finished(self, outcome: Outcome) -> RunResult | None:
+        """Return the result of the run, or None if it goes on. A run that is cancelled after it has an outcome still
+        finishes its work.
+        """
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
             with suppress(asyncio.CancelledError):
                 await workflow.wait_condition(finishing.done)
         return finishing.result()
 
-    async def _finish(self, outcome: Outcome) -> RunResult:
+    async def _finish(self, outcome: Outcome) -> RunResult | None:
+        if self._state.tree.children:
+            await self._children.ended()
+        if not workflow.all_handlers_finished():  # perhaps the signature of a retry is being checked
+            await workflow.wait_condition(workflow.all_handlers_finished)
+        if self._is_reopened():
+            return None
         self._state = closed(self._state)
         if self._state.hooks_left:
             await self._run_last_hooks()
+            if self._is_reopened():
+                return None
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
         self._state = with_end_notice(self._state, result, workflow.now())
@@ -336,9 +387,7 @@ class AgentRun:
         if self._state.admission:
             await scheduling.leave_tenant(self._state)
         await self._drained()
-        if outcome.status is RunStatus.FAILED:
-            fail(result)
-        return result
+        return None if self._is_reopened() else result
 
     async def _run_last_hooks(self) -> None:
         """Run the hooks that follow the end of the run. These hooks can't be cancelled."""

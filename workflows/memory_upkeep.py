@@ -15,9 +15,12 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 from temporalio.workflow import ActivityConfig, ContinueAsNewVersioningBehavior
 
+from loom.activities.child_runs import ChildRuns
+from loom.activities.collection import Collection
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import MemoryKeeper
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.stored_data import Collected
 from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepRequest
 from loom.workflows.validation import read_upkeep_request
 
@@ -39,7 +42,7 @@ STEP: Final = ActivityConfig(
 
 @workflow.defn(name="MemoryUpkeep")
 class MemoryUpkeep:
-    """Runs rounds of four independent steps. A failed step doesn't prevent the other steps from running.
+    """Runs rounds of independent steps. A failed step doesn't prevent the other steps from running.
 
     With worker versioning, it moves to the current version after each round.
     """
@@ -96,9 +99,17 @@ class MemoryUpkeep:
         return self._last
 
     async def _round(self, *, looks_back: bool) -> UpkeepDone:
-        """Recover tasks that the bus lost, summarize runs, remove expired memories, and embed the remaining ones."""
+        """Recover tasks that the bus lost, summarize runs, remove expired memories, and embed the remaining ones.
+
+        Also abort sub-agents whose parent no longer runs, and delete the data of runs that have left the server.
+        """
         failed: list[str] = []
-        until, caught_up = self._last.until, 0
+        until, caught_up, collected = self._last.until, 0, None
+        if looks_back and workflow.patched("runs-that-are-gone"):
+            await _tried("abort_orphans", workflow.execute_activity_method(ChildRuns.abort_orphans, **STEP), failed)
+            collected = await _tried(
+                "collect", workflow.execute_activity_method(Collection.collect_stored_data, **STEP), failed
+            )
         if looks_back:
             request = CatchUpRequest(since=until)
             caught = await _tried(
@@ -116,6 +127,7 @@ class MemoryUpkeep:
             promoted=promoted or 0,
             expired=expired or 0,
             embedded=embedded or 0,
+            collected=collected or Collected(),
             failed=tuple(failed),
         )
 
@@ -141,9 +153,16 @@ async def _tried(step: str, work: Awaitable[T], failed: list[str]) -> T | None:
 
 def _told(last: UpkeepDone, number: int) -> str:
     wrong = f" The next round repeats the failed steps: {', '.join(last.failed)}." if last.failed else ""
+    gone = last.collected
+    deleted = (
+        f" Deleted {gone.artifacts} artifacts, {gone.effects} effects and {gone.payloads} payloads of runs that have"
+        " left the server."
+        if gone != Collected()
+        else ""
+    )
     return (
         f"Keeps the memory of this task queue. Round {number}: {last.caught_up} tasks caught up, {last.promoted}"
-        f" promoted, {last.expired} expired, {last.embedded} embedded.{wrong}"
+        f" promoted, {last.expired} expired, {last.embedded} embedded.{deleted}{wrong}"
     )
 
 

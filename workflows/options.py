@@ -46,6 +46,13 @@ LONG_ACTION: Final = timedelta(minutes=10)
 CHILDREN_END: Final = timedelta(seconds=10)
 """How long an aborted run waits for its children to end and report their usage."""
 
+CHILD: Final = ActivityConfig(
+    # Each attempt looks once at a child that may run for days.
+    start_to_close_timeout=timedelta(seconds=30),
+    retry_policy=RetryPolicy(
+        initial_interval=timedelta(seconds=1), backoff_coefficient=1.5, maximum_interval=timedelta(seconds=5)
+    ),
+)
 PREPARE: Final = ActivityConfig(
     start_to_close_timeout=timedelta(seconds=60),
     heartbeat_timeout=HEARTBEAT,

@@ -164,10 +164,10 @@ def _dump(value: Any) -> bytes:
 def _left_out(value: Any) -> dict[str, Any]:
     """Return the fields to omit from a value.
 
-    Callers without Loom's types also read results, so a result omits only empty sub-agent fields.
+    Callers without Loom's types also read results, so a result omits only empty fields of sub-agents and of retries.
     """
     if isinstance(value, RunResult):
-        return {"exclude": {name for name in ("children", "own") if not getattr(value, name)}}
+        return {"exclude": {name for name in ("children", "own", "retries") if not getattr(value, name)}}
     # Types from other workflows on the same worker are written in full, because readers may not know their defaults.
     return {"exclude_defaults": True} if type(value).__module__.startswith(_LOOM) else {}
 

@@ -6,7 +6,7 @@ Determinism is checked before a run, not during it (see docs/decisions/0001-dete
 from collections.abc import Sequence
 from typing import Final
 
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
@@ -15,8 +15,5 @@ from loom.workflows.memory_upkeep import MemoryUpkeep
 WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
 """Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 
-WORKFLOW_RUNNER: Final = SandboxedWorkflowRunner(
-    # Importing the workflows and the domain again for each run would take 0.7 s and create second copies of their
-    # classes. Passing all modules through also avoids errors from library finalizers that run during a workflow.
-    restrictions=SandboxRestrictions.default.with_passthrough_all_modules()
-)
+WORKFLOW_RUNNER: Final = UnsandboxedWorkflowRunner()
+"""Temporal's sandbox would cost a fifth of a worker's processor time in each turn."""

@@ -1,6 +1,6 @@
 """Validate all values that callers send to a run. Each error names the invalid field and explains the problem."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -145,6 +145,10 @@ class _By(_Strict):
 class _Retry(_Strict):
     model: _Name | None = None
     by: str = ""
+    end: int | None = Field(None, ge=1)
+    max_turns: int | None = Field(None, ge=1, le=100_000)
+    budget: _Budget | None = None
+    message: str = ""
 
 
 class _SendMessage(_Strict):
@@ -161,11 +165,16 @@ class _SetPermissions(_Strict):
 RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
 """The signals that are sent only by other runs in the same tree."""
 
-_STEERING: Final[Mapping[str, tuple[type[_Strict], type[Any]]]] = {
+
+def _retry_requested(*, budget: _Budget | None, **given: Any) -> RetryRequested:
+    return RetryRequested(budget=_budget(budget), **given)
+
+
+_STEERING: Final[Mapping[str, tuple[type[_Strict], Callable[..., SteeringEvent]]]] = {
     "abort": (_Abort, AbortRequested),
     "pause": (_By, PauseRequested),
     "resume": (_By, ResumeRequested),
-    "retry": (_Retry, RetryRequested),
+    "retry": (_Retry, _retry_requested),
     "approve": (_Approve, Approved),
     "deny": (_Deny, Denied),
     "send_message": (_SendMessage, MessageReceived),
@@ -217,25 +226,27 @@ def _request(checked: _Asked) -> RunRequest:
     if checked.permissions:
         parse_rules(checked.permissions)
     given = {name: getattr(checked, name) for name in _Asked.model_fields}
-    budget = Budget(**checked.budget.model_dump()) if checked.budget else Budget()
+    budget = _budget(checked.budget)
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
     return RunRequest(**{**given, "budget": budget, "forked_from": forked})
+
+
+def _budget(checked: _Budget | None) -> Budget:
+    return Budget(**checked.model_dump()) if checked else Budget()
 
 
 def read_steering(name: str, payload: object, at: datetime) -> SteeringEvent:
     """Convert the payload of a signal or update to an event. Raises BadRequest if it is invalid."""
     form, event = _STEERING[name]
     checked = _check(form, {} if payload is None else payload, f"the payload of `{name}`")
-    steering: SteeringEvent = event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
-    return steering
+    return event(**{field: getattr(checked, field) for field in form.model_fields}, at=at)
 
 
 def read_stop(name: str, payload: object, at: datetime) -> SteeringEvent:
     """Convert a stop request to an event, using the readable part of its payload. A stop request is never rejected."""
     form, event = _STEERING[name]
     given: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {"reason": payload}
-    steering: SteeringEvent = event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
-    return steering
+    return event(**{field: _text(given.get(field)) for field in form.model_fields}, at=at)
 
 
 def _text(value: Any) -> str:

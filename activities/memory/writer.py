@@ -29,6 +29,8 @@ _log = structlog.get_logger("loom.memory")
 
 GROUP: Final = "memory"
 """The consumer group whose members write to memory together."""
+GATHER: Final = 0.25
+"""Seconds in which tasks gather on the bus before they are stored together."""
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
 
@@ -50,6 +52,7 @@ class MemoryWriter:
             taken = await patiently(self._inbox.take)
             if taken:
                 await self._deal_with(taken)
+                await asyncio.sleep(GATHER)
 
     async def _deal_with(self, taken: Sequence[Delivery]) -> None:
         _tell_unreadable(taken)

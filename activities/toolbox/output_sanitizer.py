@@ -3,19 +3,15 @@ isn't empty.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
 from loom.activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
 from loom.activities.toolbox.truncation import clip
 from loom.domain.core.messages import JsonObject, well_formed
-from loom.domain.core.tool_calls import EMPTY_OUTPUT, stored_artifact
+from loom.domain.core.tool_calls import ARTIFACT_LENGTH, EMPTY_OUTPUT, artifact_parts, stored_artifact
 
 _log = structlog.get_logger("loom.tool")
-
-LONGEST: Final = 4_000_000
-"""Maximum number of characters to store from one output as an artifact. The start and the end are kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,8 +39,8 @@ class OutputSanitizer:
         text, note = self.clean(output), self.clean(note)
         if len(text) <= limit:
             return SanitizedOutput(text=_after(note, text if text.strip() else EMPTY_OUTPUT))
-        artifact = await self._kept(clip(text, LONGEST), context)
-        more = f"; read them with read_artifact, artifact {artifact}" if artifact else " and could not be stored"
+        artifact = await self._kept(text, context)
+        more = _where_the_rest_is(artifact, len(text)) if artifact else " and could not be stored"
         return SanitizedOutput(text=_after(note, clip(text, limit, more)), artifact=artifact, length=len(text))
 
     def clean(self, text: str) -> str:
@@ -59,11 +55,25 @@ class OutputSanitizer:
         if self._artifacts is None or not context.artifact:
             return ""
         try:
-            await self._artifacts.save(context.run_id, stored_artifact(context.artifact, context.execution), text)
+            for number, part in enumerate(artifact_parts(context.artifact, len(text))):
+                start = number * ARTIFACT_LENGTH
+                stored = stored_artifact(part, context.execution)
+                await self._artifacts.save(context.run_id, stored, text[start : start + ARTIFACT_LENGTH])
         except StoreUnavailable as error:
             _log.warning("artifact_not_kept", artifact=context.artifact, characters=len(text), error=str(error))
             return ""
         return context.artifact
+
+
+def _where_the_rest_is(artifact: str, length: int) -> str:
+    """Return the part of the note that says how to read an output of this length."""
+    told = f"; read them with read_artifact, artifact {artifact}"
+    parts = artifact_parts(artifact, length)
+    if len(parts) > 1:
+        told += f" to {parts[-1]}, each with the next {ARTIFACT_LENGTH:,} characters"
+    if length <= (stored := len(parts) * ARTIFACT_LENGTH):
+        return told
+    return f"{told}; the characters after {stored:,} were not stored: write such output to a file, and read parts of it"
 
 
 def _after(note: str, text: str) -> str:

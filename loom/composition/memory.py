@@ -11,6 +11,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
@@ -18,13 +19,15 @@ from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
+from loom.activities.adapters.temporal.run_index import TemporalRunIndex
+from loom.activities.collection import Collection
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.distiller import ModelDistiller
 from loom.activities.memory.ports import Distiller, Embedder, MemoryStore, ScopedMemory
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.memory.upkeep import MemoryKeeper
 from loom.activities.memory.writer import GROUP, share_tasks, writing
-from loom.activities.ports import Providers
+from loom.activities.ports import Providers, StoredData
 from loom.composition.settings import Settings
 from loom.domain.core.tasks import FINAL_ACTIONS, Task
 from loom.domain.history.task_rebuilding import Mask
@@ -47,12 +50,19 @@ class WorkerMemory:
     scoped: ScopedMemory
     keeper: MemoryKeeper
     limits: MemorySettings
+    stored: StoredData
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
         """Return the activities that maintain the memory layers independently of runs."""
         catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
-        keeper = self.keeper
-        return [catch_up.catch_up, keeper.promote_memories, keeper.expire_memories, keeper.embed_memories]
+        collection = Collection(self.stored, TemporalRunIndex(client))
+        return [
+            catch_up.catch_up,
+            self.keeper.promote_memories,
+            self.keeper.expire_memories,
+            self.keeper.embed_memories,
+            collection.collect_stored_data,
+        ]
 
 
 def memory_from(
@@ -73,6 +83,7 @@ def memory_from(
         scoped=PostgresScopedMemory(database),
         keeper=MemoryKeeper(upkeep, embedder=embedder, distiller=_distiller(settings, providers), settings=limits),
         limits=limits,
+        stored=PostgresStoredData(database),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.call_model import LanguageModel
+from loom.activities.child_runs import ChildRuns
 from loom.activities.compress_context import Compressor
 from loom.activities.conduct_crew import CrewConductor
 from loom.activities.crew_lookup import Crews
@@ -21,6 +22,7 @@ from loom.activities.memory.ports import Embedder
 from loom.activities.plan_calls import CallPreparer, CallReviewer
 from loom.activities.ports import (
     ArtifactStore,
+    ChildRunsOnServer,
     EventStream,
     Pasts,
     Prices,
@@ -135,7 +137,7 @@ class WorkerParts:
         return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
 
     def activities(
-        self, search_attributes: Callable[[], Any], pasts: Pasts, waiting: WaitingRuns
+        self, search_attributes: Callable[[], Any], pasts: Pasts, waiting: WaitingRuns, children: ChildRunsOnServer
     ) -> list[Callable[..., Any]]:
         """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
@@ -169,11 +171,14 @@ class WorkerParts:
         hooks = HookRunner(
             registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
         )
+        child_runs = ChildRuns(children)
         return [
             preparation.prepare_run,
             tenants.await_admission,
             tenants.leave_tenant,
             hooks.run_hook,
+            child_runs.await_child,
+            child_runs.abort_orphans,
             *self._model_activities(manifests),
             *self._tool_activities(manifests),
             Progress(self.stream).publish,

@@ -7,6 +7,7 @@ two-character word. A compound name (`readFile`, `web_fetch`, `src/app.py`) is i
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 MOST: Final = 2_000
@@ -58,13 +59,13 @@ def _pairs(run: str) -> Iterator[str]:
         yield run[at : at + 2]
 
 
-def _words(token: str) -> Iterator[str]:
+@lru_cache(20_000)
+def _words(token: str) -> tuple[str, ...]:
     whole = token.casefold()
     parts = [_singular(part.casefold()) for piece in _HUMP.split(token) for part in _PART.findall(piece)]
     if parts != [_singular(whole)]:
-        yield whole[:_LONGEST]
-    for part in parts:
-        yield part[:_LONGEST]
+        parts.insert(0, whole)
+    return tuple(part[:_LONGEST] for part in parts)
 
 
 def _singular(word: str) -> str:

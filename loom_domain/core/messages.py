@@ -80,6 +80,8 @@ def user(text: str, **metadata: Any) -> Message:
 
 AGENT: Final = "agent"
 """The value of `metadata["kind"]` for a message from another agent."""
+RETRIED: Final = "retried"
+"""The key in the metadata of the message that tells an agent or a crew that its run goes on after its end."""
 
 
 def reminder(text: str) -> Message:

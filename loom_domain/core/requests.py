@@ -135,3 +135,10 @@ class RunResult:
     """
     own: JsonObject | None = None
     """The usage, cost, and tool calls of this run alone. None if there are no child runs."""
+    retries: int = 0
+    """How often the run has gone on after its end, because a person retried it."""
+
+    @property
+    def end_key(self) -> str:
+        """The key of the run's last task. A run that goes on has another last task."""
+        return f"end-{self.retries + 1}" if self.retries else "end"

@@ -33,6 +33,7 @@ class Action(StrEnum):
     RESUMED = "node.resumed"
     PARKED = "node.parked"
     UNPARKED = "node.unparked"
+    RETRIED = "node.retried"
     IGNORED = "node.ignored"
     COMPRESSION = "node.compression"
     BUDGET = "node.budget"
@@ -117,6 +118,11 @@ def runs_above(run_id: str, root_run_id: str) -> tuple[str, ...]:
 def is_last(task: "Task", run_id: str) -> bool:
     """Whether this task ends the stream. The last task of a child run does not end it."""
     return task.action in FINAL_ACTIONS and task.run_id == run_id
+
+
+def reopens(task: "Task", run_id: str) -> bool:
+    """Whether the stream goes on with this task after an end, because a person has retried the run."""
+    return task.action is Action.RETRIED and task.run_id == run_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

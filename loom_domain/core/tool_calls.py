@@ -193,9 +193,28 @@ class OpenCall:
         return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
 
 
+ARTIFACT_LENGTH: Final = 4_000_000
+"""Maximum number of characters in one artifact. A longer output is stored in several."""
+MOST_PARTS: Final = 10
+"""Maximum number of artifacts for one output. The characters after them aren't stored."""
+_PART: Final = "~part"
+
+
 def artifact_id(turn: int, call_id: str) -> str:
     """Return the id of a call's full output. The id is unique within the run."""
     return f"t{turn}-{call_id if len(call_id) <= 60 else short_digest(call_id)}"
+
+
+def artifact_parts(artifact: str, length: int) -> tuple[str, ...]:
+    """Return the ids of the artifacts that hold an output of this length. The first one has the output's id."""
+    number = min(MOST_PARTS, -(-length // ARTIFACT_LENGTH))
+    return (artifact, *(f"{artifact}{_PART}{part}" for part in range(2, number + 1)))
+
+
+def next_part(artifact: str) -> str:
+    """Return the id of the artifact that continues this one."""
+    first, _, number = artifact.rpartition(_PART)
+    return f"{first}{_PART}{int(number) + 1}" if first and number.isdecimal() else f"{artifact}{_PART}2"
 
 
 def stored_artifact(artifact: str, execution: str) -> str:

@@ -69,7 +69,8 @@ def _best(crew: Crew, log: Log, level: int, done: Sequence[JobAttempt], before: 
     if len(done) == 1:
         return Choice(member=done[0].member, by="only", reason="no other branch came to an answer", key=done[0].key)
     key, judge = f"judge{level}", crew.judge
-    if (tried := log.of(key)) and tried[-1].status == "budget_exhausted":
+    tried = [attempt for attempt in log.of(key) if not attempt.was_before_retry]
+    if tried and tried[-1].status == "budget_exhausted":
         return GiveUp(error=f"the answers could not be scored: {tried[-1].error or tried[-1].status}")
     if tried:
         return chosen_by(done, tried[-1])
@@ -81,6 +82,7 @@ def _best(crew: Crew, log: Log, level: int, done: Sequence[JobAttempt], before: 
         model=judge.model,
         tools=(DONE,),
         prompt=score_prompt(log, done),
+        attempt=len(log.of(key)) + 1,
         about=text,
         form=form_of(done),
     )

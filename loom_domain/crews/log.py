@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from loom.domain.core.messages import AGENT, JsonObject, Message, ToolCall, is_from_person
+from loom.domain.core.messages import AGENT, RETRIED, JsonObject, Message, ToolCall, is_from_person
 from loom.domain.core.tool_names import DELEGATE
 
 CREW: Final = "crew"
@@ -80,6 +80,8 @@ class JobAttempt:
     """The status of the member's run."""
     output: str
     error: str = ""
+    was_before_retry: bool = False
+    """Whether a person has retried the crew since then. A failure before a retry doesn't count."""
 
     @property
     def is_done(self) -> bool:
@@ -114,7 +116,8 @@ class Log:
     @property
     def ended_by_budget(self) -> bool:
         """Whether the last member stopped because a budget was exhausted."""
-        return bool(self.tried) and self.tried[-1].status == "budget_exhausted"
+        last = self.tried[-1] if self.tried else None
+        return last is not None and last.status == "budget_exhausted" and not last.was_before_retry
 
     def of(self, key: str) -> tuple[JobAttempt, ...]:
         """Return all attempts at a job."""
@@ -182,11 +185,19 @@ def _choice(said: Mapping[str, Any]) -> Choice:
 
 
 def _tried(messages: Sequence[Message], results: Mapping[str | None, Message]) -> Iterator[JobAttempt]:
-    for message in messages:
+    retried_at = max((number for number, message in enumerate(messages) if RETRIED in message.metadata), default=-1)
+    for number, message in enumerate(messages):
         for call, job in zip(message.tool_calls, message.metadata.get(CREW, {}).get("jobs", ()), strict=False):
             if (result := results.get(call.id)) is not None:
                 status, output, error = _outcome(result)
-                yield JobAttempt(**job, call_id=call.id, status=status, output=output, error=error)
+                yield JobAttempt(
+                    **job,
+                    call_id=call.id,
+                    status=status,
+                    output=output,
+                    error=error,
+                    was_before_retry=number < retried_at,
+                )
 
 
 def _outcome(result: Message) -> tuple[str, str, str]:

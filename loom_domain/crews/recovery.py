@@ -104,7 +104,8 @@ def answer_of(log: Log, job: Job, read: Callable[[str], T]) -> T | NextQuestion 
             wrong = attempt.error or f"its run ended as {attempt.status}"
         except Unreadable as error:
             wrong = str(error)
-    if len(tried) >= MAX_FORMAT_ATTEMPTS or any(attempt.status == "aborted" for attempt in tried):
+    counted = [attempt for attempt in tried if not attempt.was_before_retry]
+    if len(counted) >= MAX_FORMAT_ATTEMPTS or any(attempt.status == "aborted" for attempt in counted):
         return Unrecoverable(why=f"the crew's {job.member} failed {_times(len(tried))}: {wrong}")
     if not tried:
         return NextQuestion(job=job)
@@ -118,7 +119,9 @@ def _next_attempt(crew: Crew, work: JobTemplate, tried: Sequence[JobAttempt]) ->
     """
     if not tried:
         return work.job(work.member)
-    last = tried[-1]
+    last, tried = tried[-1], [each for each in tried if not each.was_before_retry]
+    if not tried:
+        return work.job(work.member, last.attempt + 1, last)
     member = crew.member(last.member)
     if member is None:
         return None

@@ -285,7 +285,8 @@ def _evaluation(
 
 def _end(ended: RunEnded) -> Notice:
     action = Action.ERROR if ended.result.status is RunStatus.FAILED else Action.COMPLETE
-    return Notice(action=action, key="end", at=ended.at, status=ended.result.status, result=asdict(ended.result))
+    result = ended.result
+    return Notice(action=action, key=result.end_key, at=ended.at, status=result.status, result=asdict(result))
 
 
 def _ms(began: datetime, ended: datetime) -> float:

@@ -7,7 +7,6 @@ regardless of how the child ends. A failed child never causes its parent to fail
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final
 
 from loom.domain.agents.branches_pattern import for_branch, has_branches
@@ -70,7 +69,7 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
     share = share_for_each(state.tree, own_spend(state), min(room, len(waiting)))
     for number, call in enumerate(waiting):
         if number < room:
-            state = _with_new_child(state, call, f"{state.run_id}/{event.names[call.call.id]}", share, event.at)
+            state = _with_new_child(state, call, event, share)
         else:
             state = _answered(state, call.call.id, failed(why, "unavailable"))
     return settled(state)
@@ -149,6 +148,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         branch=has_branches(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
         has_work_to_lose=bool(state.agent.patience) and (state.agent.crew is None or has_work_to_lose(state)),
         task_id=execute_task_id(state.run_id, state.environment.execution, child.call_id),
+        detached=child.detached,
         root_execution=state.tree.lineage.root_execution if state.tree.lineage else state.environment.execution,
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
@@ -198,8 +198,9 @@ def _may_delegate(state: RunState) -> tuple[bool, str]:
     return True, f"not delegated: all sub-agents that this tree may have are used up; {_SELF}"
 
 
-def _with_new_child(state: RunState, call: OpenCall, run_id: str, share: Share, at: datetime) -> RunState:
+def _with_new_child(state: RunState, call: OpenCall, event: ChildrenBegan, share: Share) -> RunState:
     given = call.call.arguments
+    run_id = f"{state.run_id}/{event.names[call.call.id]}"
     is_plan = call.call.name == CREATE_PLAN
     agent = NAME if is_plan else str(given.get("agent") or state.request.agent)
     child = Child(
@@ -209,13 +210,14 @@ def _with_new_child(state: RunState, call: OpenCall, run_id: str, share: Share, 
         description=f"plan: {given['goal']}"[:200] if is_plan else str(given["description"]),
         levels=digest_of(levels(state)),
         share=share,
+        detached=event.detached,
     )
     state = replace(state, tree=replace(state.tree, children=(*state.tree.children, child)))
     told = Notice(
         action=Action.EXECUTE,
         target_agent=agent,
         key=_key(child.call_id),
-        at=at,
+        at=event.at,
         status="running",
         parameters={
             "turn": state.turn,

@@ -28,6 +28,8 @@ from loom.domain.tree.budget import WRAP_UP_TOKENS, Share, Spend
 from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import Tree, left_of, spent_by_children
 
+TURNS: Final = "MaxTurnsReached"
+"""The error of a run that has used all its turns."""
 WARN_AT: Final = 0.8
 LAST_PART: Final = 0.1
 """The fraction of a run's time that is reserved for its last answer."""
@@ -133,8 +135,8 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     return Outcome(
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
-            type="MaxTurnsReached",
-            message=f"stopped after {state.turn} turns {answered}.{unfinished}"
+            type=TURNS,
+            message=f"stopped after {state.turns} turns {answered}.{unfinished}"
             " Start again with a larger max_turns, or split the task.",
             context={"limit": "max_turns", "pending": list(pending)},
         ),
@@ -176,7 +178,7 @@ def warning(state: RunState, at: datetime) -> str | None:
     own = () if state.tree.lineage is None else ("seconds", "turns")
     nearly = [
         f"{name}: {_number(spent)} of {_number(limit)}"
-        for name, spent, limit in (*_budget(state, at), ("turns", state.turn, state.max_turns), _sub_agents(state))
+        for name, spent, limit in (*_budget(state, at), ("turns", state.turns, state.max_turns), _sub_agents(state))
         if limit is not None and spent >= WARN_AT * limit and (not own or name in own)
     ]
     return f"Nearly spent — {', '.join(nearly)}. Come to a conclusion soon." if nearly else None

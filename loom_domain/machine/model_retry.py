@@ -114,7 +114,7 @@ def retried(state: RunState, event: RetryRequested) -> RunState:
     if not is_waiting:
         return state
     state = attempted_now(state)
-    return _with_chosen_model(state, model, event.by, event.at) if model else state
+    return with_named_model(state, model, event.by, event.at) if model else state
 
 
 def with_chosen_model(state: RunState, at: datetime) -> RunState:
@@ -122,10 +122,11 @@ def with_chosen_model(state: RunState, at: datetime) -> RunState:
     if state.parked is None:
         return state
     chosen, by = state.parked.model, state.parked.by
-    return _with_chosen_model(replace(state, parked=replace(state.parked, model="")), chosen, by, at)
+    return with_named_model(replace(state, parked=replace(state.parked, model="")), chosen, by, at)
 
 
-def _with_chosen_model(state: RunState, model: str, by: str, at: datetime) -> RunState:
+def with_named_model(state: RunState, model: str, by: str, at: datetime) -> RunState:
+    """Return the run, ready to make its next call with the model that a person chose."""
     others = tuple(name for name in state.agent.fallbacks if name != model)
     return _with_model(state, model, others, at, because="retry", by=by)
 

@@ -57,7 +57,7 @@ def name_of(event: SteeringEvent) -> str:
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 - one case an event
     """Return the reason that this request cannot be carried out in the current state, or None."""
-    if state.outcome is not None:
+    if state.outcome is not None and not _reopens(event):
         return f"the run has ended: {state.outcome.status}"
     match event:
         case Approved(call_id=call_id, digest=digest):
@@ -69,7 +69,7 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 
         case ResumeRequested(by=by):
             return _refused_resume(state, by)
         case RetryRequested():
-            return _refused_retry(state)
+            return _refused_retry(state, event)
         case PermissionsSet(rules=rules):
             return _refused_rules(rules)
         case AbortRequested() | MessageReceived():
@@ -96,9 +96,9 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:  # noqa: C9
         case PauseRequested():
             return note(replace(state, hold=Hold(by=event.by, at=event.at)), Action.PAUSED, event.at, by=event.by)
         case ResumeRequested():
-            return note(_resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
+            return note(resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case RetryRequested():
-            return retried(state, event)
+            return replace(state, reopening=event) if _reopens(event) else retried(state, event)
         case MessageReceived():
             heard = _with_message(state, event)
             target = state.request.agent
@@ -155,7 +155,16 @@ def _refused_resume(state: RunState, by: str) -> str | None:
     return None
 
 
-def _refused_retry(state: RunState) -> str | None:
+def _reopens(event: SteeringEvent) -> bool:
+    """Whether this request takes up an ended run. `machine.reopening` carries it out once the run has an outcome."""
+    return isinstance(event, RetryRequested) and event.end is not None
+
+
+def _refused_retry(state: RunState, event: RetryRequested) -> str | None:
+    if event.end is not None:
+        return None if event.end == state.retries + 1 else f"the run has already gone on after its end {event.end}"
+    if event.changes_ended_run:
+        return "the run has not ended: only a run that has ended takes `max_turns`, `budget` and `message`"
     if state.parked is not None or (state.phase is Phase.THINKING and state.retry_at is not None):
         return None
     parked_below = [child.run_id for child in state.tree.running if child.waiting_on in tuple(ParkedOn)]
@@ -266,7 +275,7 @@ def _abort(state: RunState, event: AbortRequested) -> RunState:
     return replace(state, hold=None, outcome=Outcome(status=RunStatus.ABORTED, error=error))
 
 
-def _resumed(state: RunState, at: datetime) -> RunState:
+def resumed(state: RunState, at: datetime) -> RunState:
     """Return the next state of a run that is resumed. The approval timeout restarts for all open asks."""
     return with_calls(
         replace(state, hold=None),

@@ -23,6 +23,7 @@ from loom.domain.machine.limits import hard_end
 from loom.domain.machine.model_replies import answered, model_replied
 from loom.domain.machine.model_retry import model_failed
 from loom.domain.machine.parking import attempted_now
+from loom.domain.machine.reopening import reopened
 from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, start_decided, with_last_hooks
 from loom.domain.machine.steering import asks_expired, steered
 from loom.domain.machine.tool_results import calls_prepared, end_calls, next_for_calls, tools_returned
@@ -74,6 +75,7 @@ from loom.domain.run.events import (
     RunAdmitted,
     RunPrepared,
     RunRefused,
+    RunReopened,
     SignalIgnored,
     SignatureUsed,
     TimeRanOut,
@@ -120,14 +122,14 @@ def next_action(state: RunState) -> Action:
         return AwaitResume()
     if any(request.run_id == state.run_id for request in state.tree.requests):
         return AwaitBudget()
+    if state.admission == "waiting":
+        return AwaitAdmission()
     return _next_in_phase(state)
 
 
 def _next_in_phase(state: RunState) -> Action:
     match state.phase:
         case Phase.STARTING:
-            if state.admission == "waiting":
-                return AwaitAdmission()
             return Prepare() if state.spec is None else next_to_start(state)
         case Phase.READY:
             return BeginTurn()
@@ -233,6 +235,11 @@ def _signature_used(state: RunState, event: SignatureUsed) -> RunState:
     return replace(state, signature_checks=state.signature_checks.with_used(event.fingerprint))
 
 
+def _admitted(state: RunState, _event: RunAdmitted) -> RunState:
+    state = replace(state, admission="admitted")
+    return ready(state) if state.phase is Phase.STARTING else state
+
+
 def _notices_published(state: RunState, event: NoticesPublished) -> RunState:
     return replace(state, notices=state.notices.published(event.count))
 
@@ -258,8 +265,8 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     ),
     RunRefused: Transition(to=ENDS, change=_refused),
     RunAdmitted: Transition(
-        to={S: (S, R)},
-        change=lambda state, _: ready(replace(state, admission="admitted")),
+        to={S: (S, R), R: (R,), T: (T,), A: (A,), E: (E,)},
+        change=_admitted,
         fits=lambda state, _: state.admission == "waiting",
         otherwise="the run doesn't wait for its tenant",
     ),
@@ -346,6 +353,12 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         change=time_ran_out,
         fits=lambda state, _: hard_end(state) is not None,
         otherwise="the run has no deadline",
+    ),
+    RunReopened: Transition(
+        to={ENDED: (R, T, A, E, ENDED)},
+        change=reopened,
+        fits=lambda state, _: state.reopening is not None,
+        otherwise="nobody has asked for it",
     ),
     WaitEnded: Transition(to=STAYS, change=lambda state, _: state),
     NoticesPublished: Transition(to=STAYS, change=_notices_published),

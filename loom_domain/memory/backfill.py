@@ -1,7 +1,9 @@
 """The input and the result of the `catch_up` activity."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+
+from loom.domain.core.stored_data import Collected
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,5 +47,7 @@ class UpkeepDone:
     promoted: int = 0
     expired: int = 0
     embedded: int = 0
+    collected: Collected = field(default_factory=Collected)
+    """The stored data that was deleted because its runs have left the server."""
     failed: tuple[str, ...] = ()
     """The activities that failed. A later round repeats them."""

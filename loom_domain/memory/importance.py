@@ -23,6 +23,7 @@ BY_ACTION: Final[Mapping[str, float]] = {
     Action.RESUMED: 0.4,
     Action.PARKED: 0.4,
     Action.UNPARKED: 0.4,
+    Action.RETRIED: 0.4,
     Action.COMPRESSION: 0.4,
     Action.IGNORED: 0.3,
     Action.MODEL_CALL: 0.2,

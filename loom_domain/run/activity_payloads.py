@@ -15,7 +15,7 @@ from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import Group, JsonObject, Message, Tail, ToolCall, Usage
 from loom.domain.core.output_schema import CheckedAnswer
-from loom.domain.core.requests import RunRequest, RunResult
+from loom.domain.core.requests import RunError, RunRequest, RunResult
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tenants import Admission
@@ -287,6 +287,21 @@ class ToolRequest:
     started with the same run id, this part differs.
     """
     notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildRequest:
+    """The request to wait for a child that an earlier execution of its parent has started."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChildOutcome:
+    """How a child has ended: with a result, or with the reason why there is none."""
+
+    result: RunResult | None = None
+    error: RunError | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,13 +1,13 @@
 """The events of a run. `evolve` computes the next state from an event. Event names are in the past tense."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.requests import RunError
+from loom.domain.core.requests import Budget, RunError
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
 from loom.domain.run.retry_policy import Failure
@@ -200,11 +200,32 @@ class PermissionsSet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryRequested:
-    """A person asked a parked run to try its model call now."""
+    """A person asked a parked run to try its model call now, or an ended run to go on."""
 
     model: str | None = None
     """The model to go on with. None keeps the run's model."""
     by: str = ""
+    at: datetime
+    end: int | None = None
+    """The number of the end that this takes back. None if the run hasn't ended. Only an ended run takes the following
+    fields.
+    """
+    max_turns: int | None = None
+    budget: Budget = field(default_factory=Budget)
+    """The limits that replace those of the request."""
+    message: str = ""
+    """A message that the agent reads when it goes on."""
+
+    @property
+    def changes_ended_run(self) -> bool:
+        """Whether the request has fields that only an ended run takes."""
+        return bool(self.max_turns or self.message or self.budget != Budget())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunReopened:
+    """An ended run goes on, because a person asked for it."""
+
     at: datetime
 
 
@@ -276,6 +297,7 @@ OwnEvent: TypeAlias = (
     | ToolsReturned
     | AsksExpired
     | TimeRanOut
+    | RunReopened
     | SignatureUsed
     | SignalIgnored
     | NoticesPublished

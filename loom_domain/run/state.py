@@ -19,6 +19,7 @@ from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.tool_names import ASK_USER
 from loom.domain.run.conversation import Conversation, Window
+from loom.domain.run.events import RetryRequested
 from loom.domain.run.retry_policy import Tries
 from loom.domain.tools.loop_detection import Repetition
 from loom.domain.tools.todos import Todos
@@ -288,6 +289,12 @@ class RunState:
     admission: Admission = ""
     hold: Hold | None = None
     outcome: Outcome | None = None
+    reopening: RetryRequested | None = None
+    """A person's request to go on after the end, until it is carried out."""
+    retries: int = 0
+    """How often the run has gone on after its end."""
+    last_answers: int = 0
+    """The number of last answers after which the run has gone on. They don't count as turns."""
     notices: Notices = field(default_factory=Notices)
 
     @property
@@ -311,13 +318,13 @@ class RunState:
     @property
     def turn_state(self) -> TurnState:
         """The run's turn state."""
-        return TurnState(run_id=self.run_id, turn=self.turn, limit=self.max_turns)
+        return TurnState(run_id=self.run_id, turn=self.turn, limit=self.max_turns + self.last_answers)
 
     @property
     def turns(self) -> int:
         """The number of turns taken. The last answer of a run that has reached a limit does not count."""
         wrap_up = self.answer.wrap_up
-        return self.turn - (wrap_up is not None and wrap_up.turn == self.turn)
+        return self.turn - self.last_answers - (wrap_up is not None and wrap_up.turn == self.turn)
 
     @property
     def asks(self) -> tuple[OpenCall, ...]:
@@ -436,6 +443,7 @@ def result_of(state: RunState, outcome: Outcome) -> RunResult:
         children=tuple(child_view(child) for child in state.tree.children),
         own=_own(state) if state.tree.children else None,
         error=_with_unread(outcome.error, state),
+        retries=state.retries,
     )
 
 
@@ -465,7 +473,7 @@ def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
 def with_end_notice(state: RunState, result: RunResult, at: datetime) -> RunState:
     """Return the run with the notice that ends its stream."""
     action = Action.ERROR if result.status is RunStatus.FAILED else Action.COMPLETE
-    notice = Notice(action=action, key="end", at=at, status=result.status, result=asdict(result))
+    notice = Notice(action=action, key=result.end_key, at=at, status=result.status, result=asdict(result))
     return replace(state, notices=replace(state.notices, pending=(*state.notices.pending, notice)))
 
 

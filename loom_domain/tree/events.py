@@ -16,6 +16,8 @@ class ChildrenBegan:
     """Children are about to be started. `names` maps each call id to the last part of the child's run id."""
 
     names: Mapping[str, str]
+    detached: bool = False
+    """Whether the children go on when this execution of their parent closes."""
     at: datetime
 
 

@@ -52,6 +52,10 @@ class Lineage:
     """
     task_id: str = ""
     """The id of the stream task that assigned the work."""
+    detached: bool = False
+    """Whether the server leaves the run alone when its parent closes. The run then reports regularly, and ends if it
+    can't reach its parent.
+    """
     root_execution: str = ""
     """Tells the root apart from other runs that use the same id."""
 

@@ -17,6 +17,10 @@ REPORT: Final = "child_report"
 """The signal that a child sends to report to its parent."""
 ANCESTRY: Final = "set_ancestry"
 """The signal that tells a child the rules of its ancestors. The parent sends it."""
+TURNS_BETWEEN_REPORTS: Final = 5
+"""The number of turns after which a child that outlives its parent's execution reports, even if nothing has changed."""
+LOST: Final = "the run above no longer runs"
+"""The reason for which a run is aborted that has lost its parent."""
 PARENT: Final = "the run above"
 """The value of `by` in a signal from a parent to its child."""
 
@@ -47,7 +51,7 @@ def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
     """
     if tree.lineage is None:
         return tree
-    known = _report_digest(report)
+    known = _report_digest(report, regularly=tree.lineage.detached)
     if known == tree.reported:
         return tree
     payload = {**asdict(report), "asks": [asdict(ask) for ask in report.asks]}
@@ -127,12 +131,14 @@ def _plain(level: Level) -> JsonObject:
     return {**asdict(level), "grants": list(level.grants)}
 
 
-def _report_digest(report: ChildReport) -> str:
+def _report_digest(report: ChildReport, *, regularly: bool) -> str:
     """Return a digest of the parts of a report that require a signal when they change. One such part is what the child
-    is waiting for. Progress alone doesn't require a signal.
+    is waiting for. Progress requires a signal only if the child reports regularly.
     """
     asks = [ask.key for ask in report.asks]
-    if not asks and not report.waiting_on:
-        return ""
-    facts: JsonObject = {"status": report.status, "waiting_on": report.waiting_on, "asks": asks}
-    return short_digest(canonical(facts))
+    facts: dict[str, Any] = {}
+    if asks or report.waiting_on:
+        facts = {"status": report.status, "waiting_on": report.waiting_on, "asks": asks}
+    if regularly and (reports := report.turns // TURNS_BETWEEN_REPORTS):
+        facts["reports"] = reports
+    return short_digest(canonical(facts)) if facts else ""

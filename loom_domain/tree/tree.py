@@ -81,6 +81,8 @@ class Child:
     status: RunStatus = RunStatus.RUNNING
     started: bool = False
     """Whether the server has started the child, so that it can receive signals."""
+    detached: bool = False
+    """Whether the child goes on when the execution that started it closes, because it continued as new."""
     ended: bool = False
     spend_unknown: bool = False
     """Whether the child was ended externally. If so, there is no result that states what the child has spent."""
@@ -174,6 +176,11 @@ class Tree:
         return tuple(child for child in self.children if not child.ended)
 
     @property
+    def outlives_execution(self) -> bool:
+        """Whether the run can continue as new now without ending or losing a child."""
+        return all(child.started and child.detached for child in self.running)
+
+    @property
     def usage(self) -> Usage:
         """The token usage of all descendants."""
         return sum((child.usage for child in self.children), Usage())
@@ -183,6 +190,10 @@ class Tree:
         """The cost of all descendants. None if the price of any part is unknown."""
         costs = [child.cost_micros for child in self.children]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+    def depends_on(self, run_id: str) -> bool:
+        """Whether the run must end if the run with this id no longer runs."""
+        return self.lineage is not None and self.lineage.detached and run_id == self.lineage.parent_run_id
 
 
 def root_of(tree: Tree, run_id: str) -> str:

@@ -70,6 +70,24 @@ async def test_all_runs_that_wait_are_retried_together(working: Working) -> None
         assert (await loom.client.result(run_id)).output == "finished"
 
 
+async def test_a_run_that_has_ended_goes_on_and_is_watched_through_its_ends(working: Working) -> None:
+    loom, _ = await working(lambda request: LOOK if request.turn < 3 else text("finished"))
+    cli, run_id = command_line(loom), new_id()
+    assert (await cli("run", "look", "--id", run_id, "--max-turns", "2")).code == 4
+    assert "--max-turns" in (await cli("retry", "--all", "--max-turns", "9")).err
+    assert "name a larger one with `max_turns`" in (await cli("retry", run_id)).err
+
+    retried = await cli("retry", run_id, "--max-turns", "9", "--message", "hurry")
+
+    assert f"it was limit_reached; watch it with: loom watch {run_id}" in retried.out
+    watched = await cli("watch", run_id)
+    assert (watched.code, "the run goes on after it was limit_reached" in watched.out) == (0, True)
+    result = (await cli("result", run_id, "--json")).json
+    assert (result["output"], result["retries"]) == ("finished", 1)
+    refused = await cli("retry", run_id)
+    assert (refused.code, "loom fork" in refused.err) == (2, True)
+
+
 async def test_a_run_whose_key_is_rejected_from_the_start_fails_and_names_the_key(working: Working) -> None:
     loom, _ = await working(lambda _: status(401, message="no such key"))
     ran = await command_line(loom)("run", "look")

@@ -1,6 +1,8 @@
 """Artifacts on a real Postgres: whole, per run, and never two texts under one id."""
 
 import asyncio
+import re
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -9,7 +11,14 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.postgres.artifacts import LIMIT, PostgresArtifacts
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.ports import ArtifactStore, StoreUnavailable
+from loom.activities.adapters.redaction.mask import SecretMask
+from loom.activities.ports import ArtifactStore, StoreUnavailable, ToolContext
+from loom.activities.toolbox import output_sanitizer
+from loom.activities.toolbox.built_in import artifacts as artifact_tools
+from loom.activities.toolbox.built_in.artifacts import read_artifact_tool
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
+from loom.domain.core import tool_calls
+from loom.domain.core.errors import ToolValidationError
 from tests.databases import rows
 
 
@@ -80,3 +89,58 @@ async def test_a_store_that_is_away_says_so() -> None:
     assert isinstance(saving, StoreUnavailable)
     assert isinstance(loading, StoreUnavailable)
     await database.aclose()
+
+
+async def read_on(artifacts: PostgresArtifacts, context: ToolContext, artifact: str) -> str:
+    """What a model reads that begins with this artifact and follows what each page says."""
+    tool, pages, offset = read_artifact_tool(artifacts), "", 0
+    while artifact:
+        arguments = tool.parse({"artifact": artifact, "offset": offset})
+        try:
+            page = await tool.run(arguments, context)
+        except ToolValidationError:  # the output ended with the artifact before
+            return pages
+        assert isinstance(page, str)
+        said, _, text = page.partition("\n")
+        pages += text
+        further = re.search(r"continue at offset (\d+)", said)
+        next_one = re.search(r"continues in artifact (\S+)\]", said)
+        offset = int(further[1]) if further else 0
+        artifact = artifact if further else next_one[1] if next_one else ""
+    return pages
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 45_000))
+async def test_an_output_longer_than_one_artifact_is_read_whole_by_following_what_is_said(
+    artifacts: PostgresArtifacts, monkeypatch: pytest.MonkeyPatch, surplus: int
+) -> None:
+    for module in (tool_calls, output_sanitizer, artifact_tools):
+        monkeypatch.setattr(module, "ARTIFACT_LENGTH", 15_000)
+    output = "".join(f"{n:05d} " for n in range((15_000 + surplus) // 6))
+    context = ToolContext(
+        workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c~2", idempotency_key="k", timeout=5
+    )
+
+    said = await OutputSanitizer(SecretMask(frozenset()), artifacts).sanitize(output, context, limit=1_000)
+
+    assert said.length == len(output)
+    assert f"read them with read_artifact, artifact {said.artifact}" in said.text
+    assert ("each with the next 15,000 characters" in said.text) is (len(output) > 15_000)
+    assert await read_on(artifacts, context, said.artifact) == output
+
+
+async def test_what_is_too_long_for_all_artifacts_is_said(
+    artifacts: PostgresArtifacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (tool_calls, output_sanitizer):
+        monkeypatch.setattr(module, "ARTIFACT_LENGTH", 1_000)
+    context = ToolContext(
+        workspace=Path("/"), run_id=uuid4().hex, call_id="c", artifact="t1-c", idempotency_key="k", timeout=5
+    )
+
+    said = await OutputSanitizer(SecretMask(frozenset()), artifacts).sanitize("x" * 10_001, context, limit=600)
+
+    assert "artifact t1-c to t1-c~part10, each with the next 1,000 characters" in said.text
+    assert "the characters after 10,000 were not stored" in said.text
+    assert await artifacts.load(context.run_id, "t1-c~part11") is None

@@ -156,6 +156,17 @@ async def test_following_gets_each_task_at_once_and_ends_with_the_run(
     assert time.monotonic() - started < 0.5
 
 
+async def test_a_stream_goes_on_after_an_end_when_its_run_is_retried(
+    stream: RedisStream, reader: RedisReader, run_id: str
+) -> None:
+    ends = [task(run_id, key, Action.ERROR) for key in ("end", "end-2")]
+    going_on = [task(run_id, "reset"), task(run_id, "n1", Action.RETRIED), delta(run_id, "again")]
+    await stream.publish([ends[0], *going_on, ends[1], task(run_id, "afterwards")])
+    for follow in (True, False):
+        read = await read_all(reader, run_id, follow=follow)
+        assert [each for _, each in read] == [ends[0], *going_on, ends[1]]
+
+
 async def test_following_outlasts_a_silence(
     stream: RedisStream, reader: RedisReader, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,13 +1,15 @@
 """A crew's run told as a transcript: its steps, and what came of the work that it gave out."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
-from loom.domain.core.messages import Message, user
+from loom.domain.core.messages import RETRIED, Message, reminder, user
 from loom.domain.crews.actions import Answer, AssignJobs, GiveUp, Step
 from loom.domain.crews.crew import Crew, CrewMode, Member
 from loom.domain.crews.log import assignment_message, read_log
 from loom.domain.crews.next_action import next_crew_action
+from loom.domain.machine.reopening import GOES_ON
 
 
 def crew(mode: str, *members: Member | str, **given: Any) -> Crew:
@@ -53,6 +55,12 @@ class Told:
         """Why the crew gives up."""
         assert isinstance(self.step, GiveUp), self.step
         return self.step.error
+
+    def retried(self) -> "Told":
+        """A person lets the crew go on after its end."""
+        told = reminder(GOES_ON)
+        self.messages.append(replace(told, metadata={**told.metadata, RETRIED: 1}))
+        return self
 
     def came(self, *outcomes: str | tuple[str, ...]) -> "Told":
         """The jobs that are given out now end like this: with an answer, or with status, error and what there is."""

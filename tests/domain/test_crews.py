@@ -84,6 +84,30 @@ def test_a_coordinator_is_told_of_a_member_that_fails_twice() -> None:
     assert "## b\n(failed: LLMUnavailableError: no answer)" in told.prompt
 
 
+class TestACrewThatIsRetriedAfterItsEnd:
+    """What failed before counts no more, and what was done is not done again."""
+
+    @pytest.mark.parametrize("ended", [FAILED, ("aborted", "ExecutionAbortedError: aborted", "")])
+    def test_the_member_that_failed_tries_again_in_a_new_attempt(self, ended: tuple[str, ...]) -> None:
+        told = Told(crew("sequential", "a", Member(name="b", retries=0))).came("by a").came(ended)
+        assert "failed once" in told.error
+        told.retried()
+        assert told.jobs == [("b", 2)]
+        assert told.came("by b").answer == "by b"
+
+    def test_a_member_fails_as_often_as_before_until_the_crew_gives_up(self) -> None:
+        told = Told(crew("sequential", Member(name="a", retries=1))).came(FAILED).came(FAILED)
+        assert "failed twice" in told.error
+        told.retried()
+        assert told.came(FAILED).jobs == [("a", 4)]
+        assert "failed 4 times" in told.came(FAILED).error
+
+    def test_a_coordinator_is_asked_again(self) -> None:
+        told = Told(crew("coordinated", "a")).came("no idea").came("no idea").came("no idea")
+        assert "failed 3 times" in told.error
+        assert told.retried().came(DONE).answer == "forty-two"
+
+
 PART = ("limit_reached", "MaxTurnsReached: stopped", "half of it")
 
 

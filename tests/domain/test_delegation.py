@@ -4,6 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
@@ -28,8 +32,8 @@ from loom.domain.tree.events import (
     ChildStarted,
 )
 from loom.domain.tree.lineage import Lineage, TreeLimits, is_child
-from loom.domain.tree.signals import PARENT
-from loom.domain.tree.tree import ChildReport, TreeAsk, TreeSignal
+from loom.domain.tree.signals import PARENT, TURNS_BETWEEN_REPORTS, with_report_sent
+from loom.domain.tree.tree import ChildReport, Tree, TreeAsk, TreeSignal
 from tests.domain.story import AT, BEGAN, READS, SPEC, after, call, no, results, says, wants, yes
 
 PLAN: Final = PreparedCall(effect=Effect.READ, parallel=True)
@@ -293,3 +297,28 @@ def test_a_correlation_id_is_the_callers_and_goes_down_the_tree() -> None:
     assert child_of(correlation_id="ticket-7") == ("ticket-7", "ticket-7")
     assert child_of() == ("run-1", "run-1")
     assert child_of(correlation_id=7) == ("run-1", "run-1")
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.booleans())
+def test_only_a_detached_child_reports_regularly_and_so_may_miss_its_parent(steps: list[int], detached: bool) -> None:
+    lineage = Lineage(parent_run_id="run", root_run_id="run", depth=1, limits=LIMITS, detached=detached)
+    tree, turns = Tree(lineage=lineage), 0
+    for step in steps:
+        turns += step
+        tree = with_report_sent(tree, ChildReport(run_id="run/d1-1", status=RunStatus.RUNNING, turns=turns))
+
+    told = [signal.payload["turns"] for signal in tree.unsent]
+    assert told == sorted(set(told))
+    assert len(told) <= turns // TURNS_BETWEEN_REPORTS
+    silent = turns - max(told, default=0)
+    assert silent < TURNS_BETWEEN_REPORTS if detached else not told
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_run_may_continue_as_new_beside_its_children_only_if_they_outlive_its_execution(detached: bool) -> None:
+    began = run(wants(hand_over("c1")), ChildrenBegan(names={"c1": "d1-1"}, detached=detached, at=AT))
+    started = after(began, ChildStarted(run_id=CHILD))
+    ended = after(started, ChildEnded(run_id=CHILD, result=result(), at=AT))
+
+    assert [state.tree.outlives_execution for state in (began, started, ended)] == [False, detached, True]
+    assert child_start(began, began.tree.children[0]).lineage.detached is detached

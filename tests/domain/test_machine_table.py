@@ -33,7 +33,7 @@ def test_the_table_names_every_event() -> None:
     assert set(TABLE) == {*get_args(OwnEvent), *get_args(SteeringEvent), *get_args(TreeEvent)}
 
 
-def test_every_phase_can_be_reached_and_left() -> None:
+def test_every_phase_and_the_end_can_be_reached_and_left() -> None:
     arrows = {
         (before, following)
         for transition in TABLE.values()
@@ -41,7 +41,7 @@ def test_every_phase_can_be_reached_and_left() -> None:
         for following in places
         if following != before
     }
-    assert {before for before, _ in arrows} == set(Phase)
+    assert {before for before, _ in arrows} == {*Phase, ENDED}
     assert {following for _, following in arrows} == {*Phase, ENDED} - {Phase.STARTING}
 
 

@@ -61,6 +61,7 @@ from loom.domain.run.events import (
     RunAdmitted,
     RunPrepared,
     RunRefused,
+    RunReopened,
     SignalIgnored,
     TimeRanOut,
     ToolsReturned,
@@ -85,7 +86,7 @@ from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import ChildReport
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.visibility import markdown
-from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, no, says, told, yes
+from tests.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, conversation, no, says, told, yes
 
 CONVERTER: Final = data_converter().payload_converter
 MAX_TURNS: Final = 6
@@ -280,6 +281,8 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     MessageReceived(text="use blue", at=AT),
     RetryRequested(at=AT),
     RetryRequested(model="openai:b", at=AT),
+    RetryRequested(end=1, max_turns=MAX_TURNS, message="go on", at=AT),
+    RunReopened(at=AT),
     PermissionsSet(rules={"bash": "deny"}, at=AT),
     PermissionsSet(rules={"bash": "perhaps"}, at=AT),
     SignalIgnored(signal="stop", why="unknown", at=AT),
@@ -355,8 +358,8 @@ def check_state(state: RunState) -> None:
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
-    assert state.turns <= MAX_TURNS
-    assert state.turn <= MAX_TURNS + 1
+    assert state.turns <= state.max_turns
+    assert state.turn <= state.max_turns + 1 + state.last_answers
     known = state.transcript.messages[: state.conversation.known.count]
     assert transcript_of(known).ref == state.conversation.known
     assert transcript_of(state.transcript.messages) == state.transcript
@@ -412,7 +415,7 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
     assert before.spending.tool_calls <= after.spending.tool_calls
     assert before.spending.usage.total_tokens <= after.spending.usage.total_tokens
     assert set(before.calls.grants) <= set(after.calls.grants)
-    if before.outcome is not None:
+    if before.outcome is not None and not isinstance(event, RunReopened):
         assert after.outcome == before.outcome
     kept = replace(after.transcript, messages=after.transcript.messages[: len(before.transcript.messages)])
     trimmed = after.tries.trimmed > before.tries.trimmed or isinstance(event, ContextCompressed)
@@ -437,6 +440,34 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         check_step(state, event, after)
         check_state(after)
         state = after
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60))
+def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: int, steps: int) -> None:
+    dice = Random(seed)
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, budget=Budget(tokens=60)), AT)
+    while not isinstance(next_action(state), Finish):
+        state = evolve(state, anything(dice, state))
+    if dice.random() < 0.3:
+        state = closed(state)
+    for number in range(1, 4):
+        most, budget, now = state.max_turns + 3, Budget(tokens=1000 * number), at(2 * WEEK)
+        asked = RetryRequested(end=number, max_turns=most, budget=budget, message="go on", at=now)
+        going_on = evolve(evolve(state, asked), RunReopened(at=now))
+        check_state(going_on)
+        assert conversation(going_on)[: len(conversation(state))] == conversation(state)
+        assert going_on.spending == replace(state.spending, warned=going_on.spending.warned)
+        if going_on.outcome is not None:
+            assert going_on.outcome == state.outcome
+            return
+        state = going_on
+        for _ in range(steps):
+            event = anything(dice, state)
+            check_step(state, event, after := evolve(state, event))
+            check_state(after)
+            state = after
+        state = evolve(state, AbortRequested(reason="enough", at=AT))
 
 
 @settings(max_examples=100, deadline=None)

@@ -34,6 +34,8 @@ from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 HISTORIES: Final = sorted(Path(__file__).parent.joinpath("histories").glob("*.json"))
 DIFFERENCES: Final = Path(__file__).parent / "differences.json"
 
+_OF_PATCHES: Final = "TemporalChangeVersion"
+"""The search attribute that the SDK sets for `workflow.patched`. No command of the workflow's code asks for it."""
 _LONGEST: Final = 100
 """Longer values are listed by their digest."""
 _OPTIONS: Final = ("start_to_fire_timeout", "priority")
@@ -142,7 +144,7 @@ def _of_events(events: Iterable[HistoryEvent]) -> Iterator[tuple[str, Any]]:  # 
                 yield _child(asked.workflow_id, asked.workflow_type.name, asked.input.payloads, asked)
             case "signal_external_workflow_execution_initiated":
                 yield _signal(asked.signal_name, asked.workflow_execution.workflow_id, asked.input.payloads)
-            case "upsert_workflow_search_attributes":
+            case "upsert_workflow_search_attributes" if _OF_PATCHES not in asked.search_attributes.indexed_fields:
                 yield "search attributes", _mapped(asked.search_attributes.indexed_fields)
             case "marker_recorded" if asked.marker_name == "core_local_activity":
                 yield "local activity", json.loads(asked.details["data"].payloads[0].data)["activity_type"]

@@ -80,7 +80,7 @@ PLANTED: Final = (
     Planted("loom_domain/run/state.py", "turns=state.turns,\n", "turns=state.turn + 1,\n"),
     Planted("loom_domain/run/state.py", "tool_calls=total_tool_calls(state),", "tool_calls=state.spending.tool_calls,"),
     Planted("loom_domain/run/state.py", "completed_explicitly=outcome.explicit,", "completed_explicitly=False,"),
-    Planted("workflows/run_results.py", "ApplicationError(error.message, result,", "ApplicationError(error.message,"),
+    Planted("activities/failures.py", "ApplicationError(error.message, result,", "ApplicationError(error.message,"),
     # What people see
     Planted("workflows/visibility.py", '        "LoomModel": state.spec.model if state.spec else "",\n', ""),
     Planted(
@@ -90,7 +90,9 @@ PLANTED: Final = (
     ),
     Planted("workflows/visibility.py", "cost = cost_of(state)\n", "cost = None\n"),
     # Sub-agents
-    Planted("workflows/child_runs.py", "ParentClosePolicy.REQUEST_CANCEL", "ParentClosePolicy.ABANDON"),
+    Planted("workflows/child_runs.py", "ParentClosePolicy.ABANDON\n", "ParentClosePolicy.TERMINATE\n"),
+    Planted("workflows/agent_run.py", "self._children.follow()\n", "pass\n"),
+    Planted("workflows/child_runs.py", "else ParentClosePolicy.REQUEST_CANCEL", "else ParentClosePolicy.ABANDON"),
     Planted("loom_domain/machine/delegation.py", "levels=digest_of(levels(state)),", 'levels="",'),
     Planted("workflows/child_runs.py", "wrong = None if told else _error_of(error)", "wrong = None"),
     # Defaults

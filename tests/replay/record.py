@@ -28,6 +28,7 @@ from tests.harness import Addresses, Harness, harness
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 from tests.trees import by_task, delegate
 from tests.waiting import eventually
+from tests.workflows.test_detached_children import rotated as rotated_meanwhile
 from tests.workflows.test_memory_upkeep import Steps, start
 
 FOLDER = Path(__file__).parent / "histories"
@@ -144,6 +145,24 @@ async def child_aborted(loom: Harness) -> str:
     return run_id
 
 
+async def outlived(loom: Harness) -> str:
+    """A run that continues as new twice while a sub-agent asks, and then hears of its end."""
+    run_id = await loom.start("the root")
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    await rotated_meanwhile(loom, run_id, times=2)
+    await loom.client.approve(run_id, ask["call_id"])
+    return run_id
+
+
+async def orphaned(loom: Harness) -> str:
+    """A sub-agent whose parent is terminated while it asks, and that then finds that out."""
+    run_id = await loom.start("the root")
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    await loom.client.temporal.get_workflow_handle(run_id).terminate("by hand")
+    await loom.client.approve(ask["run_id"], "b1")
+    return str(ask["run_id"])
+
+
 async def reading_path(loom: Harness) -> str:
     """One tool call and an answer, by the model that needs no key: what `bench/reading_path.py` follows."""
     run_id = await loom.client.start("Look around.")
@@ -245,6 +264,20 @@ async def parked(loom: Harness) -> str:
     return run_id
 
 
+async def reopened(loom: Harness) -> str:
+    """An abort while a call waits, and a key that is rejected. A person retries the run after each of these ends."""
+    run_id = await loom.start("write it")
+    await loom.asked(run_id)
+    await loom.client.abort(run_id, reason="enough", by="ann")
+    await loom.client.result(run_id)
+    await loom.client.retry(run_id, message="go on", by="ann")
+    await loom.asked(run_id)
+    await loom.client.approve(run_id)
+    await loom.client.result(run_id)
+    await loom.client.retry(run_id, model="anthropic:scripted", by="ann")
+    return run_id
+
+
 async def structured(loom: Harness) -> str:
     """An answer that has to be repaired."""
     return await loom.start("do it", output_schema={"type": "object", "required": ["a"]})
@@ -305,6 +338,10 @@ SLEEPS_BELOW = {
     "WAIT": [SLEEP],
     "LOOK": [text("seen")],
 }
+ASKS_BELOW = {
+    "the root": [calls(delegate("touch", "TOUCH", "c1", tools=["bash"])), text("ok")],
+    "TOUCH": [calls(ToolUse("bash", {"command": "touch touched"}, "b1")), text("touched")],
+}
 STALLS = [calls(ToolUse("stall", {"seconds": 8}, "s1")), text("done")]
 
 STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -319,6 +356,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         script([READ, status(503, retry_after=0.1), status(503), status(401), text("done")]),
         {"model_attempts": 2},
     ),
+    "reopened": (reopened, script([calls(WRITE), status(401), text("done")]), {"patience": 0}),
     "done-tool": (plain, script([calls(ToolUse("done", {"result": "ready"}))]), {}),
     "refused": (refused, script([text("never")]), {}),
     "tools": (allowed, script(TOOLS), {"dynamic_tools": "on", "max_mode": "bypass"}),
@@ -349,6 +387,8 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "outlived": (outlived, by_task(ASKS_BELOW), {"rotate_after_events": 100}),
+    "orphaned": (orphaned, by_task(ASKS_BELOW), {}),
     "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
     "admitted": (
         admitted,

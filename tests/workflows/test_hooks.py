@@ -9,7 +9,7 @@ from temporalio.api.enums.v1 import EventType
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from tests.harness import Harness
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
+from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
 from tests.stream import told
 from tests.trees import by_task, delegate
 from tests.waiting import eventually
@@ -471,3 +471,16 @@ async def was_told(loom: Harness, run_id: str) -> bool:
 async def event_types(loom: Harness, run_id: str) -> list[str]:
     """What a run's history consists of."""
     return [EventType.Name(event.event_type) for h in await loom.histories(run_id) for event in h.events]
+
+
+async def test_each_end_of_a_run_that_is_retried_is_told_to_the_hooks_after_it(working: Working, app: Path) -> None:
+    replies = script([calls(WRITE), status(401), text("done")])
+    loom, _ = await working(replies, app=write(app, STARTS.format(gate="return None")), patience=0)
+    run_id = await loom.start(permissions={"write_file": "allow"})
+    assert (await loom.client.result(run_id)).status is RunStatus.FAILED
+
+    await loom.client.retry(run_id)
+
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert logged(app) == ["error LLMConfigurationError", "complete completed"]
+    assert (await scheduled(loom, run_id)).count("run_tool") == 1

@@ -13,6 +13,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
+from loom.domain.core.stored_data import Collected
 from loom.domain.memory.backfill import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from loom.workflows.payload_converter import data_converter
@@ -21,6 +22,7 @@ from tests.harness import Addresses
 from tests.waiting import eventually
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
+GONE = Collected(artifacts=2, payloads=1)
 
 
 class Steps:
@@ -48,8 +50,16 @@ class Steps:
         self.rounds += 1
         return 1
 
+    @activity.defn(name="collect_stored_data")
+    async def collect(self) -> Collected:
+        return GONE
+
+    @activity.defn(name="abort_orphans")
+    async def abort_orphans(self) -> int:
+        return 0
+
     def all(self) -> Sequence[object]:
-        return [self.catch_up, self.promote, self.expire, self.embed]
+        return [self.catch_up, self.promote, self.expire, self.embed, self.collect, self.abort_orphans]
 
 
 async def start(client: Client, queue: str) -> "WorkflowHandle[MemoryUpkeep, None]":
@@ -124,7 +134,7 @@ async def test_a_round_follows_each_end_of_runs_and_says_what_failed(
             done = UpkeepDone(until=UNTIL, expired=2, embedded=1, failed=("promote",))
             return await handle.query(MemoryUpkeep.status) == done
 
-        await eventually(told)
+        await eventually(told)  # of a round that follows an end of a run: the first one looks back and collects
         await start(client, queue)
         await eventually(lambda: rounds(3))
         await start(client, queue)

@@ -1,5 +1,9 @@
 """Store payloads in Postgres if they are too large for history. A payload's key is the hash of its content.
 
+A payload has one or more owners: the workflows whose histories refer to it. When all of them have left the server, the
+payload is deleted (see `collection`). A trigger records the owners, even those of clients of earlier releases, which
+don't name one. The owner is then '', and the payload is never deleted.
+
 This table is a source of truth, because history contains only references to payloads. If the store is unavailable,
 callers wait until it is available again. The following errors are deliberately retryable. If a workflow task fails with
 a non-retryable error, the SDK fails the run. If a workflow task fails with a retryable error, the server retries the
@@ -20,26 +24,53 @@ from temporalio.converter import (
     StorageDriverClaim,
     StorageDriverRetrieveContext,
     StorageDriverStoreContext,
+    StorageDriverWorkflowInfo,
 )
 from temporalio.exceptions import ApplicationError
 
-from loom.activities.adapters.postgres.database import ANSWER_SECONDS, Connection, Database
+from loom.activities.adapters.postgres.database import ANSWER_SECONDS, Connection, Database, storable
 from loom.activities.ports import StoreUnavailable
 
 UNAVAILABLE: Final = "StorageUnavailable"
 MISSING: Final = "StoragePayloadMissing"
 
-_LOCK: Final = 0x4C6F6F6D
-# This table isn't part of a migration, because clients of all versions store payloads in it and need the same schema.
+LOCK: Final = 0x4C6F6F6D
+"""The advisory lock that is held exclusively while tables are created or payloads are deleted. A writer shares it."""
+# These tables aren't part of a migration, because clients of all versions store payloads in them and need the same
+# schema.
+_CREATED: Final = """
+SELECT to_regclass('loom_payload_owners') IS NOT NULL AND EXISTS (
+    SELECT FROM pg_trigger WHERE tgname = 'loom_payload_owned' AND tgrelid = to_regclass('loom_payloads')
+)
+"""
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS loom_payloads (
     id bytea PRIMARY KEY,
     data bytea NOT NULL,
     size int NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now()
-)
+);
+ALTER TABLE loom_payloads ADD COLUMN IF NOT EXISTS owner text NOT NULL DEFAULT '';
+CREATE TABLE IF NOT EXISTS loom_payload_owners (
+    payload bytea NOT NULL,
+    owner text NOT NULL,
+    stored_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (payload, owner)
+);
+CREATE INDEX IF NOT EXISTS loom_payload_owners_owner ON loom_payload_owners (owner);
+INSERT INTO loom_payload_owners (payload, owner) SELECT id, '' FROM loom_payloads ON CONFLICT DO NOTHING;
+CREATE OR REPLACE FUNCTION loom_payload_owned() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1282371437); -- LOCK
+    INSERT INTO loom_payload_owners (payload, owner) VALUES (NEW.id, NEW.owner)
+    ON CONFLICT (payload, owner) DO UPDATE SET stored_at = now();
+    RETURN NEW;
+END $$;
+CREATE OR REPLACE TRIGGER loom_payload_owned
+    BEFORE INSERT ON loom_payloads FOR EACH ROW EXECUTE FUNCTION loom_payload_owned();
 """
-_INSERT: Final = "INSERT INTO loom_payloads (id, data, size) VALUES (%b, %b, %s) ON CONFLICT DO NOTHING"
+# The trigger fires even if there is a conflict.
+_INSERT: Final = "INSERT INTO loom_payloads (id, data, size, owner) VALUES (%b, %b, %s, %s) ON CONFLICT DO NOTHING"
 _SELECT: Final = "SELECT id, data FROM loom_payloads WHERE id = ANY(%b::bytea[])"
 
 
@@ -51,7 +82,7 @@ class PostgresPayloads(StorageDriver):
         self._database = Database(
             url,
             max_connections=max_connections,
-            ensure=_create,
+            ensure=create_payload_tables,
             first_use_within=ANSWER_SECONDS,  # a workflow task times out after ten seconds
             name="loom-payloads",
         )
@@ -62,11 +93,14 @@ class PostgresPayloads(StorageDriver):
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
         """Store payloads. Payloads that are already stored remain unchanged."""
-        del context
+        # The SDK names the workflow whose history will refer to the payloads: for the input of a child, the child, and
+        # for its result, its parent.
+        target = context.target
+        owner = storable(target.id or "") if isinstance(target, StorageDriverWorkflowInfo) else ""
         written = [payload.SerializeToString(deterministic=True) for payload in payloads]
         ids = [sha256(data).digest() for data in written]
         # Sort the payloads, because two writers of the same payloads could otherwise deadlock.
-        rows = sorted((id_, data, len(data)) for id_, data in dict(zip(ids, written, strict=True)).items())
+        rows = sorted((id_, data, len(data), owner) for id_, data in dict(zip(ids, written, strict=True)).items())
         async with self._connection() as connection, connection.cursor() as cursor:
             await cursor.executemany(_INSERT, rows)
         return [StorageDriverClaim(claim_data={"id": id_.hex()}) for id_ in ids]
@@ -98,11 +132,20 @@ class PostgresPayloads(StorageDriver):
             raise ApplicationError(message, type=UNAVAILABLE) from error.__cause__ or error
 
 
-async def _create(connection: Connection) -> None:
+async def create_payload_tables(connection: Connection) -> None:
+    """Create the tables for payloads and their owners, unless they exist."""
+    if await _exist(connection):
+        return  # without the locks that a change of a table takes
     async with connection.transaction():
         # Take a lock first, because IF NOT EXISTS alone fails if two workers start at the same time.
-        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        await connection.execute(_CREATE)
+        await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        if not await _exist(connection):
+            await connection.execute(_CREATE)
+
+
+async def _exist(connection: Connection) -> bool:
+    row = await (await connection.execute(_CREATED)).fetchone()
+    return bool(row and row[0])
 
 
 def _payload(id_: bytes, data: bytes | None) -> Payload:

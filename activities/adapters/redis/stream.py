@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, runs_above
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, reopens, runs_above
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -150,21 +150,27 @@ class RedisReader:
         self._url = url
 
     async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
-        """Yield the tasks with offsets greater than `after`, in order, up to the run's last task."""
+        """Yield the tasks with offsets greater than `after`, in order, up to the run's last task. If the run went on
+        after an end, its last task is the one of its latest end.
+        """
         from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - importing the client takes half a second
 
         link = RedisConnection(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
-        last = after
+        last, has_ended = after, False
+        held: list[tuple[int, Task]] = []  # tasks after an end, which are read only if the run has gone on
         try:
             while True:
-                page = await link.call(partial(_page, run_id=run_id, after=last, block=block))
+                page = await link.call(partial(_page, run_id=run_id, after=last, block=None if has_ended else block))
                 for last, data in page:
                     task = load_json(Task, data)
-                    yield last, task
-                    if is_last(task, run_id):
-                        return
-                if not page and not follow:
+                    held.append((last, task))
+                    if has_ended and not reopens(task, run_id):
+                        continue
+                    for each in held:
+                        yield each
+                    held, has_ended = [], is_last(task, run_id)
+                if not page and (has_ended or not follow):
                     return
         finally:
             await link.aclose()

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from temporalio.api.common.v1 import Payloads
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHistoryEventFilterType
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -105,11 +105,26 @@ class TemporalHistories:
 
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
         try:
-            return (await self._client.get_workflow_handle(run_id, run_id=execution).fetch_history()).events
+            events = (await self._client.get_workflow_handle(run_id, run_id=execution).fetch_history()).events
+            return [await self._earlier_end(run_id, event) or event for event in events]
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             return ()
+
+    async def _earlier_end(self, run_id: str, event: HistoryEvent) -> HistoryEvent | None:
+        """If a retry took back an end of the run at this event, return the event of that end."""
+        failed = event.workflow_task_failed_event_attributes
+        if failed.cause != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
+            return None
+        ended = self._client.get_workflow_handle(run_id, run_id=failed.base_run_id)
+        closing = ended.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+        try:
+            return await anext(closing)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return None
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:

@@ -1,9 +1,8 @@
 """Read the inputs and results of a run's activities from a Temporal server, across continue-as-new."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowHistory
@@ -17,6 +16,8 @@ from loom.domain.core.requests import RunResult
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.history.past_turns import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
 from loom.domain.run.activity_payloads import (
+    ChildOutcome,
+    ChildRequest,
     Compressed,
     CompressRequest,
     ModelReply,
@@ -63,7 +64,8 @@ class TemporalPasts:
         with answered(run_id):
             histories = [history async for history in executions(self._client, run_id)]
             try:
-                return [record for history in reversed(histories) for record in await _records(converter, history)]
+                records = [record for history in reversed(histories) for record in await _records(converter, history)]
+                return [*records, *await _children(converter, reversed(histories))]
             except (ValueError, TypeError) as error:
                 why = f"the history of run {run_id!r} is not the history of an agent or a crew: {error}"
                 raise BadRequest(why, field="run_id") from error
@@ -131,7 +133,6 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
                     records.append(given.request)
         elif (ended := await _ended(converter, event, open_ones)) is not None:
             records.append(ended)
-    records += await _children(converter, history)
     return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
 
 
@@ -154,37 +155,52 @@ async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[
     return None
 
 
-async def _children(converter: DataConverter, history: WorkflowHistory) -> list[ChildRun]:
-    """Return the child runs that have ended with a result, successfully or not."""
-    begun: dict[int, tuple[str, Lineage]] = {}
+async def _children(converter: DataConverter, histories: Iterable[WorkflowHistory]) -> list[ChildRun]:
+    """Return the child runs that have ended with a result, successfully or not. If a run continues as new, its child
+    may start and end in different executions.
+    """
+    begun: dict[str, Lineage] = {}
     ended: list[ChildRun] = []
-    for event in history.events:
-        if event.event_type == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
-            asked = event.start_child_workflow_execution_initiated_event_attributes
-            (lineage,) = await converter.decode(asked.input.payloads[1:2], [Lineage])
-            begun[event.event_id] = (asked.workflow_id, lineage)
-        elif (came := _result_below(event)) is not None and came[0] in begun:
-            (result,) = await converter.decode(came[1], [RunResult])
-            name, lineage = begun[came[0]]
-            ended.append(ChildRun(run_id=name, lineage=lineage, result=result))
+    for history in histories:
+        followed: dict[int, str] = {}
+        for event in history.events:
+            if event.event_type == EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED:
+                asked = event.start_child_workflow_execution_initiated_event_attributes
+                (begun[asked.workflow_id],) = await converter.decode(asked.input.payloads[1:2], [Lineage])
+            elif event.activity_task_scheduled_event_attributes.activity_type.name == "await_child":
+                given = event.activity_task_scheduled_event_attributes.input.payloads
+                followed[event.event_id] = (await converter.decode(given, [ChildRequest]))[0].run_id
+            elif (came := await _result_below(converter, event, followed)) is not None and came[0] in begun:
+                name, result = came
+                ended.append(ChildRun(run_id=name, lineage=begun[name], result=result))
     return ended
 
 
-def _result_below(event: HistoryEvent) -> tuple[int, Sequence[Payload]] | None:
-    """If this event ends a child run, return the id of the event that started the child run, and the child run's
-    result. Return None for other events and if there is no result.
+async def _result_below(
+    converter: DataConverter, event: HistoryEvent, followed: Mapping[int, str]
+) -> tuple[str, RunResult] | None:
+    """If this event ends a child run, return its id and its result. Return None for other events and if there is no
+    result.
 
-    If a run failed, its failure contains the result.
+    If a run failed, its failure contains the result. `followed` has the child runs that activities wait for.
     """
-    if event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
-        completed = event.child_workflow_execution_completed_event_attributes
-        begun, payloads = completed.initiated_event_id, completed.result.payloads[:1]
-    elif event.event_type == EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED:
-        failed = event.child_workflow_execution_failed_event_attributes
-        begun, payloads = failed.initiated_event_id, failed.failure.application_failure_info.details.payloads[:1]
-    else:
-        return None
-    return (begun, payloads) if payloads else None
+    match event.event_type:
+        case EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_COMPLETED:
+            completed = event.child_workflow_execution_completed_event_attributes
+            name, payloads = completed.workflow_execution.workflow_id, completed.result.payloads[:1]
+        case EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_FAILED:
+            failed = event.child_workflow_execution_failed_event_attributes
+            details = failed.failure.application_failure_info.details
+            name, payloads = failed.workflow_execution.workflow_id, details.payloads[:1]
+        case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED if (
+            done := event.activity_task_completed_event_attributes
+        ).scheduled_event_id in followed:
+            (outcome,) = await converter.decode(done.result.payloads, [ChildOutcome])
+            return None if outcome.result is None else (followed[done.scheduled_event_id], outcome.result)
+        case _:
+            return None
+    results = await converter.decode(payloads, [RunResult])
+    return (name, results[0]) if results else None
 
 
 def _record(name: str, given: Any, came: Any = None, *, error: str = "") -> Record | None:

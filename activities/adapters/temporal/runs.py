@@ -1,15 +1,23 @@
 """Find, describe, query and signal runs on a Temporal server. Temporal errors are translated into Loom errors."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from datetime import timedelta
 from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
+from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WorkflowExecution,
     WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
     WorkflowHandle,
+    WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -18,7 +26,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import answered, refused, unanswered
-from loom.domain.core.errors import UnreachableError
+from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
@@ -26,6 +34,10 @@ ANSWER_LIMIT: Final = 2.0
 """Timeout in seconds for a query to a run that hasn't ended."""
 UPDATE_LIMIT: Final = 5.0
 """Timeout in seconds for a run to acknowledge an update."""
+REOPEN_TRIES: Final = 5
+"""How often a run is reset for one retry. A run may end again before the retry reaches it."""
+PAGE: Final = 50
+"""The number of executions for which one query finds out which of them a retry has continued."""
 
 
 class TemporalRuns:
@@ -43,6 +55,31 @@ class TemporalRuns:
                 yield execution
         except RPCError as error:
             raise unanswered(error, "") from error
+
+    async def current(self, query: str) -> AsyncIterator[WorkflowExecution]:
+        """Like `found`, but yield a retried run only as the execution that continues it."""
+        page: list[WorkflowExecution] = []
+        async for execution in self.found(query):
+            page.append(execution)
+            if len(page) == PAGE:
+                for each in await self._not_continued(page):
+                    yield each
+                page = []
+        for each in await self._not_continued(page):
+            yield each
+
+    async def _not_continued(self, executions: Collection[WorkflowExecution]) -> list[WorkflowExecution]:
+        ended = {each.id for each in executions if each.status is not WorkflowExecutionStatus.RUNNING}
+        ids = ", ".join(f"'{name}'" for name in sorted(ended) if "'" not in name)
+        if not ids:
+            return list(executions)
+        known = f"WorkflowId IN ({ids}) AND ExecutionStatus != 'ContinuedAsNew'"
+        number = Counter([each.id async for each in self.found(known)])
+        return [each for each in executions if number[each.id] < 2 or not await self._is_continued(each)]
+
+    async def _is_continued(self, execution: WorkflowExecution) -> bool:
+        description = await self._client.get_workflow_handle(execution.id, run_id=execution.run_id).describe()
+        return bool(description.raw_description.workflow_extended_info.reset_run_id)
 
     async def described(self, run_id: str) -> WorkflowExecutionDescription:
         """Return the information that the server has about a run. This doesn't require a worker."""
@@ -97,5 +134,57 @@ class TemporalRuns:
         with answered(run_id):
             await self._handle(run_id).signal(name, payload)
 
+    async def reopen(self, run_id: str, execution: str, payload: JsonObject) -> None:
+        """Let an ended execution go on: take back the workflow task that ended it, and send the run this `retry` before
+        it decides again. Several retries of one end count as one. Raises RefusedError if the server can't do that.
+        """
+        with answered(run_id):
+            for _ in range(REOPEN_TRIES):
+                execution = await self._reset(run_id, execution)
+                try:
+                    # The server accepts no end of a run that has a signal to read.
+                    await self._client.get_workflow_handle(run_id, run_id=execution).signal("retry", payload)
+                except RPCError as error:
+                    if error.status is not RPCStatusCode.NOT_FOUND:
+                        raise
+                else:
+                    return
+        raise UnreachableError(f"run {run_id!r} ended again before the retry reached it; try again")
+
+    async def _reset(self, run_id: str, execution: str) -> str:
+        """Reset an ended execution to the workflow task that ended it, and return the id of the new execution."""
+        handle = self._client.get_workflow_handle(run_id, run_id=execution)
+        closing = handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+        task = closing_task(await anext(closing))
+        if task is None:
+            raise RefusedError(
+                f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`"
+            )
+        request = ResetWorkflowExecutionRequest(
+            namespace=self._client.namespace,
+            workflow_execution=ExecutionId(workflow_id=run_id, run_id=execution),
+            reason="loom retry",
+            workflow_task_finish_event_id=task,
+            request_id=str(uuid5(NAMESPACE_URL, f"loom-retry:{execution}")),
+            identity=self._client.identity,
+        )
+        try:
+            return (await self._client.workflow_service.reset_workflow_execution(request)).run_id
+        except RPCError as error:
+            if error.status not in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION):
+                raise
+            raise RefusedError(f"the server can't take back the end of run {run_id!r}: {error}") from error
+
     def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(run_id)
+
+
+def closing_task(event: HistoryEvent) -> int | None:
+    """Return the id of the completed workflow task that ended an execution, or None if the server ended it."""
+    match event.event_type:
+        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
+            return event.workflow_execution_completed_event_attributes.workflow_task_completed_event_id
+        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
+            return event.workflow_execution_failed_event_attributes.workflow_task_completed_event_id
+        case _:
+            return None

@@ -8,7 +8,7 @@ from loom.activities.ports import ArtifactStore, StoreUnavailable, Tool, ToolCon
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
-from loom.domain.core.tool_calls import Effect, Scope, Verdict, stored_artifact
+from loom.domain.core.tool_calls import ARTIFACT_LENGTH, Effect, Scope, Verdict, next_part, stored_artifact
 from loom.domain.core.tool_names import SHARE
 
 PAGE: Final = RESULT_LIMIT - 200
@@ -113,4 +113,6 @@ def _page(text: str, asked: ReadArtifact) -> str:
     if asked.offset >= len(text):
         raise ToolValidationError(f"`offset` {asked.offset} is beyond the end: the output has {len(text)} characters")
     rest = f"; continue at offset {end}" if end < len(text) else ""
+    if end == ARTIFACT_LENGTH:
+        rest = f"; if the output is longer, it continues in artifact {next_part(asked.artifact)}"
     return f"[characters {asked.offset} to {end} of {len(text)}{rest}]\n{text[asked.offset : end]}"

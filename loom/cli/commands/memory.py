@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import typer
 
+from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database, storable
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
@@ -33,7 +34,7 @@ from loom.composition.build import embedder_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.memory.layers import Forgotten, Layer, Query, View, hit_view, memory_view
+from loom.domain.memory.layers import Forgotten, Layer, MemoryStats, Query, View, hit_view, memory_view
 
 T = TypeVar("T")
 
@@ -113,14 +114,21 @@ def show(
 
 @app.command()
 def stats(session: Session = None, as_json: Json = False) -> None:
-    """Count sessions, Tasks, layers and vectors in memory."""
-    found = _with_memory(lambda opened: opened.memory.stats(session))
+    """Count sessions, Tasks, layers and vectors in memory.
+
+    Without --session, this also counts what runs have stored outside their histories. Loom deletes that data when the
+    Temporal server has deleted the runs.
+    """
+    found, data = _with_memory(partial(_stats, session))
     if as_json:
-        print_json(found)
+        sizes = {kind.replace(" ", "_"): {"count": count, "bytes": size} for kind, (count, size) in data.items()}
+        print_json({**asdict(found), **({"stored": sizes} if sizes else {})})
         return
     for name, value in asdict(found).items():
         shown = ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, dict) else value
         console().print(plain(f"{name:<11} {shown}"))
+    for kind, (count, size) in data.items():
+        console().print(plain(f"stored      {count} {kind} ({size:,} bytes)"))
 
 
 @app.command()
@@ -176,8 +184,7 @@ def retain(
     """Delete tool outputs and results of runs that ended long ago.
 
     Loom asks the Temporal server which runs have ended. Memories have separate limits, which you set in
-    [memory_limits]. Payloads that are too large for a history are kept, because Loom doesn't record which run they
-    belong to.
+    [memory_limits]. Payloads that are too large for a history are kept as long as the server has their runs.
     """
     before = datetime.now(UTC) - timedelta(days=older_than)
     try:
@@ -300,6 +307,11 @@ def _with_ancestors(run_id: str) -> list[str]:
     """
     parts = run_id.split("/")
     return ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+
+
+async def _stats(session: str | None, opened: Opened) -> tuple[MemoryStats, dict[str, tuple[int, int]]]:
+    found = await opened.memory.stats(session)
+    return found, {} if session else await PostgresStoredData(opened.database).sizes()
 
 
 async def _reembed(opened: Opened) -> int:

@@ -1,11 +1,12 @@
-"""The `retry` command, which makes parked runs try their model call now."""
+"""The `retry` command, which lets runs go on that wait or have ended."""
 
+import shlex
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from loom.cli.arguments import new_app, user_name
+from loom.cli.arguments import Budget, new_app, read_object, user_name
 from loom.cli.connection import with_client
 from loom.cli.output import counted, one_line, print_json, print_notice
 from loom.client import LoomClient
@@ -26,22 +27,37 @@ def retry(
     model: Annotated[
         str | None, typer.Option(help="Go on with this model: openai:NAME, anthropic:NAME or demo.")
     ] = None,
+    max_turns: Annotated[int | None, typer.Option(help="New maximum number of turns of an ended run.")] = None,
+    budget: Budget = None,
+    message: Annotated[str, typer.Option(metavar="TEXT", help="Message to the agent of an ended run.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Retry all runs that wait, including sub-agents.")] = False,
     waiting: Annotated[
         ParkedOn | None, typer.Option(help="With --all: retry only runs that wait for their provider or operator.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipts as JSON and nothing else.")] = False,
 ) -> None:
-    """Make a run that waits for its provider or its operator try its model call now."""
+    """Let a run go on that waits or has ended.
+
+    A run that waits for its provider or its operator tries its model call now. A run that has failed, was aborted, or
+    has reached a limit goes on from its end, and repeats no finished step.
+    """
     if every is (run_id is not None):
         raise BadRequest("name one run, or use --all", field="run_id")
     if waiting is not None and not every:
         raise BadRequest("--waiting chooses runs for --all; a single run needs no --waiting", field="waiting")
+    changes: dict[str, Any] = {
+        "max_turns": max_turns,
+        "budget": None if budget is None else read_object(budget, "--budget"),
+    }
+    if every and (message or any(changes.values())):
+        raise BadRequest("--max-turns, --budget and --message are for a single run that has ended", field="all")
     if run_id is None:
         chosen = tuple(ParkedOn) if waiting is None else (waiting,)
         receipts = with_client(lambda loom: _retried(loom, chosen, model))
     else:
-        receipts = [with_client(lambda loom: loom.retry(run_id, model=model, by=user_name()))]
+        receipts = [
+            with_client(lambda loom: loom.retry(run_id, model=model, message=message, by=user_name(), **changes))
+        ]
     if as_json:
         print_json(receipts if run_id is None else receipts[0])
     else:
@@ -66,5 +82,8 @@ def _tell(receipts: Sequence[JsonObject]) -> None:
             print_notice(f"{one_line(str(receipt['run_id']))}: {one_line(str(receipt['why']), 400)}")
     accepted = [receipt for receipt in receipts if receipt["accepted"]]
     typer.echo(f"retrying {counted(len(accepted), 'run')}" if accepted else "no run was retried")
+    for receipt in accepted:
+        if "after" in receipt:
+            typer.echo(f"it was {receipt['after']}; watch it with: loom watch {shlex.quote(str(receipt['run_id']))}")
     if any(receipt.get("queued") for receipt in accepted):
         print_notice("no worker is responding; the runs will try once a worker is back (`loom worker` or `loom up`)")

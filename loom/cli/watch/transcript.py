@@ -76,6 +76,7 @@ class Transcript:
             Action.RESUMED: self._resumed,
             Action.PARKED: self._parked,
             Action.UNPARKED: self._unparked,
+            Action.RETRIED: self._retried,
             Action.COMPLETE: self._final,
             Action.ERROR: self._final,
         }
@@ -243,6 +244,11 @@ class Transcript:
 
     def _unparked(self, _: Task, parameters: Parameters) -> Lines:
         yield _line(f"▶ the run goes on after {seconds(float(parameters.get('seconds') or 0))}", "green")
+
+    def _retried(self, _: Task, parameters: Parameters) -> Lines:
+        self.status, self.ended = "running", None
+        by = f" by {one_line(str(parameters['by']))}" if parameters.get("by") else ""
+        yield _line(f"▶ retried{by}: the run goes on after it was {parameters.get('after')}", "green")
 
     def _final(self, task: Task, _: Parameters) -> Lines:
         yield from self.unprinted_text()
