@@ -9,10 +9,20 @@ import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered, failure_of_call
+from loom.activities.leases import Leases, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
 from loom.activities.plan_calls import CallPreparer
-from loom.activities.ports import EventStream, ModelCall, Prices, Providers, StreamRedactor, TranscriptStore
+from loom.activities.ports import (
+    Claim,
+    EventStream,
+    ModelCall,
+    Prices,
+    Providers,
+    StoreUnavailable,
+    StreamRedactor,
+    TranscriptStore,
+)
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import ContextSource, recalled
 from loom.domain.agents.reflection import approves
@@ -22,6 +32,7 @@ from loom.domain.context.model_context import ModelContext, build_context, is_su
 from loom.domain.core.errors import LLMContextLengthError, LoomError
 from loom.domain.core.messages import Message, Transcript
 from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.machine.activity_requests import model_key
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
 from loom.domain.run.conversation import TooLong
@@ -63,6 +74,7 @@ class LanguageModel:
         prices: Prices,
         manifests: Manifests,
         sources: Sequence[ContextSource] = (),
+        leases: Leases[ModelReply] | None = None,
     ) -> None:
         self._providers = providers
         self._planner = planner
@@ -73,31 +85,58 @@ class LanguageModel:
         self._prices = prices
         self._manifests = manifests
         self._sources = sources
+        self._leases = leases
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
         """Call the model. If the call fails, raise the LLM error as an application failure of the same name."""
-        run_id, ids = request.origin.run_id, request.origin.log_ids
+        with structlog.contextvars.bound_contextvars(
+            **request.origin.log_ids, turn=request.turn, attempt=request.attempt
+        ):
+            async with heartbeating():
+                if self._leases is None or not request.origin.execution:
+                    return await self._attempted(request)
+                return await self._shared(self._leases, request)
+
+    async def _shared(self, leases: Leases[ModelReply], request: ModelRequest) -> ModelReply:
+        """Return the reply of an earlier attempt that its worker has finished, or call the model."""
+        claim = Claim(key=model_key(request), run_id=request.origin.run_id, attempt=request.attempt)
+        try:
+            if request.begun:
+                await leases.earlier_ended(claim)
+                if (found := await leases.found(claim)) is not None:
+                    return await self._told(request, found)
+        except StoreUnavailable:
+            return await self._attempted(request)
+        work = leases.recorded(claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=request.begun)
+        return await outlasting(work)
+
+    async def _told(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
+        """Write the notices that come with the call. The attempt that has the reply has told everything else."""
+        async with stream_writer(self._stream, request.origin, request.turn) as writer:
+            writer.notices(request.notices)
+        return reply
+
+    async def _attempted(self, request: ModelRequest) -> ModelReply:
         segment = model_segment(request.turn, request.attempt)
-        with structlog.contextvars.bound_contextvars(**ids, turn=request.turn, attempt=request.attempt):
-            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
-                if request.attempt > 1:
-                    # Emit this only for the model, because it makes clients discard the turn's text. A tool retry must
-                    # not do that.
-                    writer.emit(segment_reset(request))
-                writer.notices(request.notices)
-                if (known := await load_conversation(self._transcripts, request)) is None:
-                    _log.info("transcript_unknown", count=request.tail.base.count)
-                    return RESEND
-                spec, transcript = known
-                try:
-                    self._manifests.check(spec, run_id, writer)
-                    return await self._answer(request, spec, transcript, writer)
-                except LoomError as error:
-                    if error.context.get("has_run") is not False:  # a call that waits for a permit was not sent
-                        self._tell_failure(writer, request, spec.model, error)
-                    failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
-                    raise failure from None
+        async with stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+            if request.attempt > 1:
+                # Emit this only for the model, because it makes clients discard the turn's text. A tool retry must
+                # not do that.
+                writer.emit(segment_reset(request))
+            writer.notices(request.notices)
+            if (known := await load_conversation(self._transcripts, request)) is None:
+                _log.info("transcript_unknown", count=request.tail.base.count)
+                return RESEND
+            spec, transcript = known
+            try:
+                self._manifests.check(spec, request.origin.run_id, writer)
+                return await self._answer(request, spec, transcript, writer)
+            except LoomError as error:
+                if error.context.get("has_run") is not False:  # a call that waits for a permit was not sent
+                    self._tell_failure(writer, request, spec.model, error)
+                failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
+                raise failure from None
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
@@ -213,6 +252,10 @@ class LanguageModel:
     def _tell_failure(self, writer: StreamWriter, request: ModelRequest, model: str, error: LoomError) -> None:
         _log.warning("model_failed", model=model, error=type(error).__name__, message=error.message)
         writer.emit(model_failed(model, request, error=type(error).__name__, message=self._redact(error.message)))
+
+
+def _is_answer(reply: ModelReply) -> bool:
+    return reply.message is not None
 
 
 class _Said:

@@ -5,6 +5,9 @@
 A worker may crash at any point. The next attempt then checks the ledger. If the call has finished, the attempt returns
 the stored result. If the call hasn't started, the attempt runs it. If the call has started but not finished, the
 attempt runs it again only if repeating it is harmless. Otherwise, the attempt reports that the outcome is unknown.
+
+Before that, the next attempt waits as long as an earlier attempt is alive (`activities.leases`). A call that only reads
+is recorded if it takes so long that its lease is renewed.
 """
 
 import asyncio
@@ -15,7 +18,8 @@ from typing import Final, Literal
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from loom.activities.ports import EffectLedger, Snapshots, StoreUnavailable
+from loom.activities.leases import Leases
+from loom.activities.ports import Claim, EffectLedger, Snapshots, StoreUnavailable
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
@@ -43,6 +47,7 @@ class Effects:
         when_no_snapshot: Literal["warn", "refuse"] = "warn",
     ) -> None:
         self._ledger = ledger
+        self._leases = None if ledger is None else Leases(ledger)
         self._snapshots = snapshots
         self._when_no_snapshot = when_no_snapshot
 
@@ -51,20 +56,47 @@ class Effects:
         """Whether the outcome of an interrupted call can be looked up."""
         return self._ledger is not None
 
+    async def earlier_ended(self, request: ToolRequest) -> None:
+        """Wait as long as an earlier attempt at the call is alive. If the run stops the call meanwhile, end that
+        attempt.
+
+        Raises ApplicationError if the ledger is unavailable and the call must not run without it.
+        """
+        if self._leases is None:
+            return
+        try:
+            await self._leases.earlier_ended(_claim(request), key_without_arguments(request))
+        except StoreUnavailable as error:
+            if request.effect is not Effect.READ:
+                raise _away(str(error)) from None
+
     async def carried_out(
         self, request: ToolRequest, scope: Scope, execute: Execute, warn: Callable[[str], None]
     ) -> ToolResult:
-        """Return the result of a call that may have side effects, from this attempt or an earlier one.
+        """Return the result of a call, from this attempt or an earlier one.
 
         Raises ApplicationError if the ledger is unavailable.
         """
+        if request.effect is Effect.READ:
+            return await self._read(request, execute)
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
         if not request.accounted:
             return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute(idempotency_key(request))
-        if self._ledger is None:
+        if self._ledger is None or self._leases is None:
             raise _away("this worker has none: set LOOM_DATABASE_URL")
-        return await self._accounted(self._ledger, request, execute)
+        return await self._accounted(self._ledger, self._leases, request, execute)
+
+    async def _read(self, request: ToolRequest, execute: Execute) -> ToolResult:
+        claim = _claim(request)
+        if not request.accounted or self._leases is None:
+            return await execute(claim.key)
+        try:
+            if request.begun and (found := await self._leases.found(claim)) is not None:
+                return found
+        except StoreUnavailable:
+            return await execute(claim.key)
+        return await self._leases.recorded(claim, lambda: execute(claim.key), is_recorded=request.begun)
 
     async def _kept_as_it_was(
         self, request: ToolRequest, scope: Scope, warn: Callable[[str], None]
@@ -80,16 +112,28 @@ class Effects:
             warn(f"no snapshot of the workspace was taken: {error}")
         return None
 
-    async def _accounted(self, ledger: EffectLedger, request: ToolRequest, execute: Execute) -> ToolResult:
-        key, claim = await _reserved(ledger, request)
-        if isinstance(claim, ToolResult):
-            return claim
-        if claim is not None and claim > request.attempt:
+    async def _accounted(
+        self, ledger: EffectLedger, leases: Leases[ToolResult], request: ToolRequest, execute: Execute
+    ) -> ToolResult:
+        key, held = await _reserved(ledger, request)
+        if isinstance(held, ToolResult):
+            return held
+        if held is not None and held > request.attempt:
             return failed("another worker has taken this call over", "aborted")
-        in_doubt = claim is not None and request.effect is Effect.ONCE
-        result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(key)
-        await _finished(ledger, key, request.attempt, result)
+        in_doubt = held is not None and request.effect is Effect.ONCE
+        claim = _claim(request, key)
+        with leases.held(claim, is_recorded=True) as lease:
+            try:
+                result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(key)
+            except BaseException:
+                await leases.given_back(lease)
+                raise
+            await _finished(ledger, claim, result)
         return result
+
+
+def _claim(request: ToolRequest, key: str = "") -> Claim:
+    return Claim(key=key or idempotency_key(request), run_id=request.origin.run_id, attempt=request.attempt)
 
 
 def _is_in_doubt(request: ToolRequest) -> bool:
@@ -111,16 +155,16 @@ def _away(why: str) -> ApplicationError:
     return ApplicationError(f"the effect ledger is unavailable: {why}", type=STORE_AWAY, non_retryable=True)
 
 
-async def _finished(ledger: EffectLedger, key: str, attempt: int, result: ToolResult) -> None:
+async def _finished(ledger: EffectLedger, claim: Claim, result: ToolResult) -> None:
     """Store the result. The workflow history records it immediately afterward, so the result is lost only if the worker
     crashes in between.
     """
     for pause in (*KEEP_TRIES, None):
         try:
-            await ledger.finish(key, attempt, result)
+            await ledger.finish(claim.key, claim.attempt, result)
         except StoreUnavailable as error:
             if pause is None:
-                _log.error("effect_not_finished", key=key, error=str(error))
+                _log.error("effect_not_finished", key=claim.key, error=str(error))
                 return
             await asyncio.sleep(pause)
         else:

@@ -2,11 +2,11 @@
 importing Loom.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
@@ -18,6 +18,8 @@ from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
 from loom.domain.run.activity_payloads import ChildOutcome, StopReason
 from loom.domain.skills.catalog import SkillUse
+
+T = TypeVar("T")
 
 OnDelta: TypeAlias = Callable[[str], None]
 """Called with each chunk of text from the provider. It must not block."""
@@ -273,27 +275,56 @@ class ArtifactStore(Protocol):
         ...
 
 
-class EffectLedger(Protocol):
-    """Records which effects have started and finished, so that no crash repeats an effect. Methods raise
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """The claim of one attempt to a call."""
+
+    key: str
+    run_id: str
+    attempt: int
+
+
+class Ledger(Protocol[T]):
+    """Records which calls have started and finished, so that no crash repeats an effect. Methods raise
     StoreUnavailable.
+
+    A claim comes with a lease: as long as its worker renews it, the attempt is alive.
     """
 
     async def find(self, *keys: str) -> str | None:
         """Return the first of these keys that an attempt has claimed, or None."""
         ...
 
-    async def reserve(self, key: str, run_id: str, attempt: int) -> "ToolResult | int | None":
-        """Claim the effect `key` for this attempt, before the effect starts.
+    async def reserve(self, key: str, run_id: str, attempt: int) -> "T | int | None":
+        """Claim the call `key` for this attempt, before the call starts.
 
-        Returns None if no attempt had claimed the effect before. Returns a result if the call has already finished.
-        Returns the number of another attempt if that attempt claimed the effect and hasn't finished. A claim by an
+        Returns None if no attempt had claimed the call before. Returns a result if the call has already finished.
+        Returns the number of another attempt if that attempt claimed the call and hasn't finished. A claim by an
         earlier attempt passes to this attempt. A claim by a later attempt doesn't change.
         """
         ...
 
-    async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
+    async def finish(self, key: str, attempt: int, result: T) -> None:
         """Store the result. Only the attempt that holds the claim may store it, and the first stored result is kept."""
         ...
+
+    async def renew(self, claims: Sequence[Claim]) -> Set[str]:
+        """Keep these attempts alive, and return the keys of the claims that they still hold. A call that nobody has
+        claimed is claimed.
+        """
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """End the attempt's lease, because the attempt has ended without a result."""
+        ...
+
+    async def is_alive(self, *keys: str) -> bool:
+        """Whether an attempt that has claimed one of these keys is alive and hasn't finished."""
+        ...
+
+
+EffectLedger: TypeAlias = Ledger[ToolResult]
+"""Records effects: the calls of tools."""
 
 
 class Snapshots(Protocol):

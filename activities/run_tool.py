@@ -10,6 +10,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.effects import Effects
+from loom.activities.leases import is_given_up, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ephemeral import EphemeralMemory
 from loom.activities.ports import EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
@@ -62,6 +63,7 @@ class ToolRunner:
         self._stream = stream
         self._hygiene = sanitizer
         self._effects = effects
+        self._has_ledger = effects.has_ledger
         self._masked = masked
         self._ephemeral = EphemeralMemory()
         self._registered = registered
@@ -71,23 +73,31 @@ class ToolRunner:
         """Run the call. If the tool fails, return the failure as a result for the model instead of raising an
         exception.
         """
-        run_id = request.origin.run_id
-        segment = tool_segment(request.turn, request.call_id, request.attempt)
         ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
         with structlog.contextvars.bound_contextvars(**ids):
-            async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
-                writer.notices(request.notices)
-                arguments = request.arguments if request.arguments is not None else await self._found(request)
-                if arguments is None:
-                    return RESEND
-                try:
-                    await self._manifests.check_only(request.tool, request.spec_digest, run_id, writer)
-                except ManifestChangedError as error:
-                    return failed(f"Not run: {error.message}", "unavailable")
-                if not getattr(self._tools.get(request.tool), "uses_state", True):
-                    return await self._run(request, arguments, writer, {})
-                with self._ephemeral.of(run_id, request.call_id) as state:
-                    return await self._run(request, arguments, writer, state)
+            async with heartbeating():
+                if not (request.accounted and self._has_ledger):
+                    return await self._attempted(request)
+                if request.begun:
+                    await self._effects.earlier_ended(request)
+                return await outlasting(self._attempted(request))
+
+    async def _attempted(self, request: ToolRequest) -> ToolResult:
+        run_id = request.origin.run_id
+        segment = tool_segment(request.turn, request.call_id, request.attempt)
+        async with stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+            writer.notices(request.notices)
+            arguments = request.arguments if request.arguments is not None else await self._found(request)
+            if arguments is None:
+                return RESEND
+            try:
+                await self._manifests.check_only(request.tool, request.spec_digest, run_id, writer)
+            except ManifestChangedError as error:
+                return failed(f"Not run: {error.message}", "unavailable")
+            if not getattr(self._tools.get(request.tool), "uses_state", True):
+                return await self._run(request, arguments, writer, {})
+            with self._ephemeral.of(run_id, request.call_id) as state:
+                return await self._run(request, arguments, writer, state)
 
     async def _found(self, request: ToolRequest) -> JsonObject | None:
         """Return the call's arguments if this worker has arguments with a matching digest."""
@@ -123,11 +133,11 @@ class ToolRunner:
             call,
             box=box,
             sanitizer=self._hygiene,
-            is_cancelled=activity.is_cancelled,
+            is_cancelled=_is_stopped,
             note=request.note,
             after=partial(after_call, call, run_id=run_id, agent=agent, registered=registered) if registered else None,
         )
-        if request.effect is Effect.READ:
+        if request.effect is Effect.READ and not self._has_ledger:
             result = await run(context=context)
         else:
             scope = box[call.name].spec.scope if call.name in box else Scope.MCP
@@ -144,6 +154,10 @@ class ToolRunner:
             _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
         await self._transcripts.save_result(run_id, tool_message(call, result))
         return result
+
+
+def _is_stopped() -> bool:
+    return activity.is_cancelled() and not is_given_up()
 
 
 class _Told:

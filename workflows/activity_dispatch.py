@@ -150,7 +150,7 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
         handle = workflow.start_activity_method(
             LanguageModel.call_model if state.agent.crew is None else CrewConductor.conduct_crew,
             request,
-            **_named(state, options.MODEL, key, summary_of(state)),
+            **_named(state, _with_lease(state, options.MODEL), key, summary_of(state)),
         )
     return ScheduledActivity(
         handle=handle,
@@ -220,7 +220,7 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
         request,
         **_named(
             state,
-            _tool_options(call.plan.timeout, call.plan.queue),
+            _with_lease(state, _tool_options(call.plan.timeout, call.plan.queue)),
             _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
             f"t{request.turn} · {describe(call.call)}",
         ),
@@ -254,6 +254,14 @@ def _tool_options(timeout: float, queue: str | None) -> ActivityConfig:
     if queue is not None:
         config["task_queue"] = queue
     return config
+
+
+def _with_lease(state: RunState, config: ActivityConfig) -> ActivityConfig:
+    """Return the options with a shorter heartbeat timeout if the run's workers keep leases."""
+    one = config.copy()
+    if state.environment.ledger:
+        one["heartbeat_timeout"] = options.LEASED_HEARTBEAT
+    return one
 
 
 def _numbered(name: str, attempt: int) -> str:

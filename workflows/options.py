@@ -9,6 +9,11 @@ from temporalio.workflow import ActivityCancellationType, ActivityConfig, LocalA
 HEARTBEAT: Final = timedelta(seconds=5)
 """A worker without a heartbeat for this time is considered dead. Activities send a heartbeat every 0.4 s."""
 
+LEASED_HEARTBEAT: Final = timedelta(seconds=1.8)
+"""The same for calls with a lease. If the worker is alive, the next attempt only waits for it, so a false alarm does no
+harm.
+"""
+
 TASK_TIMEOUT: Final = timedelta(seconds=5)
 """How long a run waits for a worker that has taken its workflow task. Temporal's default is 10 s. On a busy machine, a
 worker's first tasks take seconds.

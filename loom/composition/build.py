@@ -17,7 +17,7 @@ from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.adapters.postgres.effects import PostgresEffects
+from loom.activities.adapters.postgres.effects import PostgresEffects, PostgresReplies
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.postgres.tenants import PostgresTenants
 from loom.activities.adapters.redaction.known_secrets import secrets_of
@@ -29,6 +29,7 @@ from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from loom.activities.effects import Effects
+from loom.activities.leases import Leases
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.model_permits import PermitRules, Permits
 from loom.activities.publish import AbsentStream
@@ -147,6 +148,7 @@ def parts_for(
         knowledge=knowledge,
         withheld=hidden_tools(settings),
         effects=_effects(settings, database),
+        model_calls=Leases(PostgresReplies(database)) if database else None,
         gate=StartGate(key, requires_signature=settings.require_signed == "on"),
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),

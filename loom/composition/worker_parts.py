@@ -16,6 +16,7 @@ from loom.activities.effects import Effects
 from loom.activities.evaluate_answer import Evaluator
 from loom.activities.forks import Forks
 from loom.activities.knowledge.ports import KnowledgeStore
+from loom.activities.leases import Leases
 from loom.activities.manifest import Manifests, agent_digest, manifest_of, own_parts
 from loom.activities.memory.ports import Embedder
 from loom.activities.plan_calls import CallPreparer, CallReviewer
@@ -51,6 +52,7 @@ from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
+from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.tree.lineage import TreeLimits
 
 
@@ -78,6 +80,8 @@ class WorkerParts:
     embedder: Embedder | None
     sanitizer: OutputSanitizer
     effects: Effects
+    model_calls: Leases[ModelReply] | None
+    """None if the worker has no database."""
     own: RunTools
     skills: SkillLibrary
     memory: WorkerMemory | None
@@ -192,6 +196,7 @@ class WorkerParts:
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),
+            leases=self.model_calls,
         )
         conductor = CrewConductor(
             transcripts=self.transcripts,

@@ -4,7 +4,7 @@ from loom.domain.agents.branches_pattern import has_branches
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
-from loom.domain.core.messages import ToolCall, arguments_digest, canonical
+from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
 from loom.domain.core.tasks import Origin, correlation_of
 from loom.domain.core.tool_calls import OpenCall, ToolSpec, describe
 from loom.domain.machine.compression_step import MAX_FRUITLESS
@@ -82,6 +82,7 @@ def model_request(state: RunState) -> ModelRequest:
         pieces=state.answer.nudges if state.answer.partial and state.agent.output_schema is not None else 0,
         stage=state.answer.reflection.stage,
         insists=_insists(state),
+        begun=state.tries.lost > 0,
     )
 
 
@@ -228,6 +229,15 @@ def idempotency_key(request: ToolRequest) -> str:
 def key_without_arguments(request: ToolRequest) -> str:
     """Return the call's idempotency key as releases before 0.3 wrote it. A call that began on one keeps this key."""
     return f"{request.origin.run_id}/{request.execution}/t{request.turn}/{request.call_id}"
+
+
+def model_key(request: ModelRequest) -> str:
+    """Return the key of a model call in the ledger. It is the same for every attempt with the same conversation."""
+    digest = request.tail.base.digest
+    for item in request.tail.items:
+        digest = short_digest(digest + (item.digest if isinstance(item, ResultRef) else message_digest(item)))
+    origin, asked = request.origin, f"{request.spec_digest}/{digest}/{request.stage}/{request.wrap_up}"
+    return f"{origin.run_id}/{origin.execution}/t{request.turn}/model/{short_digest(asked)}"
 
 
 def _note(open_call: OpenCall) -> str:

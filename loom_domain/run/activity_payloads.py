@@ -118,6 +118,8 @@ class ModelRequest:
     """The stage of a run that uses the `reflect` pattern."""
     insists: bool = False
     """Whether a person has asked to try now, even if the model's circuit breaker is open."""
+    begun: bool = False
+    """Whether an attempt was lost. Perhaps its worker is alive, and it has a reply or will have one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

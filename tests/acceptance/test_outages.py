@@ -18,6 +18,7 @@ from loom.stack import state
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan
 from tests.acceptance.conftest import Working
+from tests.acceptance.processes import mortal
 from tests.acceptance.test_command_line import Cli, command_line
 from tests.activities.conftest import PostgresServer, RedisServer
 from tests.harness import Addresses, harness
@@ -178,6 +179,38 @@ async def test_runs_go_on_when_temporal_comes_back_with_its_database(
         assert (await loom.client.result(talking)).output == answer
         assert texts(await told(loom.client, talking)) == {1: answer}
         assert sum(request.messages[-1]["role"] == "tool" for request in model.requests) == 1
+
+
+@pytest.mark.parametrize("back", [signal.SIGCONT, signal.SIGKILL], ids=["goes on", "is started again"])
+async def test_calls_go_on_while_temporal_is_away_and_their_results_arrive_when_it_is_back(
+    own_stack: tuple[Path, Addresses], workspace: Path, back: signal.Signals
+) -> None:
+    home, addresses = own_stack
+    command = "echo begun >> begun; sleep 8; echo ended >> ended; echo all of it"
+    answer = "a long answer " * 10
+    first = {
+        "command": calls(ToolUse("bash", {"command": command}, "b1")),
+        "talk": text(answer, chunks=80, delay=0.1),
+    }
+    async with mortal(addresses, workspace, _by_task(first)) as (loom, model, workers):
+        for _ in range(2):
+            await workers.start()
+        talking = await loom.start("talk")
+        commanding = await loom.start("command", permissions={"bash": "allow"})
+        await _until((workspace / "begun").exists)
+
+        server = state.read(home).living()["temporal"]
+        os.kill(server.pid, signal.SIGSTOP)
+        await asyncio.sleep(15)  # longer than the SDK keeps on sending a result
+        os.kill(server.pid, back)
+
+        commanded, talked = [await loom.client.result(run_id) for run_id in (commanding, talking)]
+        assert (commanded.status, commanded.tool_calls, talked.output) == (RunStatus.COMPLETED, 1, answer)
+        assert [(workspace / name).read_text() for name in ("begun", "ended")] == ["begun\n", "ended\n"]
+        told_to_the_model = [str(request.messages[-1]["content"]) for request in model.requests]
+        assert sum("all of it" in told and "echo" not in told for told in told_to_the_model) == 1
+        assert told_to_the_model.count("talk") == 1
+        assert texts(await told(loom.client, talking)) == {1: answer}
 
 
 def _by_task(first: Mapping[str, Reply]) -> Script:

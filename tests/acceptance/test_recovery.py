@@ -13,13 +13,14 @@ from time import monotonic
 from typing import Any, Final
 
 import psutil
+import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from loom.client import Streamed
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from loom.workflows.options import HEARTBEAT
+from loom.workflows.options import LEASED_HEARTBEAT
 from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import Process, Workers
 from tests.harness import Harness
@@ -242,22 +243,40 @@ async def test_a_standby_worker_takes_over_a_waiting_run_within_two_seconds(kill
     assert _at(taken) - _at(asked) < timedelta(seconds=2)
 
 
-async def test_a_lost_activity_is_noticed_and_taken_over_by_the_standby(killable: Killable) -> None:
+@pytest.mark.parametrize("standby", [True, False], ids=["by a standby", "by a new worker"])
+async def test_a_lost_activity_is_noticed_and_taken_over(killable: Killable, standby: bool) -> None:
     loom, model, workers = await killable(script([hang(), text("again")]))
-    run_id, owner, standby = await _with_standby(loom, workers)
+    owner = await workers.start()
+    run_id = await loom.start()
     await _asked_the_model(model, 1)
+    if standby:
+        await workers.start()
 
     killed = datetime.now(UTC)
     await workers.kill(owner)
+    if not standby:
+        await workers.start()
+    able = datetime.now(UTC)
     result = await loom.client.result(run_id)
 
     assert result.output == "again"
     history = (await loom.histories(run_id))[0].events
     noticed = _first(history, EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT)
-    assert _at(noticed) - killed < HEARTBEAT + timedelta(seconds=1)
-    taken = next(e for e in history[noticed.event_id :] if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
-    assert _pid(taken) == standby.pid
-    assert _at(taken) - _at(noticed) < timedelta(seconds=2)
+    again = _first(history[noticed.event_id :], EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED)
+    figures = [(_at(event) - killed).total_seconds() for event in (noticed, again)]
+    print(f"noticed after {figures[0]:.1f} s, taken over after {figures[1]:.1f} s")
+    assert figures[0] < LEASED_HEARTBEAT.total_seconds() + 1
+    # Without other load, a new worker starts in 2 s, so that it takes over within 3 s, too.
+    assert figures[1] < max(3, (able - killed).total_seconds()) + 1
+
+
+async def test_a_command_ends_with_its_run_if_the_run_is_terminated(killable: Killable, workspace: Path) -> None:
+    loom, _, workers = await killable(script([calls(ToolUse("bash", {"command": "sleep 3602"}, "b1"))]))
+    await workers.start()
+    run_id = await loom.start(permissions={"bash": "allow"})
+    await _running("sleep 3602", 1)
+    await loom.client.temporal.get_workflow_handle(run_id).terminate()
+    await _running("sleep 3602", 0)
 
 
 async def test_a_command_of_a_frozen_worker_takes_no_effect_once_its_run_is_aborted(
@@ -281,15 +300,19 @@ async def test_a_command_of_a_frozen_worker_takes_no_effect_once_its_run_is_abor
         owner.send_signal(signal.SIGCONT)
 
 
-async def test_a_command_of_a_worker_that_is_only_busy_goes_on(killable: Killable, workspace: Path) -> None:
+async def test_calls_of_a_worker_that_is_only_busy_go_on(killable: Killable, workspace: Path) -> None:
     slow = calls(ToolUse("bash", {"command": "sleep 6; echo done > done"}, "b1"))
-    loom, _, workers = await killable(script([slow, text("fine")]))
+    loom, model, workers = await killable(script([slow, text("fine", chunks=60, delay=0.1)]))
     await workers.start()
     run_id = await loom.start(permissions={"bash": "allow"})
     with busy(8):
         result = await loom.client.result(run_id)
     assert (result.status, result.tool_calls) == (RunStatus.COMPLETED, 1)
     assert (workspace / "done").read_text() == "done\n"
+    history = (await loom.histories(run_id))[0].events
+    lost = sum(event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT for event in history)
+    print(f"{lost} attempts given up")  # on a machine without other load: none
+    assert len(model.requests) == 2
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -13,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.adapters.postgres.effects import PostgresEffects, read_result, write_result
-from loom.activities.ports import EffectLedger
+from loom.activities.adapters.postgres.effects import LEASE, PostgresEffects, read_result, write_result
+from loom.activities.ports import Claim, EffectLedger
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import ToolResult, failed
 from tests.databases import fresh_database, rows
@@ -28,7 +29,8 @@ SELECT sha256(n::text::bytea), 'k', 'r', 1, gen_random_uuid(), now() - interval 
 FROM generate_series(1, 2500) AS n
 """
 
-Step: TypeAlias = tuple[Literal["reserve", "finish"], int]
+STEPS: Final = ("reserve", "finish", "renew", "release")
+Step: TypeAlias = tuple[Literal["reserve", "finish", "renew", "release"], int]
 
 TEXT: Final = st.text(st.characters(codec=None, categories=None))
 """Every text that Python can hold: NUL and half surrogates, too."""
@@ -116,29 +118,50 @@ class Model:
     def __init__(self) -> None:
         self.holder: int | None = None
         self.result: ToolResult | None = None
+        self.is_alive = False
 
     def reserve(self, attempt: int) -> ToolResult | int | None:
         if self.result is not None:
             return self.result
         before = self.holder
-        self.holder = attempt if before is None else max(before, attempt)
+        if before is None or before <= attempt:
+            self.holder, self.is_alive = attempt, True
         return before
 
     def finish(self, attempt: int) -> None:
         if self.holder == attempt and self.result is None:
-            self.result = _by(attempt)
+            self.result, self.is_alive = _by(attempt), False
+
+    def renew(self, attempt: int) -> bool:
+        is_kept = self.holder is None or self.holder <= attempt
+        if is_kept:
+            self.holder, self.is_alive = attempt, self.result is None
+        return is_kept
+
+    def release(self, attempt: int) -> None:
+        if self.holder == attempt:
+            self.is_alive = False
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(["reserve", "finish"]), st.integers(1, 4)), max_size=10))
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 4)), max_size=10))
 async def test_it_answers_as_its_model_does(ledger: PostgresEffects, steps: Sequence[Step]) -> None:
-    key, model = new_key(), Model()
+    key, model, began = new_key(), Model(), monotonic()
     for what, attempt in steps:
-        if what == "reserve":
-            assert await ledger.reserve(key, "run", attempt) == model.reserve(attempt)
-        else:
-            await ledger.finish(key, attempt, _by(attempt))
-            model.finish(attempt)
+        claim = Claim(key=key, run_id="run", attempt=attempt)
+        match what:
+            case "reserve":
+                assert await ledger.reserve(key, "run", attempt) == model.reserve(attempt)
+            case "finish":
+                await ledger.finish(key, attempt, _by(attempt))
+                model.finish(attempt)
+            case "renew":
+                assert (key in await ledger.renew([claim])) == model.renew(attempt)
+            case "release":
+                await ledger.release(claim)
+                model.release(attempt)
+        is_alive = await ledger.is_alive(key)
+        assert is_alive == model.is_alive or monotonic() - began > LEASE.total_seconds()
 
 
 def _by(attempt: int) -> ToolResult:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
@@ -71,7 +72,11 @@ def request(attempt: int = 1, effect: Effect = Effect.ONCE, *, run: str, begun: 
 
 
 async def carried_out(effects: Effects, made: ToolRequest, execute: object) -> ToolResult:
-    return await effects.carried_out(made, Scope.CONTEXT, execute, warn=lambda _: None)  # type: ignore[arg-type]
+    async def attempt() -> ToolResult:
+        return await effects.carried_out(made, Scope.CONTEXT, execute, warn=lambda _: None)  # type: ignore[arg-type]
+
+    result: ToolResult = await ActivityEnvironment().run(attempt)
+    return result
 
 
 @pytest.mark.parametrize("effect", [Effect.ONCE, Effect.IDEMPOTENT])

@@ -11,32 +11,45 @@ value of `reserve` as follows:
 
 After a workflow has been reset, `reserve` may return the attempt's own number, because an attempt before the reset had
 the same number.
+
+A claim comes with a lease, which its worker renews while the call is in progress. Postgres' clock decides when a lease
+ends, so the workers' clocks don't matter. A lease that ends too far in the future was given before that clock was set
+back, and doesn't count. After Postgres has been started again, workers have the time of a lease to renew theirs.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, fields
+from datetime import timedelta
+from functools import cache
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from uuid import UUID, uuid4
 
 import structlog
+from pydantic import TypeAdapter, ValidationError
 
 from loom.activities.adapters.postgres.database import Database, storable
-from loom.activities.ports import StoreUnavailable
+from loom.activities.ports import Claim, StoreUnavailable
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import ToolResult
+from loom.domain.run.activity_payloads import ModelReply
 
 _log = structlog.get_logger("loom.effects")
 
+T = TypeVar("T")
+
+LEASE: Final = timedelta(seconds=2.5)
+"""How long an attempt counts as alive after its claim, or after the last renewal."""
+
 _RESERVE: Final = """
-INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim)
-VALUES (%(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s)
-ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim) = (
-    SELECT excluded.attempt, held.attempt, excluded.claim
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until)
+VALUES (%(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s, now() + %(lease)s)
+ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until) = (
+    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until
     WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
     UNION ALL
-    SELECT held.attempt, held.earlier, held.claim
+    SELECT held.attempt, held.earlier, held.claim, held.alive_until
     WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
 )
 RETURNING attempt, earlier, result
@@ -44,14 +57,40 @@ RETURNING attempt, earlier, result
 _FINISH: Final = """
 UPDATE loom_effects SET result = %s, ended_at = now() WHERE id = %s AND attempt = %s AND result IS NULL
 """
+_RENEW: Final = """
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until)
+SELECT id, key, run_id, attempt, claim, now() + %(lease)s
+FROM unnest(%(ids)s::bytea[], %(keys)s::text[], %(run_ids)s::text[], %(attempts)s::int[], %(claims)s::uuid[])
+    AS renewed (id, key, run_id, attempt, claim)
+CROSS JOIN set_config('synchronous_commit', 'off', true) -- a lease must not wait for the disk, nor survive a crash
+ORDER BY id
+ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, alive_until = excluded.alive_until
+WHERE held.attempt <= excluded.attempt
+RETURNING id
+"""
+_RELEASE: Final = "UPDATE loom_effects SET alive_until = NULL WHERE id = %s AND attempt = %s"
+_IS_ALIVE: Final = """
+SELECT EXISTS (
+    SELECT FROM loom_effects
+    WHERE id = ANY(%(ids)s) AND result IS NULL AND alive_until IS NOT NULL AND (
+        now() BETWEEN alive_until - %(lease)s AND alive_until OR now() < pg_postmaster_start_time() + %(lease)s
+    )
+)
+"""
 
 
-class PostgresEffects:
-    """An `EffectLedger` that uses Loom's own database."""
+class PostgresLedger(Generic[T]):
+    """A `Ledger` that uses Loom's own database."""
 
-    def __init__(self, database: Database) -> None:
-        """Use the database. The caller must close it."""
+    def __init__(
+        self, database: Database, write: Callable[[T], str], read: Callable[[Mapping[str, Any]], T | None]
+    ) -> None:
+        """Use the database, which the caller must close. `write` and `read` convert a result to JSON and back. If
+        `read` returns None, the call counts as unfinished.
+        """
         self._database = database
+        self._write = write
+        self._read = read
 
     async def find(self, *keys: str) -> str | None:
         """See the port."""
@@ -61,7 +100,7 @@ class PostgresEffects:
             held = {bytes(found) for (found,) in await cursor.fetchall()}
         return next((key for name, key in ids.items() if name in held), None)
 
-    async def reserve(self, key: str, run_id: str, attempt: int) -> ToolResult | int | None:
+    async def reserve(self, key: str, run_id: str, attempt: int) -> T | int | None:
         """See the port. This is a single statement, so that exactly one of several concurrent callers is the first."""
         claim = uuid4()
         try:
@@ -70,28 +109,78 @@ class PostgresEffects:
             # The claim may have been stored even though its response was lost. If so, the repeated statement recognizes
             # the claim as its own and doesn't report an earlier attempt.
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
-        if result is not None:
-            return read_result(result)
+        if result is not None and (known := self._read(result)) is not None:
+            return known
         return held if held > attempt else earlier
 
-    async def finish(self, key: str, attempt: int, result: ToolResult) -> None:
+    async def finish(self, key: str, attempt: int, result: T) -> None:
         """See the port. If the attempt no longer holds the claim, or if a result is already stored, the method only
         logs a warning.
         """
         async with self._database.connection() as connection:
-            cursor = await connection.execute(_FINISH, (write_result(result), _id(key), attempt))
+            cursor = await connection.execute(_FINISH, (self._write(result), _id(key), attempt))
         if cursor.rowcount == 0:
             _log.warning("effect_had_ended_or_passed_on", key=key, attempt=attempt)
+
+    async def renew(self, claims: Sequence[Claim]) -> Set[str]:
+        """See the port. This is a single statement for all calls of a worker."""
+        ids = {_id(claim.key): claim.key for claim in claims}
+        values = {
+            "ids": list(ids),
+            "keys": [storable(claim.key) for claim in claims],
+            "run_ids": [storable(claim.run_id) for claim in claims],
+            "attempts": [claim.attempt for claim in claims],
+            "claims": [uuid4() for _ in claims],
+            "lease": LEASE,
+        }
+        async with self._database.connection() as connection:
+            cursor = await connection.execute(_RENEW, values)
+            return {ids[bytes(held)] for (held,) in await cursor.fetchall()}
+
+    async def release(self, claim: Claim) -> None:
+        """See the port."""
+        async with self._database.connection() as connection:
+            await connection.execute(_RELEASE, (_id(claim.key), claim.attempt))
+
+    async def is_alive(self, *keys: str) -> bool:
+        """See the port."""
+        async with self._database.connection() as connection:
+            cursor = await connection.execute(_IS_ALIVE, {"ids": [_id(key) for key in keys], "lease": LEASE})
+            (alive,) = await cursor.fetchone() or (False,)
+        return bool(alive)
 
     async def _reserve(
         self, key: str, run_id: str, attempt: int, claim: UUID
     ) -> tuple[int, int | None, Mapping[str, Any] | None]:
-        values = {"id": _id(key), "key": storable(key), "run_id": storable(run_id), "attempt": attempt, "claim": claim}
+        values = {
+            "id": _id(key),
+            "key": storable(key),
+            "run_id": storable(run_id),
+            "attempt": attempt,
+            "claim": claim,
+            "lease": LEASE,
+        }
         async with self._database.connection() as connection:
             cursor = await connection.execute(_RESERVE, values)
             row: tuple[int, int | None, Mapping[str, Any] | None] | None = await cursor.fetchone()
         assert row is not None  # noqa: S101 - an upsert without WHERE always returns its row
         return row
+
+
+class PostgresEffects(PostgresLedger[ToolResult]):
+    """An `EffectLedger` that uses Loom's own database."""
+
+    def __init__(self, database: Database) -> None:
+        """Use the database. The caller must close it."""
+        super().__init__(database, write_result, read_result)
+
+
+class PostgresReplies(PostgresLedger[ModelReply]):
+    """A `Ledger` of model calls that uses Loom's own database."""
+
+    def __init__(self, database: Database) -> None:
+        """Use the database. The caller must close it."""
+        super().__init__(database, write_reply, read_reply)
 
 
 def write_result(result: ToolResult) -> str:
@@ -104,6 +193,25 @@ def read_result(written: Mapping[str, Any]) -> ToolResult:
     given = _known(ToolResult, written)
     parts = tuple(Part(**_known(Part, part)) for part in given.pop("parts", ()))
     return ToolResult(**{**given, "stage_ms": tuple(given.pop("stage_ms", ())), "parts": parts})
+
+
+def write_reply(reply: ModelReply) -> str:
+    """Serialize the reply as ASCII JSON without default values."""
+    plain = _replies().dump_python(reply, mode="json", exclude_defaults=True)
+    return json.dumps(plain, separators=(",", ":"))
+
+
+def read_reply(written: Mapping[str, Any]) -> ModelReply | None:
+    """Parse the stored reply. Returns None if another version of Loom wrote it and this one can't read it."""
+    try:
+        return _replies().validate_python(written)
+    except ValidationError:
+        return None
+
+
+@cache
+def _replies() -> TypeAdapter[ModelReply]:
+    return TypeAdapter(ModelReply)
 
 
 def _known(kind: type[ToolResult | Part], written: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ would still take effect later.
 
 This module is also a standalone program, `python -I -S worker_beat.py`, which needs only the standard library. A worker
 starts one for all its commands. While a command runs, a thread of the worker writes to the program's standard input
-twice a second. If nothing arrives during `LIMIT`, the program kills the commands. It ends with the worker.
+four times a second. If nothing arrives during `LIMIT`, the program kills the commands. It ends with the worker.
 """
 
 import os
@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import Final
 
-INTERVAL: Final = 0.5
+INTERVAL: Final = 0.25
 """Seconds between beats."""
-LIMIT: Final = 3.0
-"""Seconds without a beat. Shorter than the timeout for activities' heartbeats, so that the command has ended before its
-run can end, and long enough that a busy machine ends no command.
+LIMIT: Final = 2.0
+"""Seconds without a beat. Shorter than the lease of an attempt, so that the command has ended before another attempt
+begins, and long enough that a busy machine ends no command.
 """
 
 
