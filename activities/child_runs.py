@@ -1,7 +1,7 @@
-"""The activities `await_child` and `abort_orphans`, which look after children for which the server does nothing more.
+"""The activities `await_child` and `abort_orphans`, which look after children that the server no longer looks after.
 
-The server tells only the execution that started a child how the child has ended, and ends no child whose parent is
-terminated. After continue-as-new, the next execution therefore asks. An attempt to find out takes no time: the
+The server reports a child's end only to the execution that started the child, and doesn't end children whose parent is
+terminated. After continue-as-new, the next execution therefore asks. Each attempt asks once and doesn't wait: the
 activity's retry policy asks again, and the history doesn't grow.
 """
 

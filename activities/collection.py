@@ -18,9 +18,9 @@ from loom.domain.core.stored_data import Collected
 _log = structlog.get_logger("loom.collection")
 
 GRACE: Final = timedelta(days=1)
-"""Data that was stored within this time is kept. A run may be about to start."""
+"""Keep data that was stored within this time, because its run may be about to start."""
 UNTIL_KNOWN: Final = timedelta(minutes=10)
-"""The time after which a run whose data is stored must have started."""
+"""The time within which a run must have started after its data was stored."""
 AT_ONCE: Final = 100
 """Maximum number of trees that are checked in one round."""
 

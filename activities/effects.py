@@ -6,8 +6,8 @@ A worker may crash at any point. The next attempt then checks the ledger. If the
 the stored result. If the call hasn't started, the attempt runs it. If the call has started but not finished, the
 attempt runs it again only if repeating it is harmless. Otherwise, the attempt reports that the outcome is unknown.
 
-Before that, the next attempt waits as long as an earlier attempt is alive (`activities.leases`). A call that only reads
-is recorded if it takes so long that its lease is renewed.
+Before it checks, the next attempt waits while an earlier one is alive (`activities.leases`). A call that only reads is
+recorded if it takes so long that its lease is renewed.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class Effects:
         return self._ledger is not None
 
     async def earlier_ended(self, request: ToolRequest) -> None:
-        """Wait as long as an earlier attempt at the call is alive. If the run stops the call meanwhile, end that
+        """Wait while an earlier attempt at the call is alive. If the run stops the call in the meantime, end that
         attempt.
 
         Raises ApplicationError if the ledger is unavailable and the call must not run without it.

@@ -1,14 +1,14 @@
-"""Keep a call going as long as its worker lives, even if Temporal has given up the attempt.
+"""Keep a call going while its worker is alive, even if Temporal has given up on the attempt.
 
-Temporal gives up an attempt whose heartbeats are missing. Either its worker has died, or the worker was too busy, or
-Temporal itself was unavailable. Only the lease in the ledger tells these cases apart:
+Temporal gives up on an attempt when its heartbeats stop. The worker may have died or been too busy, or Temporal itself
+may have been unavailable. Only the lease in the ledger tells these cases apart:
 
     first attempt    claim ── renew ── renew ── renew ── finish
     Temporal                      given up
     next attempt                           waits ──────── takes the result
 
 If the worker dies, the lease ends, and the next attempt acts as after any lost attempt. If the run is stopped while the
-next attempt waits, this attempt takes over the claim. The first attempt learns that from its next renewal, and ends.
+next attempt waits, the next attempt takes over the claim. The first one learns this at its next renewal, and ends.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ T = TypeVar("T")
 RENEWAL: Final = 0.5
 """Seconds between two renewals of a lease. A call that takes less time renews nothing."""
 LOOK: Final = 0.2
-"""Seconds between two looks at the lease of an earlier attempt."""
+"""Seconds between two checks of an earlier attempt's lease."""
 ASK: Final = 1.0
-"""Seconds between two questions to Temporal whether the run of an attempt that was given up goes on."""
+"""Seconds between two checks that the run goes on, after Temporal has given up on an attempt."""
 GRACE: Final = 5.0
 """Seconds that such an attempt has to finish when its worker shuts down."""
 
@@ -75,8 +75,8 @@ class Leases(Generic[T]):
             self._held.discard(lease)
 
     async def earlier_ended(self, claim: Claim, *other_keys: str) -> None:
-        """Wait as long as an earlier attempt at the call is alive. If the run stops the call meanwhile, take over its
-        claim, and give the earlier attempt the time to notice that and to end. Raises StoreUnavailable.
+        """Wait while an earlier attempt at the call is alive. If the run stops the call in the meantime, take over the
+        claim, and give the earlier attempt time to notice this and to end. Raises StoreUnavailable.
         """
         try:
             while await self._is_alive(claim.key, *other_keys):  # noqa: ASYNC110 - perhaps on another worker
@@ -121,14 +121,14 @@ class Leases(Generic[T]):
 
     async def given_back(self, lease: Lease) -> None:
         """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A
-        stopped run makes no other attempt.
+        stopped run makes no further attempt.
         """
         if lease.is_recorded and not is_stopped():
             with suppress(StoreUnavailable):
                 await self._ledger.release(lease.claim)
 
     async def _is_alive(self, *keys: str) -> bool:
-        # After a machine was suspended, its leases have ended, although its attempts go on.
+        # When a suspended machine resumes, its leases have ended, but its attempts go on.
         is_here = any(lease.claim.key in keys for lease in self._held)
         return is_here or await self._ledger.is_alive(*keys)
 
@@ -155,7 +155,7 @@ class Leases(Generic[T]):
 
 async def outlasting(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of the activity's work. Cancel the work if the run stops it, but let it go on if Temporal has
-    only given up this attempt.
+    only given up on this attempt.
     """
     task, began_at = asyncio.create_task(work), _now()
     try:
@@ -169,7 +169,7 @@ async def outlasting(work: Coroutine[Any, Any, T]) -> T:
 
 
 def is_given_up() -> bool:
-    """Whether Temporal has given up this attempt although nobody has stopped the run."""
+    """Whether Temporal has given up on this attempt although nobody has stopped the run."""
     told = activity.cancellation_details()
     return told is not None and (told.not_found or told.timed_out) and not told.cancel_requested
 
@@ -181,7 +181,7 @@ def is_stopped() -> bool:
 
 
 async def _while_wanted(task: asyncio.Task[Any], began_at: float) -> None:
-    """Wait until the task has ended, or until nothing can come of it: its time is up, or the run has ended."""
+    """Wait until the task has ended, or until its result is useless: its time is up, or the run has ended."""
     info = activity.info()
     run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
     until = began_at + (info.start_to_close_timeout or timedelta.max).total_seconds()

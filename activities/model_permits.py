@@ -6,8 +6,8 @@
        └───────the provider answered the probe; the other runs return one by one─┘
 
 Every model call takes a permit first. While the breaker is open, no call is sent. In the half-open state, one run
-probes the provider. A call without a permit fails with the number of seconds after which to come back, each call at its
-own time. The run waits in the workflow, so that waiting takes up no activity slot.
+probes the provider. A call without a permit fails, and its error says when to come back. Each call gets a different
+time. The run waits in the workflow, so that waiting takes up no activity slot.
 
 A call counts as failed if the provider can't be reached, times out, responds with a server error, or breaks off or
 garbles its reply. A 429 response doesn't open the breaker: all calls pause for as long as the provider asks. Any other
@@ -32,7 +32,7 @@ from loom.domain.core.errors import (
 WINDOW_MS: Final = 60_000
 """The length of the window for requests and tokens per minute."""
 RECENT: Final = 20
-"""The breaker judges this number of calls, the latest ones."""
+"""The number of latest calls that the breaker judges."""
 FIRST_OPEN_MS: Final = 5_000
 """How long the breaker stays open at first. The time doubles after each probe that fails."""
 PROBE_MS: Final = 60_000

@@ -1,4 +1,4 @@
-"""Permits that one process counts for itself, without a server. `redis.permits` does the same for all workers."""
+"""Permits that one process counts by itself, without a server. `redis.permits` does the same for all workers."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -214,7 +214,7 @@ class _Bucket:
         return max(1, self._free_at(ahead, tokens, rpm, tpm, now) - now)
 
     def queue(self, request: PermitRequest, tpm: int | None, *, due: int) -> None:
-        """Let the call wait. A call that waits already keeps its place."""
+        """Let the call wait. A call that is already waiting keeps its place."""
         turn, arrival = self._place(request)
         self.arrivals = max(self.arrivals, arrival)
         self.waiting[request.session, request.caller] = _Waiting(

@@ -1,8 +1,8 @@
 """The `await_admission` and `leave_tenant` activities, which limit how many runs of a tenant are in progress.
 
-A waiting run occupies nothing: its activity is completed from outside, by the run that makes room for it. If that
-fails, the activity's attempt times out, and the next attempt looks again. A run that the server has ended can't leave.
-Waiting runs find that out and remove it.
+A waiting run takes up no slot: its activity is completed from outside, by the run that makes room for it. If that
+fails, the activity's attempt times out, and the next attempt looks again. A run that the server has ended can't leave
+by itself. Waiting runs notice this and remove it.
 """
 
 from collections.abc import Collection, Mapping

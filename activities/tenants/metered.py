@@ -1,6 +1,6 @@
 """Charge each model call to its tenant, and refuse calls that exceed the tenant's limits for a day (UTC).
 
-The longest reply that the limits cover is reserved before a call. Afterwards, the difference is given back. Concurrent
+Before a call, the longest reply that the limits cover is reserved. Afterward, the difference is given back. Concurrent
 calls therefore never exceed a limit together. If a worker dies during a call, the reserved amounts stay charged.
 """
 
@@ -93,7 +93,7 @@ class _Metered:
         raise payer.spent(left, need)
 
     async def _settle(self, payer: "_Payer", reserved: Spend, used: Spend) -> None:
-        """Give back what a call has reserved and not used."""
+        """Give back what a call reserved but didn't use."""
         back = Spend(tokens=used.tokens - reserved.tokens, micros=used.micros - reserved.micros)
         try:
             await self.accounts.charge(payer.tenant, payer.day, back)

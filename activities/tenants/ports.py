@@ -1,4 +1,4 @@
-"""The ports of tenants' limits, as protocols. The methods of the first two raise StoreUnavailable."""
+"""The ports for tenants' limits, as protocols. The methods of the first two raise StoreUnavailable."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class TenantQueue(Protocol):
         ...
 
     async def unchecked(self, tenant: str) -> Sequence[str]:
-        """Return the admitted runs that no caller has got from this method within the last half minute."""
+        """Return the admitted runs that this method hasn't returned to any caller within the last half minute."""
         ...
 
 

@@ -2,8 +2,8 @@
 
     unknown ── looked up ──▶ seen, or not seen ── its tree has left the server ──▶ deleted, if the tree was seen
 
-An entry belongs to one server. Another server that uses the same database has entries of its own, and deletes nothing
-that it hasn't had.
+An entry belongs to one server. Another server that uses the same database has its own entries, and its workers never
+delete data of runs that it never had.
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,8 @@ After a workflow has been reset, `reserve` may return the attempt's own number, 
 the same number.
 
 A claim comes with a lease, which its worker renews while the call is in progress. Postgres' clock decides when a lease
-ends, so the workers' clocks don't matter. A lease that ends too far in the future was given before that clock was set
-back, and doesn't count. After Postgres has been started again, workers have the time of a lease to renew theirs.
+ends, so the workers' clocks don't matter. A lease that ends too far in the future was granted before that clock was set
+back, and doesn't count. After Postgres restarts, workers have the duration of one lease to renew theirs.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Store payloads in Postgres if they are too large for history. A payload's key is the hash of its content.
 
 A payload has one or more owners: the workflows whose histories refer to it. When all of them have left the server, the
-payload is deleted (see `collection`). A trigger records the owners, even those of clients of earlier releases, which
-don't name one. The owner is then '', and the payload is never deleted.
+payload is deleted (see `collection`). A trigger records the owners. Clients of earlier releases don't name one: the
+owner is then '', and the payload is never deleted.
 
 This table is a source of truth, because history contains only references to payloads. If the store is unavailable,
 callers wait until it is available again. The following errors are deliberately retryable. If a workflow task fails with
@@ -99,7 +99,7 @@ class PostgresPayloads(StorageDriver):
         owner = storable(target.id or "") if isinstance(target, StorageDriverWorkflowInfo) else ""
         written = [payload.SerializeToString(deterministic=True) for payload in payloads]
         ids = [sha256(data).digest() for data in written]
-        # Sort the payloads, because two writers of the same payloads could otherwise deadlock.
+        # Sort the payloads. Otherwise, two writers of the same payloads could deadlock.
         rows = sorted((id_, data, len(data), owner) for id_, data in dict(zip(ids, written, strict=True)).items())
         async with self._connection() as connection, connection.cursor() as cursor:
             await cursor.executemany(_INSERT, rows)

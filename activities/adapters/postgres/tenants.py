@@ -15,7 +15,7 @@ INSERT INTO loom_tenant_runs AS runs (tenant, run_id) VALUES (%s, %s)
 ON CONFLICT (run_id) DO UPDATE SET tenant = excluded.tenant, checked_at = NULL, place = DEFAULT
 WHERE runs.tenant <> excluded.tenant
 """
-"""Another tenant's row is what an ended run left behind that had the same id."""
+"""A row of another tenant was left behind by an ended run with the same id."""
 _ADMIT: Final = """
 UPDATE loom_tenant_runs SET checked_at = now() WHERE run_id IN (
     SELECT run_id FROM loom_tenant_runs WHERE tenant = %(tenant)s AND checked_at IS NULL ORDER BY place LIMIT greatest(

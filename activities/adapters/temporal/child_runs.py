@@ -53,8 +53,8 @@ class TemporalChildRuns:
                 raise
 
     async def _has_lost(self, run_id: str, parent: str) -> bool:
-        """Whether the run was started by this parent, which no longer runs. The id alone doesn't tell, and neither does
-        the list, which may lag behind.
+        """Whether this parent started the run and is no longer running. The id alone doesn't show this, nor does the
+        list, which may lag behind.
         """
         run = await self._described(run_id)
         if run is None or run.parent_id is None or not is_child(run_id, run.parent_id):

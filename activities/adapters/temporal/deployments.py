@@ -34,9 +34,9 @@ _OFTEN: Final = 2.0
 _AGAIN: Final = 4.0
 """Seconds after which a run that is still on its version is signaled again. They double with each signal."""
 _KNOWN: Final = 10.0
-"""Seconds in which the server gets to know new workers and all their task queues."""
+"""Seconds that the server may take to learn about new workers and all their task queues."""
 _APPLIED: Final = 30.0
-"""Seconds in which the server applies a new current version to all task queues."""
+"""Seconds that the server may take to apply a new current version to all task queues."""
 _SOON: Final = 0.2
 _UNKNOWN: Final = (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION)
 _SIGNALS: Final = 20
@@ -54,7 +54,7 @@ class DeploymentVersion:
     runs: int
     """The number of runs in progress that are pinned to the version."""
     other_workflows: int
-    """The number of other running workflows that are pinned to it: the upkeep of memory, and your own."""
+    """The number of other running workflows that are pinned to it: memory upkeep, and your own."""
     since: datetime | None
     """When the version last became current or ramping, or stopped being so."""
 
@@ -149,7 +149,7 @@ class TemporalDeployments:
             await asyncio.sleep(_SOON)
 
     async def _ask(self, version: WorkerDeploymentVersion, asked: dict[str, _Asked]) -> None:
-        """Signal Loom's workflows on the version. Signal again, because a run may not see yet what is current."""
+        """Signal Loom's workflows on the version. Repeat this, because a run may not yet see what is current."""
         now, slots = asyncio.get_running_loop().time(), asyncio.Semaphore(_SIGNALS)
 
         async def send(execution: WorkflowExecution) -> None:

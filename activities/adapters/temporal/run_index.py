@@ -42,8 +42,8 @@ class TemporalRunIndex:
         except RPCError as error:
             if error.status is not RPCStatusCode.INVALID_ARGUMENT:
                 raise
-            return True  # an id that can't be part of a filter: nothing is known of the tree
-        # The list may lag behind, and lags behind the longest for what is deleted. So the list alone doesn't decide.
+            return True  # an id that can't be part of a filter: nothing is known about the tree
+        # The list may lag behind, most of all after deletions. It therefore doesn't decide alone.
         for run_id in dict.fromkeys((tree.root, *tree.runs, *tree.parents)):
             if await self._described(run_id) is not None:
                 return True

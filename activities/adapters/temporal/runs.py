@@ -37,7 +37,7 @@ UPDATE_LIMIT: Final = 5.0
 REOPEN_TRIES: Final = 5
 """How often a run is reset for one retry. A run may end again before the retry reaches it."""
 PAGE: Final = 50
-"""The number of executions for which one query finds out which of them a retry has continued."""
+"""The number of ended executions that one query checks for a retry that continued them."""
 
 
 class TemporalRuns:
@@ -108,8 +108,8 @@ class TemporalRuns:
                 raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:
-        """Send an update and return its receipt, or None if no worker sends one or the server takes no more now.
-        Raises RefusedError if the run rejects the update, and BadRequest if the update is invalid.
+        """Send an update and return its receipt, or None if no worker sends one or the server accepts no more at the
+        moment. Raises RefusedError if the run rejects the update, and BadRequest if the update is invalid.
         """
         with answered(run_id):
             try:
@@ -121,7 +121,7 @@ class TemporalRuns:
             except WorkflowUpdateRPCTimeoutOrCancelledError:
                 return None
             except RPCError as error:
-                # A server takes a limited number of updates of a run at once, but any number of signals.
+                # A server accepts a limited number of concurrent updates of a run, but any number of signals.
                 if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED:
                     raise
                 return None
@@ -135,14 +135,14 @@ class TemporalRuns:
             await self._handle(run_id).signal(name, payload)
 
     async def reopen(self, run_id: str, execution: str, payload: JsonObject) -> None:
-        """Let an ended execution go on: take back the workflow task that ended it, and send the run this `retry` before
-        it decides again. Several retries of one end count as one. Raises RefusedError if the server can't do that.
+        """Continue an ended execution: take back the workflow task that ended it, and send the run this `retry` before
+        it decides again. Several retries of the same end count as one. Raises RefusedError if the server can't do that.
         """
         with answered(run_id):
             for _ in range(REOPEN_TRIES):
                 execution = await self._reset(run_id, execution)
                 try:
-                    # The server accepts no end of a run that has a signal to read.
+                    # The server doesn't let a run end while it has an unread signal.
                     await self._client.get_workflow_handle(run_id, run_id=execution).signal("retry", payload)
                 except RPCError as error:
                     if error.status is not RPCStatusCode.NOT_FOUND:
