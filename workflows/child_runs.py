@@ -1,8 +1,8 @@
 """Start, await, and signal child runs.
 
-The server tells only the execution that started a child how the child has ended. An execution that continues as new
-leaves its children running, and the next one follows them. The server then doesn't end them when their parent is
-terminated, so a child that can't reach its parent ends by itself.
+The server reports a child's end only to the execution that started the child. An execution that continues as new leaves
+its children running, and the next one follows them. The server then doesn't end them when their parent is terminated,
+so a child that can't reach its parent ends by itself.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from loom.workflows.activity_dispatch import priority_of
 from loom.workflows.validation import AGENT_RUN, CREW_RUN
 
 _NO_SUCH_RUN: Final = "it was not found"
-"""The SDK's words if a run that is to be signalled doesn't exist or has ended."""
+"""The SDK's error message when the run to signal doesn't exist or has ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class Children:
         self._running += [asyncio.create_task(_run_child(start, self._parent.advance)) for start in starts]
 
     def follow(self) -> None:
-        """Find out how the children end that an earlier execution has started."""
+        """Follow the children that an earlier execution started, to find out how they end."""
         for child in self._parent.current().tree.running:
             ended = scheduling.await_child(self._parent.current(), child)
             self._running.append(asyncio.create_task(_follow_child(child.run_id, ended, self._parent.advance)))

@@ -103,7 +103,7 @@ def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDeci
 def retried(state: RunState, event: RetryRequested) -> RunState:
     """Return the next state of a waiting run that a person asked to try now. A parked run's patience starts again.
 
-    A try that is under way is not interrupted. If it fails, the model that the person chose is tried next.
+    A try in progress isn't interrupted. If it fails, the model that the person chose is tried next.
     """
     is_waiting, model = state.retry_at is not None, event.model or ""
     if state.parked is not None:

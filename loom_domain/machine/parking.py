@@ -1,4 +1,4 @@
-"""Park a run instead of failing it, if its model call can't succeed at present.
+"""Park a run instead of failing it if its model call can't succeed at the moment.
 
     ModelFailed, CompressionFailed ──▶ parked ──BackoffEnded, RetryRequested──▶ one try ──▶ unparked, or parked again
 
@@ -50,7 +50,7 @@ _BY_PROVIDER: Final = (
     LLMUnavailableError.__name__,
 )
 _BY_OPERATOR: Final = (LLMConfigurationError.__name__, BadRequest.__name__)
-"""A model call fails with `BadRequest` if the worker knows no such provider."""
+"""A model call fails with `BadRequest` if the worker doesn't know the provider."""
 
 
 def parks_on(state: RunState, failure: Failure, at: datetime) -> ParkedOn | None:
@@ -72,7 +72,7 @@ def has_work_to_lose(state: RunState) -> bool:
 
 
 def parked(state: RunState, on: ParkedOn, failure: Failure, at: datetime) -> RunState:
-    """Return the run, parked until its next try. Its stream is told once, and not again after each failed try."""
+    """Return the run, parked until its next try. Its stream reports this once, and not again after each failed try."""
     error = RunError(type=failure.type, message=failure.message, context=failure.context)
     before = state.parked
     if before is not None and before.on is on:

@@ -1,10 +1,10 @@
-"""Let an ended run go on, because a person retried it.
+"""Continue an ended run that a person has retried.
 
     the run's end, RetryRequested ──▶ RunReopened ──▶ the phase in which the run ended, or the next turn
 
-The server takes back the last workflow task of the run, which is the one that ended it, and nothing else. The run
-therefore knows all that it knew at its end, and repeats nothing. The request arrives before the run can end in the same
-way again. It is carried out when the run has an outcome. Limits, the model and messages change at that moment.
+The server takes back only the run's last workflow task, the one that ended it. The run therefore knows everything that
+it knew at its end, and repeats nothing. The request arrives before the run can end in the same way again, and takes
+effect when the run has an outcome. Limits, the model and messages change at that moment.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ from loom.domain.tools.loop_detection import Repetition
 from loom.domain.tree.tree import without_unbegun
 
 WITHIN: Final = timedelta(seconds=10)
-"""The maximum time between the request and the end. A request that somebody sends to a run that doesn't end has no
-effect on a later end.
+"""The maximum time between the request and the end. A request to a run that doesn't end within this time has no effect
+on a later end.
 """
 INTERRUPTED: Final = (
     "Not finished: the run ended while this ran, and goes on only now. It may have taken effect in whole, in part or"
@@ -39,7 +39,7 @@ GOES_ON: Final = "The run had ended, and now it goes on. You have all your tools
 
 
 def refused_reopening(result: RunResult, asked: RetryRequested) -> str | None:
-    """Return the reason that a run with this result can't go on, or None. The run itself checks the amounts."""
+    """Return why a run with this result can't go on, or None if it can. The run itself checks the amounts."""
     if result.status is RunStatus.COMPLETED:
         return "the run has completed: continue it with `loom fork`, or start a new run in its session"
     if result.turns == 0 and result.status in (RunStatus.FAILED, RunStatus.ABORTED):
@@ -112,7 +112,7 @@ def _is_calling(state: RunState) -> bool:
 
 
 def _as_it_was(state: RunState, event: RunReopened) -> RunState:
-    """Return the run at the step that it was at when it ended. The time to answer its asks begins again."""
+    """Return the run at the step that it was at when it ended. The time to answer its asks starts again."""
     was_waiting = state.retry_at is not None
     state = replace(
         resumed(state, event.at),
@@ -127,7 +127,7 @@ def _as_it_was(state: RunState, event: RunReopened) -> RunState:
 
 
 def _without_interrupted_calls(state: RunState) -> RunState:
-    """Return the run with a result for the calls that ran when it ended. Calls that wait for a person still wait."""
+    """Return the run with a result for each call that was running at its end. Calls that wait for a person still wait."""
     action = next_for_calls(state)
     interrupted = action.calls if isinstance(action, RunTools | RunChildren) else ()
     ids = {call.call.id for call in interrupted}
