@@ -23,8 +23,8 @@ app = new_app()
 def providers(as_json: Json = False) -> None:
     """Show which models can be called, and how much of their rate limits is used.
 
-    The list contains the models that were called in the last hour. Without Redis, each worker counts its own calls, and
-    no other process can see them.
+    The list shows the models that were called in the last hour. Without Redis, each worker counts its own calls, and no
+    other process can see them.
     """
     url = load_settings().redis_url
     if url is None:

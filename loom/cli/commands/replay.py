@@ -1,4 +1,4 @@
-"""The `replay` command, which checks before a release that its code can continue the runs."""
+"""The `replay` command, which checks before a release that the new code can continue the runs."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ def replay_runs(
 ) -> None:
     """Check that this code can continue runs, by replaying their histories.
 
-    Run it with the new code before you deploy it. Exit code 1: at least one history can't be replayed.
+    Run this command with the new code before you deploy that code. Exit code 1: at least one history can't be replayed.
     """
     if (run_id is not None) + (every or query is not None) + bool(file) != 1:
         raise BadRequest("give one of RUN, --all (or --query FILTER) and --file FILE", field="RUN")

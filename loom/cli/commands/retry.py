@@ -1,4 +1,4 @@
-"""The `retry` command, which lets runs go on that wait or have ended."""
+"""The `retry` command, which continues runs that wait or have ended."""
 
 import shlex
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ def retry(
     run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id; omit it with --all.")] = None,
     *,
     model: Annotated[
-        str | None, typer.Option(help="Go on with this model: openai:NAME, anthropic:NAME or demo.")
+        str | None, typer.Option(help="Continue with this model: openai:NAME, anthropic:NAME or demo.")
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(help="New maximum number of turns of an ended run.")] = None,
+    max_turns: Annotated[int | None, typer.Option(help="New maximum number of turns for an ended run.")] = None,
     budget: Budget = None,
     message: Annotated[str, typer.Option(metavar="TEXT", help="Message to the agent of an ended run.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Retry all runs that wait, including sub-agents.")] = False,
@@ -36,10 +36,10 @@ def retry(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipts as JSON and nothing else.")] = False,
 ) -> None:
-    """Let a run go on that waits or has ended.
+    """Continue a run that waits or has ended.
 
-    A run that waits for its provider or its operator tries its model call now. A run that has failed, was aborted, or
-    has reached a limit goes on from its end, and repeats no finished step.
+    A run that waits for its provider or its operator tries its model call now. A run that failed, was aborted, or
+    reached a limit continues from its end and doesn't repeat finished steps.
     """
     if every is (run_id is not None):
         raise BadRequest("name one run, or use --all", field="run_id")
