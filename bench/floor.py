@@ -1,4 +1,4 @@
-"""What durability costs at least: a loop on Temporal whose model and tool do nothing but answer, in the same process.
+"""Measure the minimum cost of durability: a loop on Temporal whose model and tool only answer, in the same process.
 
 `python -m bench.floor` serves the hand-written loop (*floor*). `app` gives Loom the same model, so that both can be
 compared without HTTP and without an SDK, whose cost would hide the difference.

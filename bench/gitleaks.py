@@ -1,8 +1,8 @@
 """Measure how many of gitleaks' own samples are redacted: `python -m bench.gitleaks FOLDER`.
 
 FOLDER is a copy of gitleaks' source, which isn't part of this repository. Its rules state in Go which texts they must
-find (`cmd/generate/config/rules`), and `config/gitleaks.toml` has the same rules as regular expressions. Samples that
-gitleaks generates aren't counted, only those that its authors wrote down.
+find (`cmd/generate/config/rules`), and `config/gitleaks.toml` has the same rules as regular expressions. Only the
+samples that gitleaks' authors wrote down count, not those that gitleaks generates.
 """
 
 import json
@@ -51,7 +51,7 @@ class Rule:
         return next((group for group in groups if group), found[0])
 
     def has_own_format(self, secret: str) -> bool:
-        """Whether the secret itself contains a word that gitleaks looks for, and not only the text around it."""
+        """Whether the secret itself contains a word that gitleaks looks for, and not just the text around it."""
         return any(keyword.lower() in secret.lower() for keyword in self.keywords)
 
 
@@ -92,7 +92,7 @@ def _hidden(secret: str) -> str:
 
 
 def measure(folder: Path) -> str:
-    """Return what is redacted, as Markdown, and below it the rules of which samples are missed."""
+    """Return the results as Markdown, followed by the rules whose samples are missed."""
     known = rules(tomllib.loads((folder / "config/gitleaks.toml").read_text()))
     outcomes: defaultdict[bool, list[tuple[str, bool]]] = defaultdict(list)
     unmatched = 0

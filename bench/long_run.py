@@ -1,6 +1,6 @@
 """Measure one very long run: `python -m bench.long_run --turns 3000 --messages 1000` (`make long-run`).
 
-The worker has a process of its own. In each turn, a scripted model behind HTTP reads a file. Meanwhile, a person sends
+The worker runs in its own process. In each turn, a scripted model behind HTTP reads a file. Meanwhile, a person sends
 messages. The bytes per turn and the worker's memory must not grow. With `--write`, replace the figures in
 docs/limits.md.
 """
