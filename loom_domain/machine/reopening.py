@@ -127,7 +127,7 @@ def _as_it_was(state: RunState, event: RunReopened) -> RunState:
 
 
 def _without_interrupted_calls(state: RunState) -> RunState:
-    """Return the run with a result for each call that was running at its end. Calls that wait for a person still wait."""
+    """Return the run with a result for each call that ran at its end. Calls that wait for a person still wait."""
     action = next_for_calls(state)
     interrupted = action.calls if isinstance(action, RunTools | RunChildren) else ()
     ids = {call.call.id for call in interrupted}
