@@ -19,7 +19,7 @@ from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, p
 from loom.domain.context.model_context import Measures, ModelContext, build_context
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import Message, Tail, Transcript, Usage, user
-from loom.domain.core.tokens import conversation_tokens, text_tokens
+from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import Compressed, CompressRequest
 from loom.domain.run.stream_events import compression_segment, context_compressed, milliseconds, model_failed
@@ -129,7 +129,7 @@ class _Purse:
 
     async def pay(self, call: ModelCall) -> None:
         """Reserve the call's maximum usage. Raises _Uncovered if the budget doesn't cover it."""
-        prompt = ceil(self.ratio * (text_tokens(call.system) + conversation_tokens(call.messages)))
+        prompt = ceil(self.ratio * (text_tokens(call.system) + tokens_of(call.messages)))
         output = call.max_output_tokens
         need = await worst_case(self.prices, self.model, prompt=prompt, output=output, allowance=self.left)
         if self.left.shortfall(need):

@@ -12,7 +12,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
 from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
-from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
+from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.core.tool_calls import ToolResult, ToolSpec
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
@@ -54,9 +54,7 @@ class ModelCall:
     @property
     def expected_prompt(self) -> int:
         """The estimated number of prompt tokens."""
-        return self.prompt_tokens or (
-            text_tokens(self.system) + conversation_tokens(self.messages) + tools_tokens(self.tools)
-        )
+        return self.prompt_tokens or (text_tokens(self.system) + tokens_of(self.messages) + tokens_of(self.tools))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from loom.domain.context.compression import Compressing, KnownFacts, compress
 from loom.domain.context.model_context import Measures, build_context
 from loom.domain.context.summary_sections import SECTIONS, question
 from loom.domain.core.messages import Message, ToolCall, user
-from loom.domain.core.tokens import conversation_tokens, text_tokens, tools_tokens
+from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.core.tool_calls import ToolSpec
 
 ROOT = Path(__file__).parent.parent
@@ -56,13 +56,13 @@ def _savings() -> str:
 
 def _totals(messages: Sequence[Message]) -> tuple[int, int, int]:
     """Return the tokens of all calls in full and as assembled, and the number of calls with an unchanged prefix."""
-    around = tools_tokens(TOOLS) + build_context(SPEC, (), tools=(), measures=Measures()).estimated
+    around = tokens_of(TOOLS) + build_context(SPEC, (), tools=(), measures=Measures()).estimated
     measures, before = Measures(), ""
     plain = seen = kept = 0
     for place, message in enumerate(messages):
         if message.role != "assistant":
             continue
-        plain += around + conversation_tokens(messages[:place])
+        plain += around + tokens_of(messages[:place])
         sight = build_context(SPEC, messages[:place], tools=TOOLS, measures=measures)
         measures = replace(measures, collapsed=sight.collapsed)
         assembled = sight.assembled()
@@ -77,7 +77,7 @@ def _compressions() -> str:
     rows = []
     for turns in (100, 333, 1000):
         messages = _session(turns)
-        before = conversation_tokens(messages)
+        before = tokens_of(messages)
         spent, after = [], 0
         for _ in range(5):
             begun = perf_counter()

@@ -16,7 +16,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from loom.domain.core.messages import Message, reminder, user
-from loom.domain.core.tokens import MESSAGE, conversation_tokens, message_tokens, text_tokens, within
+from loom.domain.core.tokens import MESSAGE, text_tokens, tokens_of, within
 
 BUDGET: Final = 100_000
 """The default number of tokens in a context."""
@@ -109,9 +109,7 @@ def assemble(
 
 def size_of(component: Component) -> int:
     """Return the component's approximate number of tokens, including its tag."""
-    return conversation_tokens(component.messages) + (
-        MESSAGE + text_tokens(rendered(component)) if component.text else 0
-    )
+    return tokens_of(component.messages) + (MESSAGE + text_tokens(rendered(component)) if component.text else 0)
 
 
 def rendered(component: Component) -> str:
@@ -123,7 +121,7 @@ def rendered(component: Component) -> str:
 
 
 _NOTE: Final = reminder("Earlier messages were left out here, so that the rest fits the model's window.")
-_NOTE_TOKENS: Final = message_tokens(_NOTE)
+_NOTE_TOKENS: Final = _NOTE.tokens
 
 
 def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) -> tuple[ContextPart, ...]:

@@ -28,7 +28,7 @@ from loom.domain.core.messages import (
     transcript_of,
     unanswered,
 )
-from loom.domain.core.tokens import conversation_tokens, message_tokens, text_tokens, within
+from loom.domain.core.tokens import text_tokens, tokens_of, within
 from loom.domain.core.tool_calls import Effect, ToolSpec
 from loom.domain.skills.active import staying_skills, told
 from loom.domain.tools.todos import Todo, as_text
@@ -94,7 +94,7 @@ class Compressing:
     at: str
     """The time of the compression in ISO 8601 format."""
     turn: int
-    count: Callable[[Sequence[Message]], int] = field(default=conversation_tokens)
+    count: Callable[[Sequence[Message]], int] = field(default=tokens_of)
     """A function that counts the tokens of a conversation as it appears in a model call, without the surrounding
     components.
     """
@@ -148,7 +148,7 @@ def staying(messages: Sequence[Message], *, room: int, share: float = 1.0) -> St
     for place in (*people[:1], *reversed(people[1:])):
         if (place, place + 1) in stays:
             continue
-        size = message_tokens(messages[place])
+        size = messages[place].tokens
         if size <= left:
             left -= size
             stays.add((place, place + 1))
@@ -181,11 +181,11 @@ def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) 
     answered = last_turn(messages, groups)
     said = max((a for a, _ in groups if is_from_person(messages[a])), default=-1)
     stays = {(a, b) for a, b in groups if a in (said, answered) or b == len(messages) or unanswered(messages[a:b])}
-    room -= sum(conversation_tokens(messages[a:b]) for a, b in groups if (a, b) in stays)
+    room -= sum(tokens_of(messages[a:b]) for a, b in groups if (a, b) in stays)
     for start, stop in reversed(groups):
         if (start, stop) in stays:
             continue
-        room -= conversation_tokens(messages[start:stop])
+        room -= tokens_of(messages[start:stop])
         if room < 0:
             break
         stays.add((start, stop))

@@ -34,7 +34,7 @@ from loom.domain.core.messages import (
     unanswered,
 )
 from loom.domain.core.output_schema import instructions
-from loom.domain.core.tokens import MESSAGE, conversation_tokens, text_tokens, tools_tokens, within
+from loom.domain.core.tokens import MESSAGE, text_tokens, tokens_of, within
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.active import skill_in
 
@@ -109,7 +109,7 @@ def build_context(
     collapse position.
     """
     window = measures.window(spec)
-    reserved = tools_tokens(tools)
+    reserved = tokens_of(tools)
     groups = groups_of(messages)
     about_skills = skill_parts(spec.skills, tools) if spec.skills else ()
 
@@ -180,11 +180,11 @@ def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent
     messages as fit into `recent` tokens with it.
     """
     point = last_turn(messages, groups)
-    left = recent - conversation_tokens(messages[point:])
+    left = recent - tokens_of(messages[point:])
     for start, stop in reversed(groups):
         if stop > point:
             continue
-        left -= conversation_tokens(messages[start:stop])
+        left -= tokens_of(messages[start:stop])
         if left < 0:
             break
         point = start
@@ -299,9 +299,9 @@ def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> 
         # A text never has more tokens than characters, and counting characters is fast.
         if sum(len(messages[place].text) for place in results) <= most // 2:
             continue
-        if conversation_tokens(messages[start:stop]) <= most:
+        if tokens_of(messages[start:stop]) <= most:
             continue
-        around = conversation_tokens(m for m in messages[start:stop] if m.role != "tool")
+        around = tokens_of(m for m in messages[start:stop] if m.role != "tool")
         share = max(50, (most - around) // len(results) - MESSAGE)
         for place in results:
             shown[place] = _limited(messages[place], share)

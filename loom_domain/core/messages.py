@@ -14,8 +14,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
+
+from loom.domain.core.tokens import BINARY, IMAGE, MESSAGE, text_tokens
 
 JsonObject: TypeAlias = Mapping[str, Any]
 """A decoded JSON object."""
@@ -35,8 +38,15 @@ class Part:
     url: str = ""
     name: str = ""
 
+    @property
+    def tokens(self) -> int:
+        """The estimated number of tokens."""
+        if self.type == "text":
+            return text_tokens(self.text)
+        return IMAGE if self.type == "image" else max(IMAGE, len(self.data) // BINARY)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True)
 class ToolCall:
     """A model's request to run one tool."""
 
@@ -46,8 +56,14 @@ class ToolCall:
     malformed: str | None = None
     """The model's original argument text, if it is not a JSON object."""
 
+    @cached_property
+    def tokens(self) -> int:
+        """The estimated number of tokens."""
+        given = self.malformed if self.malformed is not None else canonical(self.arguments)
+        return MESSAGE + text_tokens(self.name + given)
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """One entry of a conversation."""
 
@@ -71,6 +87,13 @@ class Message:
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if part.type == "text")
+
+    @cached_property
+    def tokens(self) -> int:
+        """The estimated number of tokens. It is needed in each turn of a conversation."""
+        content = self.content
+        said = text_tokens(content) if isinstance(content, str) else sum(part.tokens for part in content)
+        return MESSAGE + said + sum(call.tokens for call in self.tool_calls)
 
 
 def user(text: str, **metadata: Any) -> Message:

@@ -7,11 +7,8 @@ characters counted as one token, the estimate for Chinese would be four times to
 counts to correct the remaining error.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
-
-from loom.domain.core.messages import Message, Part, ToolCall, canonical
-from loom.domain.core.tool_calls import ToolSpec
+from collections.abc import Iterable
+from typing import Final, Protocol
 
 MESSAGE: Final = 4
 """The token overhead per message, for its role and delimiters."""
@@ -40,21 +37,18 @@ def text_tokens(text: str) -> int:
     return -(-(len(text) - two - more + 2 * digits + 2 * two + 4 * more) // 4)
 
 
-def message_tokens(message: Message) -> int:
-    """Estimate the number of tokens in a message."""
-    content = message.content
-    said = text_tokens(content) if isinstance(content, str) else sum(map(_part_tokens, content))
-    return MESSAGE + said + sum(map(_call_tokens, message.tool_calls))
+class Counted(Protocol):
+    """A message, or the description of a tool."""
+
+    @property
+    def tokens(self) -> int:
+        """The estimated number of tokens."""
+        ...
 
 
-def conversation_tokens(messages: Iterable[Message]) -> int:
-    """Estimate the number of tokens in these messages."""
-    return sum(map(message_tokens, messages))
-
-
-def tools_tokens(tools: Sequence[ToolSpec]) -> int:
-    """Estimate the number of tokens in these tools' descriptions."""
-    return sum(TOOL + text_tokens(tool.name + tool.description + canonical(tool.parameters)) for tool in tools)
+def tokens_of(values: Iterable[Counted]) -> int:
+    """Estimate the number of tokens in these messages or descriptions."""
+    return sum(value.tokens for value in values)
 
 
 def learned(ratio: float, *, counted: int, estimated: int) -> float:
@@ -81,14 +75,3 @@ def within(text: str, most: int, note: str = " …") -> str:
 
 def _count(data: bytes, wanted: bytes) -> int:
     return len(data) - len(data.translate(None, wanted))
-
-
-def _part_tokens(part: Part) -> int:
-    if part.type == "text":
-        return text_tokens(part.text)
-    return IMAGE if part.type == "image" else max(IMAGE, len(part.data) // BINARY)
-
-
-def _call_tokens(call: ToolCall) -> int:
-    given = call.malformed if call.malformed is not None else canonical(call.arguments)
-    return MESSAGE + text_tokens(call.name + given)

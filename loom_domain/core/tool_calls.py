@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
-from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, short_digest
+from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, canonical, short_digest
+from loom.domain.core.tokens import TOOL, text_tokens
 from loom.domain.core.tool_names import ASK_USER, MADE
 
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
@@ -63,7 +65,7 @@ STRICTNESS: Final = (Verdict.ALLOW, Verdict.ASK, Verdict.DENY)
 """The verdicts, from most lenient to strictest."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolSpec:
     """The definition of a tool for the model and the run. It is pinned when the run starts."""
 
@@ -87,6 +89,12 @@ class ToolSpec:
     """
     ephemeral: int = 0
     """The number of most recent results to keep in the context. If 0, all results are kept."""
+
+    @cached_property
+    def tokens(self) -> int:
+        """The estimated number of tokens in the description."""
+        return TOOL + text_tokens(self.name + self.description + canonical(self.parameters))
+
     source: str = ""
     """The Python code of a tool that an agent created; empty for registered tools."""
 

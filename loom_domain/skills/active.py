@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from loom.domain.core.messages import Group, Message
-from loom.domain.core.tokens import conversation_tokens
+from loom.domain.core.tokens import tokens_of
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 
 SHARE: Final = 0.3
@@ -46,7 +46,7 @@ def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: i
         group = next(((start, stop) for start, stop in groups if start <= place < stop), None)
         if group is None or group in stays:
             continue
-        size = conversation_tokens(messages[group[0] : group[1]])
+        size = tokens_of(messages[group[0] : group[1]])
         if size <= left:
             left -= size
             stays.add(group)

@@ -10,7 +10,7 @@ from loom.domain.context.compression import Compressing, KnownFacts, compress
 from loom.domain.context.model_context import Measures, build_context, collapsed, context_parts
 from loom.domain.context.summary_sections import tag_of
 from loom.domain.core.messages import Message, ToolCall, user
-from loom.domain.core.tokens import conversation_tokens
+from loom.domain.core.tokens import tokens_of
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.active import active_in, skill_in, told
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL, PinnedSkill
@@ -72,7 +72,7 @@ def test_of_too_many_skills_the_oldest_go_and_are_named() -> None:
     kept = active_in(after)
     assert "skill-7" in kept
     assert "skill-0" not in kept
-    assert conversation_tokens(message for message in after if skill_in(message)) <= ACTIVE_TOKENS
+    assert tokens_of(message for message in after if skill_in(message)) <= ACTIVE_TOKENS
     listed = tag_of(after[0].text, "active_skills")
     assert "- skill-7: its instructions stand" in listed
     assert "- skill-0: no longer in the conversation; load it again" in listed

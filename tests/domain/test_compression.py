@@ -11,7 +11,7 @@ from loom.domain.context.compression import Compressing, KnownFacts, compress, p
 from loom.domain.context.model_context import is_summary
 from loom.domain.context.summary_sections import SECTIONS, question, read_sections, tag_of, without_model
 from loom.domain.core.messages import Message, ToolCall, user
-from loom.domain.core.tokens import conversation_tokens, text_tokens
+from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.core.tool_calls import Effect, ToolSpec
 from loom.domain.tools.todos import Todo
 from tests.domain.conversations import conversations, split_calls, talk, turn
@@ -35,7 +35,7 @@ def test_the_task_what_people_said_and_the_last_turns_stay_word_for_word() -> No
     told_by_people = [m for m in messages if m.role == "user"]
     assert [m for m in shorter.transcript.messages if m.role == "user"] == told_by_people
     assert shorter.transcript.messages[-3:] == messages[-3:]
-    assert shorter.tokens == conversation_tokens(shorter.transcript.messages) <= 4000
+    assert shorter.tokens == tokens_of(shorter.transcript.messages) <= 4000
 
 
 def test_the_summary_is_one_system_message_that_says_what_it_is() -> None:
@@ -111,7 +111,7 @@ def test_whatever_is_compressed_nothing_that_has_to_stay_goes(messages: tuple[Me
 def test_a_conversation_fits_its_room_unless_what_has_to_stay_does_not(
     messages: tuple[Message, ...], room: int
 ) -> None:
-    least = conversation_tokens(rebuilt(messages, staying(messages, room=0).kept))
+    least = tokens_of(rebuilt(messages, staying(messages, room=0).kept))
     assert compress(work(messages, room=room), WRITTEN).tokens <= max(room, least + 1000)
 
 
@@ -121,7 +121,7 @@ def test_a_thousand_messages_are_looked_at_a_few_times_each() -> None:
     def count(messages: Sequence[Message]) -> int:
         nonlocal counted
         counted += len(messages)
-        return conversation_tokens(messages)
+        return tokens_of(messages)
 
     compress(work(talk(500), count=count), WRITTEN)
     assert counted < 5 * 1000

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loom.domain.context.assembler import Component, Placement, Priority, assemble, rendered, size_of
 from loom.domain.core.messages import user
-from loom.domain.core.tokens import conversation_tokens, text_tokens
+from loom.domain.core.tokens import text_tokens, tokens_of
 from tests.domain.conversations import turn
 
 PROMPT = Component(
@@ -101,7 +101,7 @@ def test_a_context_is_within_its_budget_unless_what_is_critical_alone_is_not(
 
     critical = reserved + sum(size_of(c) for c in components if c.priority is Priority.CRITICAL)
     assert context.tokens <= max(budget, critical)
-    assert reserved + text_tokens(context.system) + conversation_tokens(context.messages) <= context.tokens + 8
+    assert reserved + text_tokens(context.system) + tokens_of(context.messages) <= context.tokens + 8
 
 
 @given(COMPONENTS, st.integers(0, 1500))

@@ -16,7 +16,7 @@ from loom.domain.context.model_context import (
     without_ephemeral,
 )
 from loom.domain.core.messages import Message, ToolCall, groups_of, last_turn, recollection, user
-from loom.domain.core.tokens import conversation_tokens
+from loom.domain.core.tokens import tokens_of
 from loom.domain.core.tool_calls import ToolSpec
 from tests.domain.conversations import conversations, split_calls, talk, turn
 
@@ -70,7 +70,7 @@ def test_collapsing_keeps_the_beginning_of_results_and_long_arguments() -> None:
 def test_one_turn_never_fills_the_window() -> None:
     messages = turn(1, "x" * 10_000, calls=4)
     shown = limited(messages, groups_of(messages), 4000)
-    assert conversation_tokens(shown) <= 4000
+    assert tokens_of(shown) <= 4000
     assert all("cut to fit the window" in m.text for m in shown if m.role == "tool")
 
 

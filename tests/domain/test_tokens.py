@@ -8,12 +8,10 @@ from loom.domain.core.messages import Message, Part, ToolCall, user
 from loom.domain.core.tokens import (
     IMAGE,
     MESSAGE,
-    conversation_tokens,
     is_plausible,
     learned,
-    message_tokens,
     text_tokens,
-    tools_tokens,
+    tokens_of,
     within,
 )
 from loom.domain.core.tool_calls import ToolSpec
@@ -71,20 +69,15 @@ def test_more_text_never_has_fewer_tokens(one: str, other: str) -> None:
 def test_a_message_counts_its_text_its_calls_and_its_pictures() -> None:
     call = ToolCall(id="c", name="bash", arguments={"command": "ls"})
     picture = Part(type="image", media_type="image/png", data="A" * 8000)
-    assert message_tokens(user("x" * 40)) == MESSAGE + 10
-    assert message_tokens(Message(role="assistant", tool_calls=(call,))) == 2 * MESSAGE + text_tokens(
-        'bash{"command":"ls"}'
-    )
-    assert (
-        message_tokens(Message(role="tool", content=(Part(type="text", text="x" * 40), picture)))
-        == MESSAGE + 10 + IMAGE
-    )
-    assert conversation_tokens([user("x" * 40)] * 3) == 3 * (MESSAGE + 10)
+    assert user("x" * 40).tokens == MESSAGE + 10
+    assert Message(role="assistant", tool_calls=(call,)).tokens == 2 * MESSAGE + text_tokens('bash{"command":"ls"}')
+    assert Message(role="tool", content=(Part(type="text", text="x" * 40), picture)).tokens == MESSAGE + 10 + IMAGE
+    assert tokens_of([user("x" * 40)] * 3) == 3 * (MESSAGE + 10)
 
 
 def test_a_tool_counts_its_description_and_its_schema() -> None:
     spec = ToolSpec(name="look", description="d" * 400, parameters={"type": "object"})
-    assert 100 < tools_tokens([spec]) < 130
+    assert 100 < tokens_of([spec]) < 130
 
 
 def test_the_providers_figures_correct_the_estimate_step_by_step() -> None:

@@ -91,7 +91,6 @@ PLANTED: Final = (
     Planted("workflows/visibility.py", "cost = cost_of(state)\n", "cost = None\n"),
     # Sub-agents
     Planted("workflows/child_runs.py", "ParentClosePolicy.ABANDON\n", "ParentClosePolicy.TERMINATE\n"),
-    Planted("workflows/agent_run.py", "self._children.follow()\n", "pass\n"),
     Planted("workflows/child_runs.py", "else ParentClosePolicy.REQUEST_CANCEL", "else ParentClosePolicy.ABANDON"),
     Planted("loom_domain/machine/delegation.py", "levels=digest_of(levels(state)),", 'levels="",'),
     Planted("workflows/child_runs.py", "wrong = None if told else _error_of(error)", "wrong = None"),
