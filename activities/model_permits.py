@@ -49,7 +49,7 @@ LONGEST_PAUSE_MS: Final = 600_000
 RESERVED_MS: Final = 5_000
 """Capacity is reserved for waiting calls that come back within this time."""
 LATE_MS: Final = 10_000
-"""A waiting call that is this late has given up."""
+"""A waiting call that is this late counts as abandoned."""
 HOLD: Final = 3.0
 """Seconds that a call waits for a permit inside the activity. For a longer wait, the activity fails."""
 LONGEST_REASON: Final = 300

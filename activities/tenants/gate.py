@@ -68,4 +68,4 @@ class TenantGate:
 
 
 UNLIMITED: Final = 2**31 - 1
-"""Admits every run. Runs may wait for a limit that no longer applies."""
+"""Admits every run. Some runs may still wait for a limit that no longer applies."""

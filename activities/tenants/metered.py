@@ -21,7 +21,7 @@ from loom.domain.tree.budget import Share, Spend
 _log = structlog.get_logger("loom.model")
 
 RESERVE_TRIES = 3
-"""How often a call looks again after other calls of the tenant have taken what was left."""
+"""How many times a call checks again after the tenant's other calls have taken what was left."""
 
 
 class MeteredProviders:

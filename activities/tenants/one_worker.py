@@ -13,7 +13,7 @@ class OneWorkerTenants:
     """A `TenantQueue` and `TenantAccounts`. Each worker counts only its own runs, and forgets them when it stops."""
 
     def __init__(self, *, checked_for: float = 30.0) -> None:
-        """A run that was checked counts as running for `checked_for` seconds."""
+        """After a check, a run counts as running for `checked_for` seconds."""
         self._checked_for = checked_for
         self._runs: defaultdict[str, dict[str, float | None]] = defaultdict(dict)  # None: waits; else last checked at
         self._used: Counter[tuple[str, date, str]] = Counter()

@@ -32,7 +32,7 @@ COMMANDS: Final = {
     "deny": ("steering", "Deny a pending tool call; the run continues without it."),
     "pause": ("steering", "Pause a run: no new work starts until `loom resume`."),
     "resume": ("steering", "Resume a paused run."),
-    "retry": ("retry", "Let a run go on that waits or has ended."),
+    "retry": ("retry", "Continue a run that is waiting or has ended."),
     "abort": ("steering", "Abort a run and cancel its current work."),
     "send": ("steering", "Answer the agent's question, or send it a message."),
     "show": ("show", "Show a run turn by turn."),

@@ -4,7 +4,8 @@
 
 A run that is parked on its `provider` tries again by itself: after 5 s, and then after delays that double up to 5 min.
 A run that is parked on its `operator` waits for a person's `retry`, because only a person can correct a key, a model's
-name or a quota. When the agent's patience is exhausted, the run makes one last try and fails with its error.
+name or a quota. When the agent's patience is exhausted, the run makes one last try. If that fails, the run fails with
+its error.
 
 Only a run that would lose work is parked. A run whose first model call fails reports the error at once, so that the
 person or the agent that started it can correct it. There are two exceptions. A sub-agent waits for its provider from

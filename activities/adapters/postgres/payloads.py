@@ -93,8 +93,8 @@ class PostgresPayloads(StorageDriver):
 
     async def store(self, context: StorageDriverStoreContext, payloads: Sequence[Payload]) -> list[StorageDriverClaim]:
         """Store payloads. Payloads that are already stored remain unchanged."""
-        # The SDK names the workflow whose history will refer to the payloads: for the input of a child, the child, and
-        # for its result, its parent.
+        # The SDK names the workflow whose history will refer to the payloads: the child for a child's input, and the
+        # parent for its result.
         target = context.target
         owner = storable(target.id or "") if isinstance(target, StorageDriverWorkflowInfo) else ""
         written = [payload.SerializeToString(deterministic=True) for payload in payloads]

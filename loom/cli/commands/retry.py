@@ -30,15 +30,15 @@ def retry(
     max_turns: Annotated[int | None, typer.Option(help="New maximum number of turns for an ended run.")] = None,
     budget: Budget = None,
     message: Annotated[str, typer.Option(metavar="TEXT", help="Message to the agent of an ended run.")] = "",
-    every: Annotated[bool, typer.Option("--all", help="Retry all runs that wait, including sub-agents.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Retry all waiting runs, including sub-agents.")] = False,
     waiting: Annotated[
         ParkedOn | None, typer.Option(help="With --all: retry only runs that wait for their provider or operator.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipts as JSON and nothing else.")] = False,
 ) -> None:
-    """Continue a run that waits or has ended.
+    """Continue a run that is waiting or has ended.
 
-    A run that waits for its provider or its operator tries its model call now. A run that failed, was aborted, or
+    A run that is waiting for its provider or operator tries its model call now. A run that failed, was aborted, or
     reached a limit continues from its end and doesn't repeat finished steps.
     """
     if every is (run_id is not None):
