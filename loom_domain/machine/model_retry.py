@@ -16,7 +16,7 @@ from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import TENANT
 from loom.domain.machine.limits import charged_for_failure
-from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, parked, parks_on, patience_of
+from loom.domain.machine.parking import BREAKER_OPEN, attempted_now, has_work_to_lose, parked, parks_on, patience_of
 from loom.domain.machine.reflection_step import with_draft
 from loom.domain.machine.wrap_up import last_answer_due
 from loom.domain.run.events import ModelFailed, RetryRequested
@@ -88,7 +88,9 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
 def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDecision:
     """Decide how to proceed after a failure. A parked run makes one try at a time, and waits after it."""
     if waits_for_all(failure) and state.parked is None and not state.agent.fallbacks:
-        return Again(delay=retry_after(failure) or 0.0)
+        delay = retry_after(failure) or 0.0
+        may_park = bool(state.agent.patience) and has_work_to_lose(state)
+        return GiveUp() if may_park and delay > state.agent.longest_retry_delay else Again(delay=delay)
     if state.parked is not None and failure.kind == "provider" and failure.type != "LLMContextLengthError":
         return GiveUp()
     agent = state.agent

@@ -355,3 +355,8 @@ def test_whatever_happens_to_a_parked_run_it_can_leave(happens: list[str], way: 
             assert state.parked is not None
             late = (state.parked.until - AT).total_seconds()
             assert error_of(after(state, BackoffEnded(), fails_at(late), BackoffEnded(), fails_at(late))) == AWAY
+
+
+def test_a_run_parks_if_its_provider_asks_all_runs_to_wait_for_long() -> None:
+    assert working(fails("LLMRateLimitError", retry_after=7, has_run=False)).parked is None
+    assert working(fails("LLMRateLimitError", retry_after=600, has_run=False)).parked is not None
