@@ -125,8 +125,8 @@ def _payloads(database_url: str) -> Sequence[int]:
 
 def report(result: RunResult, long: Long, messages: int) -> str:
     """Return the figures as Markdown."""
-    whole = [history for history in long.histories if _model_calls(history) > _LEAST]
-    prices = [_bytes(history) / _model_calls(history) for history in whole]
+    whole = [history for history in long.histories if model_calls(history) > _LEAST]
+    prices = [bytes_after_start(history) / model_calls(history) for history in whole]
     rows = [
         [
             "outcome",
@@ -149,12 +149,13 @@ _LEAST: Final = 100
 """An execution with fewer turns has no meaningful average."""
 
 
-def _bytes(history: WorkflowHistory) -> int:
+def bytes_after_start(history: WorkflowHistory) -> int:
     """Return the size of the history without its first event, which carries the state on."""
     return sum(event.ByteSize() for event in history.events[1:])
 
 
-def _model_calls(history: WorkflowHistory) -> int:
+def model_calls(history: WorkflowHistory) -> int:
+    """Return the number of attempts at model calls."""
     scheduled = EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
     return sum(
         event.event_type == scheduled

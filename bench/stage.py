@@ -80,6 +80,7 @@ def stage() -> Iterator[Stage]:
             "LOOM_WORKSPACE": str(workspace),
             "LOOM_METRICS_PORT": "off",
             "LOOM_TASK_QUEUE": QUEUE,
+            "LOOM_APP": "bench.floor:app",
         }
         pids = json.loads((folder / ".loom" / "stack.json").read_text())
         ready = Stage(folder=folder, env=env, model_url=url, server_pid=_temporal_pid(pids))

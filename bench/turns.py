@@ -1,17 +1,22 @@
 """Compare the time and processor time per turn with those of a minimal hand-written loop on the same server."""
 
+from collections.abc import Awaitable
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from temporalio.client import Client
 
+from bench.floor import QUEUE as FLOOR_QUEUE
+from bench.floor import FloorLoop
 from bench.minimal import QUEUE, MinimalLoop
 from bench.report import spread, table
 from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
 
 LOOPS = ("loom", "minimal lean", "minimal whole")
+SHAPES = ((20, 1), (100, 1), (10, 8))
+"""The runs that are compared with the floor: the number of turns, and of tool calls in each turn."""
 
 
 async def turn_cost(stage: Stage, *, pairs: int, turns: int) -> str:
@@ -37,18 +42,58 @@ async def turn_cost(stage: Stage, *, pairs: int, turns: int) -> str:
     )
 
 
+async def floor_cost(stage: Stage, *, rounds: int = 5) -> str:
+    """Return how Loom compares with a loop that does nothing but last, both with a model in the worker's process."""
+    stage.start_worker("floor", "bench.floor")
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    rows: list[list[Any]] = []
+    for turns, calls in SHAPES:
+        figures: dict[str, list[tuple[float, float, float]]] = {"loom": [], "floor": []}
+        for number in range(-1, rounds):
+            for loop in figures if number % 2 else reversed(figures):
+                task = f"turns={turns} calls={calls} round={number}"
+                figures[loop].append(await _immediate(stage, client, loop, task, turns))
+        loom, floor = ([*zip(*measured[1:], strict=True)] for measured in (figures["loom"], figures["floor"]))
+        ratios = [median(mine / theirs for mine, theirs in zip(loom[at], floor[at], strict=True)) for at in range(2)]
+        shown = [spread([*values], "ms") for values in (loom[0], floor[0], loom[1], floor[1])]
+        rows.append([turns, calls, *shown[:2], f"{ratios[0]:.2f}", *shown[2:], f"{ratios[1]:.2f}"])
+    head = ["turns", "calls per turn", "Loom", "floor", "ratio", "Loom's worker CPU", "floor's", "ratio"]
+    return (
+        "## Time per turn without a provider\n\nThe model and the tool answer at once in the worker's process, without"
+        " HTTP and without an SDK. Their cost\nhides what Loom itself costs in the comparison above. The *floor* is a"
+        " hand-written loop without any features\n(`bench/floor.py`). The figures are medians of"
+        f" {rounds} interleaved rounds, and the ratios are medians of pairs.\n\n" + table(head, rows)
+    )
+
+
+async def _immediate(stage: Stage, client: Client, loop: str, task: str, turns: int) -> tuple[float, float, float]:
+    """Run once with a model that answers at once. Return the same figures as `_one`."""
+    run_id = f"bench-immediate-{loop} {task}".replace(" ", "-")
+    if loop == "loom":
+        request = {"task": task, "max_turns": 1000, "model": "immediate:any"}
+        started = client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
+    else:
+        args = [task, stage.env["LOOM_WORKSPACE"]]
+        started = client.execute_workflow(FloorLoop.run, args=args, id=run_id, task_queue=FLOOR_QUEUE)
+    return await _measured(stage, stage.workers[loop].pid, started, turns)
+
+
 async def _one(stage: Stage, client: Client, loop: str, turns: int, label: str) -> tuple[float, float, float]:
     """Return milliseconds per turn: elapsed time, the worker's CPU time and the server's CPU time."""
-    pid = stage.workers["loom" if loop == "loom" else "minimal"].pid
-    before = (perf_counter(), stage.cpu(pid), stage.cpu(stage.server_pid))
     run_id = f"bench-{loop.replace(' ', '-')}-{turns}-{label}"
     task = f"turns={turns}"
     if loop == "loom":
         request = {"task": task, "max_turns": 1000}
-        await client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
+        started = client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
     else:
         args: list[Any] = [task, stage.env["LOOM_WORKSPACE"], loop.endswith("whole")]
-        await client.execute_workflow(MinimalLoop.run, args=args, id=run_id, task_queue=QUEUE)
+        started = client.execute_workflow(MinimalLoop.run, args=args, id=run_id, task_queue=QUEUE)
+    return await _measured(stage, stage.workers["loom" if loop == "loom" else "minimal"].pid, started, turns)
+
+
+async def _measured(stage: Stage, pid: int, run: Awaitable[Any], turns: int) -> tuple[float, float, float]:
+    before = (perf_counter(), stage.cpu(pid), stage.cpu(stage.server_pid))
+    await run
     after = (perf_counter(), stage.cpu(pid), stage.cpu(stage.server_pid))
     wall, worker, server = ((end - begin) * 1000 / turns for begin, end in zip(before, after, strict=True))
     return wall, worker, server

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowHistory
 
+from bench.long_run import bytes_after_start, model_calls
 from loom.client import Streamed
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
@@ -52,13 +51,13 @@ async def test_each_of_many_turns_costs_the_same(
 
     histories = await loom.histories(run_id)
     assert len(histories) >= 3
-    assert sum(map(_model_calls, histories)) == turns + 1
+    assert sum(map(model_calls, histories)) == turns + 1
     assert all(len(history.events) < 1.25 * rotation for history in histories)
     # The first event carries the state on from the execution before: by reference, once it is large.
     assert all(history.events[0].ByteSize() < 4096 for history in histories)
     # What is left over at the end has too few turns for an average.
-    whole = [history for history in histories if _model_calls(history) > turns // 10]
-    prices = [_bytes_after_start(history) / _model_calls(history) for history in whole]
+    whole = [history for history in histories if model_calls(history) > turns // 10]
+    prices = [bytes_after_start(history) / model_calls(history) for history in whole]
     assert max(prices) < 1.02 * min(prices)
     assert max(prices) < _longest_result(events) + 2700
 
@@ -66,16 +65,3 @@ async def test_each_of_many_turns_costs_the_same(
 def _longest_result(events: Sequence[Streamed]) -> int:
     found = [event.task.result for event in events if event.task.action is Action.TOOL_RESULT]
     return max(int(result["length"]) for result in found if result)
-
-
-def _bytes_after_start(history: WorkflowHistory) -> int:
-    return sum(event.ByteSize() for event in history.events[1:])
-
-
-def _model_calls(history: WorkflowHistory) -> int:
-    scheduled = EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED
-    return sum(
-        event.event_type == scheduled
-        and event.activity_task_scheduled_event_attributes.activity_type.name == "call_model"
-        for event in history.events
-    )

@@ -24,7 +24,7 @@ from loom.activities.adapters.models.wire import (
     token_count,
     unreachable,
     unreadable,
-    used_before,
+    usage_in_errors,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError, LoomError
@@ -69,11 +69,8 @@ class AnthropicProvider:
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         heard = _PartialReply()
-        try:
+        with usage_in_errors(call, heard):
             return await self._heard(call, on_delta, heard)
-        except LoomError as error:
-            error.used = used_before(call, _usage(heard.usage), heard.said)
-            raise
 
     async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> ModelAnswer:
         client = await self._connected()
@@ -255,6 +252,11 @@ class _PartialReply:
         self.refusal = str(details.get("explanation") or details.get("category") or "")
 
     @property
+    def counted(self) -> Usage:
+        """The provider's last count."""
+        return _usage(self.usage)
+
+    @property
     def said(self) -> str:
         """All that the model has written so far."""
         return "".join(piece for block in self.blocks.values() for piece in block.pieces)
@@ -273,7 +275,7 @@ class _PartialReply:
         note = reasoning_note(call.model, thought) if calls else {}
         stop: StopReason = "length" if self.stop in _CUT else "tools" if calls else "end"
         message = Message(role="assistant", content=text, tool_calls=calls, metadata=note)
-        return ModelAnswer(message=message, stop=stop, usage=_usage(self.usage), model=self.model)
+        return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
 
 
 def _usage(sent: Mapping[str, Any]) -> Usage:

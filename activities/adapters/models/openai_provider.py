@@ -24,7 +24,7 @@ from loom.activities.adapters.models.wire import (
     token_count,
     unreachable,
     unreadable,
-    used_before,
+    usage_in_errors,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError, LoomError
@@ -66,11 +66,8 @@ class OpenAIProvider:
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         heard = _PartialReply()
-        try:
+        with usage_in_errors(call, heard):
             return await self._heard(call, on_delta, heard)
-        except LoomError as error:
-            error.used = used_before(call, _usage(heard.usage), heard.said)
-            raise
 
     async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> ModelAnswer:
         client = await self._connected()
@@ -260,6 +257,11 @@ class _PartialReply:
             call.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
 
     @property
+    def counted(self) -> Usage:
+        """The provider's last count."""
+        return _usage(self.usage)
+
+    @property
     def said(self) -> str:
         """All that the model has written so far."""
         return "".join((*self.reasoning, *self.text, *(piece for call in self.calls for piece in call.arguments)))
@@ -274,7 +276,7 @@ class _PartialReply:
         stop: StopReason = "length" if self.finish == "length" else "tools" if calls else "end"
         note = reasoning_note(call.model, "".join(self.reasoning)) if calls else {}
         message = Message(role="assistant", content="".join(self.text), tool_calls=calls, metadata=note)
-        return ModelAnswer(message=message, stop=stop, usage=_usage(self.usage), model=self.model)
+        return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
 
 
 def _usage(sent: Mapping[str, Any]) -> Usage:

@@ -7,11 +7,12 @@ cause, because it contains the request.
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from loom.activities.ports import ModelCall
@@ -148,12 +149,31 @@ def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -
     return unreachable(server, model, "the stream ended before the reply was complete")
 
 
-def used_before(call: ModelCall, counted: Usage, said: str) -> Usage | None:
-    """Return what a call used before its reply broke off. The provider's last count is incomplete, or missing."""
-    if not (said or counted.total_tokens):
-        return None
-    prompt, output = counted.input_tokens or call.expected_prompt, max(counted.output_tokens, text_tokens(said))
-    return replace(counted, input_tokens=prompt, output_tokens=output)
+class PartialReply(Protocol):
+    """A reply that is still being received."""
+
+    @property
+    def counted(self) -> Usage:
+        """The provider's last count. It is incomplete, or zero, until the reply is complete."""
+        ...
+
+    @property
+    def said(self) -> str:
+        """All that the model has written so far."""
+        ...
+
+
+@contextmanager
+def usage_in_errors(call: ModelCall, reply: PartialReply) -> Iterator[None]:
+    """If the reply breaks off, add to the error what the call has used. Missing counts are estimated."""
+    try:
+        yield
+    except LoomError as error:
+        counted = reply.counted
+        if reply.said or counted.total_tokens:
+            prompt, output = counted.input_tokens or call.expected_prompt, text_tokens(reply.said)
+            error.used = replace(counted, input_tokens=prompt, output_tokens=max(counted.output_tokens, output))
+        raise
 
 
 def quote(text: str, server: Server) -> str:
