@@ -16,4 +16,4 @@ WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep)
 """Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 
 WORKFLOW_RUNNER: Final = UnsandboxedWorkflowRunner()
-"""Temporal's sandbox would cost a fifth of a worker's processor time in each turn."""
+"""Temporal's sandbox would cost a tenth more of a worker's processor time in each turn."""
