@@ -146,14 +146,17 @@ class Demo:
             worker = state.read(self._place.home).living().get("worker")
             return worker.pid if worker and worker.pid != before else None
 
-        async def still_asks() -> JsonObject | None:
-            status = await loom.status(self._run_id)
+        async def rebuilt() -> tuple[int, JsonObject] | None:
+            """Return the worker that answers, which is another one if the first could not start, and the status."""
+            worker, status = await successor(), await loom.status(self._run_id)
             waits = any(pending["digest"] == ask.digest for pending in status["pending_approvals"])
-            return status if waits and not status.get("stale") else None
+            if worker is None or worker != await successor() or not waits or status.get("stale"):
+                return None
+            return worker, status
 
-        after = await _eventually(successor)
-        tell(f"  ↻ the supervisor has started worker {after}, {seconds(monotonic() - begun)} later", "cyan")
-        status = await _eventually(still_asks)
+        started = await _eventually(successor)
+        tell(f"  ↻ the supervisor has started worker {started}, {seconds(monotonic() - begun)} later", "cyan")
+        after, status = await _eventually(rebuilt)
         done = counted(status["tool_calls"], "tool call")
         tell(f"  ↻ {seconds(monotonic() - begun)} after the kill, it has rebuilt the run from its history:", "cyan")
         tell(f"    turn {status['turn']}, {done} done, and the same call still waits (digest {ask.digest})", "cyan")
