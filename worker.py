@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, Final
 
 import structlog
@@ -109,6 +110,8 @@ class LoomPlugin(SimplePlugin):
         config = super().configure_worker(config)
         if not own:
             config["workflow_runner"] = WORKFLOW_RUNNER
+            if _deployment(self._settings) is None and not any(config.get(name) for name in _VERSIONED):
+                config["build_id"] = f"loom-{version('loom-agents')}"  # the SDK would hash every imported module
         for name, value in self._worker_options(has_tuner=config.get("tuner") is not None).items():
             if config.get(name) == _SDK_DEFAULTS[name]:
                 config[name] = value  # type: ignore[literal-required]
@@ -253,6 +256,7 @@ class _Served:
 
 
 _SDK_DEFAULTS: Final = {name: p.default for name, p in inspect.signature(Worker.__init__).parameters.items()}
+_VERSIONED: Final = ("build_id", "deployment_config", "use_worker_versioning")
 _PASSED_THROUGH: Final = (
     "loom",
     "pydantic",

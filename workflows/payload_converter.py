@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
@@ -51,12 +51,14 @@ _OF_WORKFLOWS: Final = (
 )
 """The types that workflows pass to other executions and runs."""
 
+T = TypeVar("T")
+
 _UNTYPED: Final = (None, Any, object)
 _LOOM: Final = "loom."
 
 # Shared by the whole process, because the SDK creates a new converter for each workflow instance and, with external
 # storage, for each activity. Building an adapter takes a thousand times as long as using one.
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+_adapters: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,18 @@ class Undecodable:
     reason: str
 
 
+def adapter_of(kind: type[T]) -> TypeAdapter[T]:
+    """Return the adapter that validates and serializes values of a type."""
+    return _adapters(kind)
+
+
 def build_adapters(activities: Iterable[Callable[..., Any]]) -> None:
     """Build the adapters that workflow tasks need. Otherwise, the first tasks build them, which can take seconds on a
     busy machine and looks like a deadlock.
     """
     of_activities = [kind for activity in activities for kind in get_type_hints(activity).values()]
     for kind in (*_OF_WORKFLOWS, *of_activities):
-        _adapter(kind)
+        adapter_of(kind)
 
 
 class SparseJsonConverter(EncodingPayloadConverter):
@@ -92,8 +99,8 @@ class SparseJsonConverter(EncodingPayloadConverter):
         if type_hint in _UNTYPED:
             return from_json(payload.data)
         if type_hint is RunState:
-            return _adapter(RunState).validate_python(upgraded(from_json(payload.data)))
-        return _adapter(type_hint).validator.validate_json(payload.data)
+            return adapter_of(RunState).validate_python(upgraded(from_json(payload.data)))
+        return adapter_of(type_hint).validator.validate_json(payload.data)
 
 
 class SparsePayloadConverter(CompositePayloadConverter):
@@ -155,7 +162,7 @@ def _dump(value: Any) -> bytes:
     kind = type(value)
     try:
         if is_dataclass(kind) or issubclass(kind, BaseModel):
-            return _adapter(kind).serializer.to_json(value, **_left_out(value))
+            return adapter_of(kind).serializer.to_json(value, **_left_out(value))
         return to_json(value)
     except PydanticSerializationError:
         return _dump_broken_text(value)
@@ -176,7 +183,7 @@ def _dump_broken_text(value: Any) -> bytes:
     # A model can write a lone surrogate, which UTF-8 cannot encode. One such character must not end the run.
     typed = is_dataclass(value) or isinstance(value, BaseModel)
     plain = (
-        _adapter(type(value)).dump_python(value, **_left_out(value), mode="json")
+        adapter_of(type(value)).dump_python(value, **_left_out(value), mode="json")
         if typed
         else to_jsonable_python(value)
     )

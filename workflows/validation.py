@@ -13,7 +13,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    TypeAdapter,
     ValidationError,
 )
 from temporalio import workflow
@@ -46,7 +45,7 @@ from loom.domain.tree.events import AncestryChanged, BudgetGranted, BudgetReques
 from loom.domain.tree.lineage import Lineage, is_child
 from loom.domain.tree.signals import ANCESTRY, REPORT
 from loom.domain.tree.tree import ChildReport
-from loom.workflows.payload_converter import Undecodable
+from loom.workflows.payload_converter import Undecodable, adapter_of
 
 AGENT_RUN: Final = "AgentRun"
 CREW_RUN: Final = "CrewRun"
@@ -189,13 +188,6 @@ STOPS: Final = ("abort", "pause")
 _LONGEST: Final = 500
 """The maximum number of characters that are kept if a text field has an invalid value."""
 
-_STATE: Final = TypeAdapter(RunState)
-_REPORT: Final = TypeAdapter(ChildReport)
-_WANT: Final = TypeAdapter(BudgetRequest)
-_GRANT: Final = TypeAdapter(BudgetGranted)
-_ANCESTRY: Final = TypeAdapter(AncestryChanged)
-_LINEAGE: Final = TypeAdapter(Lineage)
-
 
 def read_request(payload: object) -> RunRequest:
     """Read the input of a run. Raises BadRequest if it is invalid."""
@@ -260,13 +252,13 @@ def read_from_relative(name: str, payload: object) -> ChildReported | AncestryCh
     try:
         match name:
             case str() if name == REPORT:
-                return ChildReported(report=_REPORT.validate_python(payload))
+                return ChildReported(report=adapter_of(ChildReport).validate_python(payload))
             case str() if name == WANT:
-                return BudgetRequested(request=_WANT.validate_python(payload))
+                return BudgetRequested(request=adapter_of(BudgetRequest).validate_python(payload))
             case str() if name == GRANT:
-                return _GRANT.validate_python(payload)
+                return adapter_of(BudgetGranted).validate_python(payload)
             case _:
-                return _ANCESTRY.validate_python(payload)
+                return adapter_of(AncestryChanged).validate_python(payload)
     except ValidationError as error:
         where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
         raise BadRequest(
@@ -277,7 +269,7 @@ def read_from_relative(name: str, payload: object) -> ChildReported | AncestryCh
 def read_lineage(payload: object) -> Lineage:
     """Read the lineage that a parent sends its child in addition to the request. Raises BadRequest if it is invalid."""
     try:
-        return _LINEAGE.validate_python(payload)
+        return adapter_of(Lineage).validate_python(payload)
     except ValidationError as error:
         where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
         raise BadRequest(f"the second argument is only for a run's own children: {where}", field=where) from None
@@ -319,7 +311,7 @@ def read_input(workflow_type: str, request: object) -> RunRequest:
 
 def read_state(payload: object) -> RunState:
     """Read the state from a previous execution, which may have run on an earlier release."""
-    return _STATE.validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
+    return adapter_of(RunState).validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
 
 
 def _check(form: type[_Form], payload: object, what: str) -> _Form:

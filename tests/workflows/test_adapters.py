@@ -13,7 +13,7 @@ from tests.workflows.conftest import Working
 async def test_the_first_runs_of_a_worker_build_no_adapter(working: Working, monkeypatch: pytest.MonkeyPatch) -> None:
     look = calls(ToolUse("bash", {"command": "ls"}, "c1"))
     helped = calls(delegate("a part", "WORK on it", "d1"))
-    adapters = cast("Any", payload_converter._adapter)
+    adapters = cast("Any", payload_converter._adapters)
     adapters.cache_clear()
     loom, _ = await working(by_task({"WORK": [look, text("part done")], "PLAN": [look, helped, text("done")]}))
     late = list[Any]()
@@ -24,7 +24,7 @@ async def test_the_first_runs_of_a_worker_build_no_adapter(working: Working, mon
         late.extend([kind] * (adapters.cache_info().misses - before))
         return found
 
-    monkeypatch.setattr(payload_converter, "_adapter", adapter)
+    monkeypatch.setattr(payload_converter, "_adapters", adapter)
 
     result = await loom.run("PLAN it", permissions={"bash": "allow"}, budget={"tokens": 100_000})
 

@@ -37,6 +37,7 @@ from loom.activities.adapters.redaction.patterns import (
     REACH,
     RUN,
     Shape,
+    compiled,
 )
 
 PASSES: Final = 8
@@ -131,10 +132,11 @@ def _formats(text: str, words: Sequence[Span]) -> Iterator[Span]:
 
 
 def _shaped(shape: Shape, text: str) -> Iterator[Span]:
+    pattern = compiled(shape.pattern)
     for at in positions(text, shape.literal):
-        found = shape.pattern.match(text, max(0, at - shape.before))
+        found = pattern.match(text, max(0, at - shape.before))
         if found is not None and not DUMMY.search(text, *found.span()):
-            yield found.span("secret" if "secret" in shape.pattern.groupindex else 0)
+            yield found.span("secret" if "secret" in pattern.groupindex else 0)
 
 
 def _places(text: str) -> Iterator[Span]:

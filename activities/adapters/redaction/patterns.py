@@ -8,12 +8,15 @@ To limit backtracking, every pattern is either bounded or a single run of one ch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 MASK: Final = "[REDACTED]"
 
 
-def _regex(pattern: str) -> re.Pattern[str]:
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile the pattern of a shape when its literal is first found. Compiling them all takes 50 ms."""
     return re.compile(pattern, re.ASCII)
 
 
@@ -23,9 +26,9 @@ class Shape:
 
     literal: str
     """A string that every secret of this format contains."""
-    pattern: re.Pattern[str]
-    """The pattern that is matched at the literal. Its `secret` group is redacted, or the whole match if there is no
-    such group.
+    pattern: str
+    """The regular expression that is matched at the literal. Its `secret` group is redacted, or the whole match if
+    there is no such group.
     """
     before: int = 0
     """Number of characters that the match contains before the literal."""
@@ -192,26 +195,24 @@ _LOOSE: Final[dict[str, str]] = {
 """Prefixes of base64 secrets that don't necessarily contain a long word."""
 
 _BEFORE_RUNS: Final[tuple[Shape, ...]] = (
-    Shape(literal=":AA", pattern=_regex(rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})")),
-    Shape(literal="|", pattern=_regex(rf"\D?(?P<secret>\d{{15,16}}\|{_WORD}{{27,40}})(?!{_WORD})"), before=16),
-    Shape(literal=".atlasv1.", pattern=_regex(rf"{_ALNUM}{{14}}\.atlasv1\.[\w=-]{{60,70}}"), before=14),
+    Shape(literal=":AA", pattern=rf"(?<=\d{{8}}):(?P<secret>AA{_WORD}{{30,40}})(?!{_WORD})"),
+    Shape(literal="|", pattern=rf"\D?(?P<secret>\d{{15,16}}\|{_WORD}{{27,40}})(?!{_WORD})", before=16),
+    Shape(literal=".atlasv1.", pattern=rf"{_ALNUM}{{14}}\.atlasv1\.[\w=-]{{60,70}}", before=14),
 )
-_ENDING: Final = Shape(literal="_mmk", pattern=_regex(rf"{EDGE}{_ALNUM}{{6}}_{_ALNUM}{{29}}_mmk(?!\w)"), before=36)
+_ENDING: Final = Shape(literal="_mmk", pattern=rf"{EDGE}{_ALNUM}{{6}}_{_ALNUM}{{29}}_mmk(?!\w)", before=36)
 
 _PLACED: Final[tuple[Shape, ...]] = (
-    Shape(literal="Q~", pattern=_regex(EDGE + r"[\w~.-]{3}\dQ~[\w~.-]{31,34}(?![\w~-])"), before=4),
-    Shape(literal="hooks.slack.com/", pattern=_regex(r"hooks\.slack\.com/[a-z]{8,9}/(?P<secret>[\w+/]{30,})")),
-    Shape(literal="/api/webhooks/", pattern=_regex(r"/api/webhooks/\d{16,20}/(?P<secret>[\w-]{60,})")),
-    Shape(literal="webhook.office.com/", pattern=_regex(r"[a-z.]{18}/webhookb2/(?P<secret>[\w@/-]{60,})")),
+    Shape(literal="Q~", pattern=EDGE + r"[\w~.-]{3}\dQ~[\w~.-]{31,34}(?![\w~-])", before=4),
+    Shape(literal="hooks.slack.com/", pattern=r"hooks\.slack\.com/[a-z]{8,9}/(?P<secret>[\w+/]{30,})"),
+    Shape(literal="/api/webhooks/", pattern=r"/api/webhooks/\d{16,20}/(?P<secret>[\w-]{60,})"),
+    Shape(literal="webhook.office.com/", pattern=r"[a-z.]{18}/webhookb2/(?P<secret>[\w@/-]{60,})"),
     Shape(
         literal="BUNDLE_",
-        pattern=_regex(
-            r"BUNDLE_[A-Z0-9_]{2,80}[\"']?[ \t]?[:=][ \t]?[\"']?[\w.%-]{1,100}:(?P<secret>[^\s\"'<>{}$;]{6,200})"
-        ),
+        pattern=r"BUNDLE_[A-Z0-9_]{2,80}[\"']?[ \t]?[:=][ \t]?[\"']?[\w.%-]{1,100}:(?P<secret>[^\s\"'<>{}$;]{6,200})",
     ),
-    Shape(literal="sig=", pattern=_regex(r"(?<=[?&;])sig=(?P<secret>[\w%+/-]{40,}=?)")),
-    Shape(literal="AccountKey=", pattern=_regex(r"AccountKey=(?P<secret>[A-Za-z0-9+/]{40,}={0,2})")),
-    Shape(literal='"auth": "', pattern=_regex(r'"auth": "(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"')),
+    Shape(literal="sig=", pattern=r"(?<=[?&;])sig=(?P<secret>[\w%+/-]{40,}=?)"),
+    Shape(literal="AccountKey=", pattern=r"AccountKey=(?P<secret>[A-Za-z0-9+/]{40,}={0,2})"),
+    Shape(literal='"auth": "', pattern=r'"auth": "(?P<secret>[A-Za-z0-9+/]{12,}={0,2})"'),
 )
 """Formats whose secret part doesn't start with the literal."""
 
@@ -221,7 +222,7 @@ DUMMY: Final = re.compile(r"([x*0#.])\1{7}|your[_-]?(?:access|api|key|secret|tok
 
 
 def _prefixed(prefix: str, rest: str, *, edge: bool) -> Shape:
-    return Shape(literal=prefix, pattern=_regex(rf"{EDGE if edge else ''}{re.escape(prefix)}(?:{rest})"))
+    return Shape(literal=prefix, pattern=rf"{EDGE if edge else ''}{re.escape(prefix)}(?:{rest})")
 
 
 def _any_of(prefixes: Mapping[str, str]) -> tuple[Shape, ...]:

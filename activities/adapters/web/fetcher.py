@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import cached_property
 from ipaddress import ip_address
 from typing import Final, TypeAlias
 
@@ -66,7 +67,11 @@ class PinnedFetcher:
         """
         self._opening = read_opening(allowed_private)
         self._resolve = resolve or _resolve
-        self._tls = tls or httpx2.create_ssl_context()
+        self._given_tls = tls
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return self._given_tls or httpx2.create_ssl_context()  # reading the certificates takes 50 ms
 
     async def fetch(self, url: WebUrl, limit: float) -> WebAnswer:
         """Fetch the page with GET. Raises ToolExecutionTimeout if this takes longer than `limit` seconds, and
