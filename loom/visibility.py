@@ -71,20 +71,30 @@ def failed_result(error: WorkflowFailureError) -> RunResult:
 
 def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, result: RunResult) -> JsonObject:
     """Return the status of a run that has ended, built from its result."""
+    view = _view(
+        description,
+        beginning,
+        usage=result.usage,
+        cost=result.cost,
+        tool_calls=result.tool_calls,
+        turns=result.turns,
+    )
     return {
-        **_view(
-            description,
-            beginning,
-            usage=result.usage,
-            cost=result.cost,
-            tool_calls=result.tool_calls,
-            turns=result.turns,
-        ),
+        **(_without_replaced_limits(view) if result.retries else view),
         "status": result.status,
         "queued_messages": 0,
         "children": list(result.children),
         "error": asdict(result.error) if result.error else None,
     }
+
+
+def _without_replaced_limits(view: JsonObject) -> JsonObject:
+    """Return the status of a retried run without the limits that it has exceeded, because a retry replaced them."""
+    budget = {
+        name: {**bound, "limit": None} if (bound["limit"] or 0) < (bound.get("spent") or 0) else bound
+        for name, bound in view["budget"].items()
+    }
+    return {**view, "budget": budget, "max_turns": budget["turns"]["limit"]}
 
 
 def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:

@@ -136,8 +136,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
             type=TURNS,
-            message=f"stopped after {state.turns} turns {answered}.{unfinished}"
-            " Start again with a larger max_turns, or split the task.",
+            message=f"stopped after {state.turns} {'turn' if state.turns == 1 else 'turns'} {answered}.{unfinished}",
             context={"limit": "max_turns", "pending": list(pending)},
         ),
     )
@@ -145,7 +144,7 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
 
 def budget_exhausted(name: str, told: str) -> Outcome:
     """Return the outcome of a run that has exhausted its budget in one dimension."""
-    message = f"the budget for {name} is spent: {told}. Start again with a larger one."
+    message = f"the budget for {name} is spent: {told}."
     return Outcome(
         status=RunStatus.BUDGET_EXHAUSTED,
         error=RunError(type="BudgetExceededError", message=message, context={"limit": name}),

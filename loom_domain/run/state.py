@@ -442,7 +442,7 @@ def result_of(state: RunState, outcome: Outcome) -> RunResult:
         artifacts=state.work.artifacts,
         children=tuple(child_view(child) for child in state.tree.children),
         own=_own(state) if state.tree.children else None,
-        error=_with_unread(outcome.error, state),
+        error=_with_unread(_with_way_out(outcome, state), state),
         retries=state.retries,
     )
 
@@ -459,6 +459,24 @@ def _own(state: RunState) -> JsonObject:
 def _best_text(state: RunState) -> str:
     held = state.answer.held or state.answer.draft
     return (held.output if held else "") or state.answer.partial or last_text(state.transcript.messages)
+
+
+def _with_way_out(outcome: Outcome, state: RunState) -> RunError | None:
+    """Return the error. If the run has reached a limit that can be increased, what to do is added to it."""
+    error = outcome.error
+    if error is None or outcome.status not in (RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED):
+        return error
+    match error.context.get("limit"):
+        case "max_turns":
+            name, option, otherwise = "max_turns", "--max-turns N", ", or split the task"
+        case "tokens" | "cost_usd" | "tool_calls" | "seconds" as limit:
+            name, option, otherwise = "budget", f"--budget '{{\"{limit}\": N}}'", ""
+        case _:
+            return error
+    is_retryable = state.tree.lineage is None  # a parent has gone on without its child
+    retry = f"Continue with `loom retry {shlex.quote(state.run_id)} {option}`"
+    way_out = retry if is_retryable else f"Start again with a larger {name}"
+    return replace(error, message=f"{error.message} {way_out}{otherwise}.")
 
 
 def _with_unread(error: RunError | None, state: RunState) -> RunError | None:

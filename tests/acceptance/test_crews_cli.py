@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id
-from tests.model_server import script, text
+from tests.commands import commands_in
+from tests.model_server import text
 from tests.trees import by_task
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "crews"
@@ -30,24 +33,24 @@ async def test_people_see_which_branch_of_a_tree_was_chosen_and_why(working: Wor
     assert "Level 1 of 1: score 2 answers" in shown
 
 
-async def test_crews_of_files_and_apps_are_listed_shown_and_validated(working: Working, tmp_path: Path) -> None:
-    loom, _ = await working(script([]))
+def test_crews_of_files_and_apps_are_listed_shown_and_validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "more"
     folder.mkdir()
     (folder / "desk.yaml").write_text((EXAMPLES / "support.yaml").read_text().replace("name: support\n", ""))
     wrong = folder / "wrong.toml"
-    cli = command_line(loom, LOOM_APP=STAFF, LOOM_CREWS=str(folder))
+    with commands_in(tmp_path, monkeypatch, LOOM_APP=STAFF, LOOM_CREWS=str(folder)) as loom:
+        assert [crew["name"] for crew in json.loads(loom("crew", "list", "--json").out)] == ["desk"]
+        shown = loom("crew", "show", "desk")
+        assert "member        engineer [scout]: Finds out what an error means" in shown.out
+        assert loom("crew", "validate", str(folder / "desk.yaml")).code == 0
+        assert loom("crew", "show", "dask").err.strip().endswith("did you mean 'desk'?")
 
-    assert [crew["name"] for crew in (await cli("crew", "list", "--json")).json] == ["desk"]
-    shown = await cli("crew", "show", "desk")
-    assert "member        engineer [scout]: Finds out what an error means" in shown.out
-    assert (await cli("crew", "validate", str(folder / "desk.yaml"))).code == 0
-    assert (await cli("crew", "show", "dask")).err.strip().endswith("did you mean 'desk'?")
-
-    wrong.write_text('mode = "routed"\n[[members]]\nname = "a"\nagent = "nobody"\nretires = 2\n')
-    refused = await cli("crew", "validate", str(wrong))
-    assert (refused.code, "there is no field members.0.retires: did you mean retries?" in refused.err) == (2, True)
-    started = await cli("crew", "run", str(wrong), "x")
-    assert (started.code, "did you mean retries?" in started.err) == (2, True)
-    schema = (await cli("validate", "--schema", "crew")).json
-    assert set(schema["required"]) == {"mode", "members"}
+        wrong.write_text('mode = "routed"\n[[members]]\nname = "a"\nagent = "nobody"\nretires = 2\n')
+        refused = loom("crew", "validate", str(wrong))
+        assert (refused.code, "there is no field members.0.retires: did you mean retries?" in refused.err) == (2, True)
+        started = loom("crew", "run", str(wrong), "x")
+        assert (started.code, "did you mean retries?" in started.err) == (2, True)
+        schema = json.loads(loom("validate", "--schema", "crew").out)
+        assert set(schema["required"]) == {"mode", "members"}

@@ -167,7 +167,7 @@ async def test_a_question_goes_before_the_texts_that_wait(embedder: OfflineEmbed
         await embedder.embed(texts, query=query)
         done.append(name)
 
-    long = ["some words " * 80] * 4
+    long = ["some words " * 40] * 4
     upkeep = [asyncio.create_task(use(f"texts {n}", long)) for n in range(3)]
     await asyncio.sleep(0)
     await use("question", ["why?"], query=True)

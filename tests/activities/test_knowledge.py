@@ -5,8 +5,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -25,6 +23,7 @@ from loom.activities.ports import ToolContext
 from loom.activities.toolbox.built_in.knowledge import NO_STORE, knowledge_tools
 from loom.domain.core.errors import BadRequest, RefusedError, ToolUnavailableError, ToolValidationError
 from loom.domain.memory.knowledge import Ingested, KnowledgeQuery, place_of
+from tests.commands import commands_in
 from tests.databases import rows
 from tests.memories import WordVectors
 
@@ -366,17 +365,6 @@ async def test_the_tool_says_what_to_do_when_there_is_nothing(
 
 # ---- the commands ----------------------------------------------------------------------------------------------
 
-COMMAND: Final = """
-import sys
-from loom.cli.commands.knowledge import app
-from loom.domain.core.errors import LoomError
-
-try:
-    app(sys.argv[1:])
-except LoomError as error:
-    sys.exit(error.message)
-"""
-
 
 def documented() -> list[list[str]]:
     """The commands of docs/knowledge.md, without the name of the program."""
@@ -384,22 +372,24 @@ def documented() -> list[list[str]]:
     return [shlex.split(line.strip())[2:] for line in lines if line.startswith("    loom knowledge ")]
 
 
-async def test_the_documented_commands_add_list_search_and_remove(url: str, folder: Path) -> None:
+async def test_the_documented_commands_add_list_search_and_remove(
+    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder.rename(folder.parent / "handbook")
 
-    def loom(arguments: list[str]) -> Any:
-        env = {**os.environ, "LOOM_DATABASE_URL": url, "LOOM_HOME": ".loom", "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-c", COMMAND, *arguments, "--json"]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, cwd=folder.parent)
-        return json.loads(done.stdout) if done.returncode == 0 else done.stderr
+    with commands_in(folder.parent, monkeypatch, LOOM_DATABASE_URL=url) as commands:
 
-    add, search, listing, remove = documented()
-    added = await asyncio.to_thread(loom, add)
-    assert (added["added"], added["chunks"], added["embedded"], added["waiting"]) == (1, 2, 2, 0)
-    (first, *_) = await asyncio.to_thread(loom, search)
-    assert first["place"] == "guide.md:1-5 (Guide > Stopping)"
-    (mine,) = [each for each in await asyncio.to_thread(loom, listing) if each["name"] == "handbook"]
-    assert (mine["documents"], mine["vectors"]) == (1, {"multilingual-e5-small-q4": 2})
-    assert await asyncio.to_thread(loom, remove) == {"removed": "handbook"}
-    assert "there is no knowledge base" in await asyncio.to_thread(loom, remove)
-    assert "there is no knowledge base" in await asyncio.to_thread(loom, search)
+        async def loom(words: list[str]) -> Any:
+            done = await asyncio.to_thread(commands, "knowledge", *words, "--json")
+            return json.loads(done.out) if done.code == 0 else done.err
+
+        add, search, listing, remove = documented()
+        added = await loom(add)
+        assert (added["added"], added["chunks"], added["embedded"], added["waiting"]) == (1, 2, 2, 0)
+        (first, *_) = await loom(search)
+        assert first["place"] == "guide.md:1-5 (Guide > Stopping)"
+        (mine,) = [each for each in await loom(listing) if each["name"] == "handbook"]
+        assert (mine["documents"], mine["vectors"]) == (1, {"multilingual-e5-small-q4": 2})
+        assert await loom(remove) == {"removed": "handbook"}
+        assert "there is no knowledge base" in await loom(remove)
+        assert "there is no knowledge base" in await loom(search)

@@ -20,6 +20,7 @@ from loom.domain.run.events import (
     WaitEnded,
 )
 from loom.domain.run.state import Outcome, Phase, RunState, result_of
+from loom.domain.tree.lineage import Lineage, TreeLimits
 from tests.domain.story import (
     AT,
     BEGAN,
@@ -183,8 +184,8 @@ def test_a_run_that_has_to_end_says_which_messages_it_has_not_read() -> None:
     assert (result.status, result.output) == (RunStatus.LIMIT_REACHED, "ready")
     assert result.error == RunError(
         type="MaxTurnsReached",
-        message="stopped after 1 turns with an answer that does not know what came in last."
-        " Start again with a larger max_turns, or split the task. Not read: 1 message sent to the run.",
+        message="stopped after 1 turn with an answer that does not know what came in last."
+        " Continue with `loom retry run-1 --max-turns N`, or split the task. Not read: 1 message sent to the run.",
         context={"limit": "max_turns", "pending": [], "unread": ["use blue"]},
     )
 
@@ -228,8 +229,7 @@ def test_a_run_out_of_turns_says_what_it_still_wanted_and_is_no_success() -> Non
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
             type="MaxTurnsReached",
-            message="stopped after 1 turns without a final answer. It still wanted to run: bash: make test."
-            " Start again with a larger max_turns, or split the task.",
+            message="stopped after 1 turn without a final answer. It still wanted to run: bash: make test.",
             context={"limit": "max_turns", "pending": ["bash: make test"]},
         ),
     )
@@ -255,7 +255,19 @@ def test_a_spent_budget_ends_the_run_before_its_next_turn(budget: Budget, now: o
     outcome = ended(evolve(state, TurnBegan(at=now)))  # type: ignore[arg-type]  # parametrised
     assert outcome.status is RunStatus.BUDGET_EXHAUSTED
     assert outcome.error is not None
-    assert outcome.error.message == f"the budget for {name.replace(':', ' is spent:')}. Start again with a larger one."
+    spent, option = name.replace(":", " is spent:"), f"--budget '{{\"{name.partition(':')[0]}\": N}}'"
+    assert outcome.error.message == f"the budget for {spent}."
+    error = result_of(state, outcome).error
+    assert error is not None
+    assert error.message == f"the budget for {spent}. Continue with `loom retry run-1 {option}`."
+
+
+def test_a_sub_agent_out_of_turns_says_what_its_parent_can_do() -> None:
+    state = told(BEGAN, wants((call("a"), READS)), max_turns=1)
+    lineage = Lineage(parent_run_id="root", root_run_id="root", depth=1, limits=TreeLimits(depth=1, children=1))
+    error = result_of(replace(state, tree=replace(state.tree, lineage=lineage)), ended(state)).error
+    assert error is not None
+    assert error.message.endswith(" Start again with a larger max_turns, or split the task.")
 
 
 def test_the_model_is_reminded_once_when_four_fifths_are_spent() -> None:

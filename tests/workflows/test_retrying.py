@@ -398,6 +398,20 @@ async def test_a_crew_goes_on_with_the_member_that_failed(working: Working) -> N
     assert sum(you("searcher") in str(request.messages) for request in server.requests) == 1
 
 
+async def test_a_run_that_got_more_turns_is_not_shown_with_its_old_limit(working: Working, workspace: Path) -> None:
+    loom, _ = await working(marks)
+    run_id = await loom.start(mode="bypass", max_turns=2)
+    error = (await loom.client.result(run_id)).error
+    assert error is not None
+    assert f"Continue with `loom retry {run_id} --max-turns N`, or split the task." in error.message
+
+    assert (await retried(loom, run_id, max_turns=9)).output == "finished"
+
+    status = await loom.client.status(run_id)
+    assert (status["turn"], status["max_turns"], status["budget"]["turns"]["limit"]) == (5, None, None)
+    assert each_ran_once(workspace)
+
+
 async def test_a_run_of_a_tenant_is_admitted_again(working: Working, workspace: Path) -> None:
     is_back = asyncio.Event()
     loom, _ = await working(broken_until(is_back), patience=0, tenants={"acme": TenantLimits(runs=1)})
