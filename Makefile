@@ -66,10 +66,12 @@ check: $(STAMP)
 bench: $(STAMP)
 	@$(RUN) -m bench
 
-# A hundred runs at once while workers, servers and the provider fail: `make chaos KILLS=500 SEED=1`.
+# A hundred runs at once while workers, servers and the provider fail, and then upgrades from each release whose worker
+# is killed: `make chaos KILLS=500 SEED=1`.
 KILLS = 500
 chaos: $(STAMP)
 	@$(RUN) -m tests.chaos.mixed --kills $(KILLS) --seed $(SEED)
+	@for release in $$(git tag --list 'v*'); do $(RUN) -m tests.acceptance.upgrade --base $$release || exit; done
 
 # Changes that would break runs in flight; the recorded histories must find each of them.
 planted-changes: $(STAMP)

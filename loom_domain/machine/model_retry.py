@@ -86,7 +86,7 @@ def model_failed(state: RunState, event: ModelFailed) -> RunState:
 
 
 def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDecision:
-    """Decide how to proceed after a failure. A parked run makes one try at a time, and waits after it."""
+    """Decide how to proceed after a failure. A parked run makes one attempt at a time, and waits after it."""
     if waits_for_all(failure) and state.parked is None and not state.agent.fallbacks:
         delay = retry_after(failure) or 0.0
         may_park = bool(state.agent.patience) and has_work_to_lose(state)
@@ -105,7 +105,7 @@ def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDeci
 def retried(state: RunState, event: RetryRequested) -> RunState:
     """Return the next state of a waiting run that a person asked to try now. A parked run's patience starts again.
 
-    A try in progress isn't interrupted. If it fails, the model that the person chose is tried next.
+    An attempt in progress isn't interrupted. If it fails, the model that the person chose is tried next.
     """
     is_waiting, model = state.retry_at is not None, event.model or ""
     if state.parked is not None:
@@ -120,7 +120,7 @@ def retried(state: RunState, event: RetryRequested) -> RunState:
 
 
 def with_chosen_model(state: RunState, at: datetime) -> RunState:
-    """Return the parked run, ready to make the same call with the model that a person chose during the last try."""
+    """Return the parked run, ready to make the same call with the model that a person chose during the last attempt."""
     if state.parked is None:
         return state
     chosen, by = state.parked.model, state.parked.by

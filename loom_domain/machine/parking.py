@@ -4,8 +4,8 @@
 
 A run that is parked on its `provider` tries again by itself: after 5 s, and then after delays that double up to 5 min.
 A run that is parked on its `operator` waits for a person's `retry`, because only a person can correct a key, a model's
-name or a quota. When the agent's patience is exhausted, the run makes one last try. If that fails, the run fails with
-its error.
+name or a quota. When the agent's patience is exhausted, the run makes one last attempt. If that fails, the run fails
+with its error.
 
 Only a run that would lose work is parked. A run whose first model call fails reports the error at once, so that the
 person or the agent that started it can correct it. There are two exceptions. A sub-agent waits for its provider from
@@ -34,7 +34,7 @@ from loom.domain.run.state import Parked, ParkedOn, RunState, note
 from loom.domain.tools.loop_detection import Repetition
 
 PROBES: Final = RetryLimits(first_delay=5.0, longest_delay=300.0)
-"""The delays between the tries of a run that is parked on its provider, before the jitter."""
+"""The delays between the attempts of a run that is parked on its provider, before the jitter."""
 JITTER: Final = 0.2
 """The largest change to a delay, as a share of it. Runs that were parked together don't try together."""
 
@@ -73,7 +73,9 @@ def has_work_to_lose(state: RunState) -> bool:
 
 
 def parked(state: RunState, on: ParkedOn, failure: Failure, at: datetime) -> RunState:
-    """Return the run, parked until its next try. Its stream reports this once, and not again after each failed try."""
+    """Return the run, parked until its next attempt. Its stream reports this once, and not again after each attempt
+    that fails.
+    """
     error = RunError(type=failure.type, message=failure.message, context=failure.context)
     before = state.parked
     if before is not None and before.on is on:

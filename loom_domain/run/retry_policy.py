@@ -145,7 +145,7 @@ def waits_for_all(failure: Failure) -> bool:
 
 
 def count(tries: Tries, failure: Failure) -> Tries:
-    """Return the tries with this failure added to the matching count."""
+    """Return the attempts with this failure added to the matching count."""
     if failure.kind == "lost":
         return replace(tries, lost=tries.lost + 1)
     if failure.kind == "infrastructure" or waits_for_all(failure):

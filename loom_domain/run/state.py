@@ -57,18 +57,18 @@ class Parked:
 
     on: ParkedOn
     error: RunError
-    """The error of the latest try."""
+    """The error of the latest attempt."""
     since: datetime
     until: datetime
-    """The time of the last try. If it fails, so does the run."""
+    """The time of the last attempt. If it fails, so does the run."""
     probes: int = 0
-    """The number of tries that have failed since the run was parked or a person last asked for one."""
+    """The number of attempts that have failed since the run was parked or a person last asked for one."""
     model: str = ""
-    """The model that a person asked for while a try was under way. It is used if that try fails."""
+    """The model that a person asked for during an attempt. It is used if that attempt fails."""
     by: str = ""
-    """The person who last asked for a try."""
+    """The person who last asked for an attempt."""
     insists: bool = False
-    """Whether the next try is one that a person asked for."""
+    """Whether the next attempt is one that a person asked for."""
 
     def way_out(self, run_id: str) -> str:
         """Tell a person how the run goes on."""
