@@ -18,6 +18,7 @@ from temporalio import activity
 from loom.activities.ports import EventStream, StreamAbsent, StreamUnavailable
 from loom.domain.core.tasks import (
     FINAL_ACTIONS,
+    SHOWN_ONLY,
     Notice,
     Origin,
     Published,
@@ -42,6 +43,12 @@ class AbsentStream:
         raise StreamAbsent("no Redis is configured: set LOOM_REDIS_URL")
 
 
+LINGER: Final = 0.02
+"""Seconds that an event may wait for the next ones, so that a quick activity writes all of its events at once. Text and
+partial output are written immediately.
+"""
+
+
 class StreamWriter:
     """Collects events and writes them in order. Events that arrive during a write are part of the next write."""
 
@@ -52,6 +59,7 @@ class StreamWriter:
         self._scope = turn_scope(turn) if segment is None else scope_of(segment)
         self._queue: deque[Task] = deque()
         self._writing: asyncio.Task[None] | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._serial = 0
         self.fenced = False
         """Whether a later attempt has taken over. If so, events from this attempt are no longer shown."""
@@ -74,6 +82,8 @@ class StreamWriter:
         """Wait until all events are written or the stream is known to be unavailable, but no longer than `CLOSE_LIMIT`
         seconds.
         """
+        if self._lingering is not None:
+            self._begin()
         while (writing := self._writing) is not None:
             await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
             if not writing.done():
@@ -85,8 +95,18 @@ class StreamWriter:
 
     def _put(self, task: Task) -> None:
         self._queue.append(task)
-        if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+        if self._writing is not None:
+            return
+        if task.action in SHOWN_ONLY:
+            self._begin()
+        elif self._lingering is None:
+            self._lingering = asyncio.get_running_loop().call_later(LINGER, self._begin)
+
+    def _begin(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        self._writing = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The memory writer moves every task from the bus to memory for as long as the worker is running.
+"""The memory writer moves every task from the bus to memory.
 
     take ─▶ remember ─▶ done
 
@@ -9,8 +9,9 @@ from history.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+from time import monotonic
 from typing import Final, TypeAlias, TypeVar
 
 import structlog
@@ -46,13 +47,14 @@ class MemoryWriter:
         self._store = store
         self._after = after
 
-    async def run(self) -> None:
-        """Write tasks until cancelled."""
-        while True:
-            taken = await patiently(self._inbox.take)
-            if taken:
+    async def run(self, *, idle: float = inf) -> None:
+        """Write tasks until cancelled, or until none has arrived for `idle` seconds."""
+        latest = monotonic()
+        while monotonic() - latest < idle:
+            if taken := await patiently(self._inbox.take):
                 await self._deal_with(taken)
                 await asyncio.sleep(GATHER)
+                latest = monotonic()
 
     async def _deal_with(self, taken: Sequence[Delivery]) -> None:
         _tell_unreadable(taken)
@@ -75,25 +77,6 @@ class MemoryWriter:
                 return
             for task in tasks:
                 await self._remember([task])
-
-
-@asynccontextmanager
-async def writing(inbox: Inbox, store: MemoryStore, after: After | None = None) -> AsyncIterator[None]:
-    """Run a memory writer while the body is running. If this writer doesn't finish a task, the next writer processes
-    it.
-    """
-    task = asyncio.create_task(MemoryWriter(inbox, store, after).run())
-    task.add_done_callback(_tell_end)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
-def _tell_end(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("memory_writer_ended", exc_info=error)
 
 
 def _tell_unreadable(taken: Sequence[Delivery]) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -16,8 +16,6 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
-from loom.activities.adapters.redis.connection import RedisConnection
-from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.adapters.temporal.run_index import TemporalRunIndex
 from loom.activities.collection import Collection
@@ -26,10 +24,9 @@ from loom.activities.memory.distiller import ModelDistiller
 from loom.activities.memory.ports import Distiller, Embedder, MemoryStore, ScopedMemory
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.memory.upkeep import MemoryKeeper
-from loom.activities.memory.writer import GROUP, share_tasks, writing
 from loom.activities.ports import Providers, StoredData
+from loom.composition.memory_process import MemoryProcess, memory_process
 from loom.composition.settings import Settings
-from loom.domain.core.tasks import FINAL_ACTIONS, Task
 from loom.domain.history.task_rebuilding import Mask
 from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.memory.layers import MemorySettings
@@ -105,14 +102,13 @@ async def memory_running(
         if settings.redis_url is None:
             yield  # without Redis, only the upkeep workflow writes memories; it reads them from histories
             return
-        inbox = RedisInbox(RedisConnection(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
-
-        async def after(tasks: Sequence[Task]) -> None:
-            await share_tasks(memory.scoped, tasks)
-            if any(task.action in FINAL_ACTIONS for task in tasks):
-                ended.set()
-
-        async with aclosing(inbox), writing(inbox, memory.store, after):
+        process = MemoryProcess(
+            redis_url=settings.redis_url,
+            database_url=settings.database_url or "",
+            limits=memory.limits,
+            log_level=settings.log_level,
+        )
+        async with memory_process(process, ended.set):
             yield
     finally:
         upkeep.cancel()

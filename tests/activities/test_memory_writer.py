@@ -17,7 +17,7 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.adapters.redis.stream import BUS, RedisStream
 from loom.activities.bus import Delivery
-from loom.activities.memory.writer import GROUP, MemoryWriter, writing
+from loom.activities.memory.writer import GROUP, MemoryWriter
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from tests.databases import fresh_database, rows
@@ -56,8 +56,13 @@ async def writer(redis_url: str, database_url: str, **given: Any) -> AsyncIterat
     """A memory writer beside the body."""
     database = Database(database_url, name="writer")
     inbox = RedisInbox(RedisConnection(redis_url, answer_within=ANSWER_SECONDS), GROUP, block=0.2, **given)
-    async with aclosing(database), aclosing(inbox), writing(inbox, PostgresMemory(database)):
-        yield
+    async with aclosing(database), aclosing(inbox):
+        running = asyncio.create_task(MemoryWriter(inbox, PostgresMemory(database)).run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
 
 
 async def publish(redis_url: str, published: Sequence[Task]) -> None:

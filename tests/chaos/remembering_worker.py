@@ -10,7 +10,7 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
-from loom.activities.memory.writer import GROUP, writing
+from loom.activities.memory.writer import GROUP, MemoryWriter
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
 
@@ -25,14 +25,9 @@ async def main() -> None:
     inbox = RedisInbox(
         RedisConnection(settings.redis_url or "", answer_within=ANSWER_SECONDS), GROUP, claim_after=CLAIM_AFTER
     )
-    async with (
-        aclosing(database),
-        aclosing(inbox),
-        writing(inbox, PostgresMemory(database)),
-        worker(settings),
-    ):
+    async with aclosing(database), aclosing(inbox), worker(settings):
         structlog.get_logger("loom.worker").info("worker_ready")
-        await asyncio.Event().wait()
+        await MemoryWriter(inbox, PostgresMemory(database)).run()
 
 
 if __name__ == "__main__":

@@ -80,6 +80,16 @@ class RedisInbox:
         """Create the group if it doesn't exist. Raises StreamUnavailable if Redis can't be reached."""
         await self._link.call(partial(_joined, bus=self._bus, group=self._group, since=self._since))
 
+    async def has_tasks(self) -> bool:
+        """Return whether the group has tasks that it hasn't acknowledged. Raises StreamUnavailable if Redis can't be
+        reached.
+        """
+        await self.join()
+        for group in await self._link.call(lambda redis: redis.xinfo_groups(self._bus)):
+            if _text(group["name"]) == self._group:
+                return bool(group["pending"]) or group["lag"] != 0  # None if Redis doesn't know
+        return False
+
     async def take(self) -> Sequence[Delivery]:
         """See the port. Entries from dead consumers are returned first."""
         if self._claimed_at is None:

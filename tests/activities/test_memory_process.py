@@ -1,0 +1,140 @@
+"""The process that writes a worker's memory: real processes, a real Redis and a real Postgres."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psutil
+import pytest
+import structlog
+
+from loom.composition.memory_process import MemoryProcess, memory_process
+from loom.domain.core.tasks import Action
+from loom.domain.memory.layers import MemorySettings
+from tests.databases import fresh_database
+from tests.waiting import eventually
+
+from .conftest import PostgresServer, RedisServer
+from .test_memory_writer import ids, publish, stored, tasks, waiting
+
+WORKER: Final = """
+import asyncio, sys
+from loom.composition.memory_process import MemoryProcess, memory_process
+from loom.domain.memory.layers import MemorySettings
+
+async def main():
+    given = MemoryProcess(redis_url=sys.argv[1], database_url=sys.argv[2], limits=MemorySettings())
+    async with memory_process(given, print):
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def database(postgres: PostgresServer) -> AsyncIterator[str]:
+    async with fresh_database(postgres.url) as url:
+        yield url
+
+
+@dataclass
+class Beside:
+    """A memory process beside the test."""
+
+    ended: list[None] = field(default_factory=list)
+
+    async def process(self, *, other_than: int = 0) -> psutil.Process:
+        """Return the process as soon as it runs."""
+
+        async def look() -> psutil.Process | None:
+            found = [each for each in _memory_processes(psutil.Process()) if each.pid != other_than]
+            return found[0] if found else None
+
+        return await eventually(look)
+
+
+def _memory_processes(parent: psutil.Process) -> list[psutil.Process]:
+    found = []
+    for child in parent.children():
+        with suppress(psutil.Error):
+            if "loom.composition.memory_process" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
+                found.append(child)
+    return found
+
+
+@asynccontextmanager
+async def beside(redis: RedisServer, database: str, **given: Any) -> AsyncIterator[Beside]:
+    told = Beside()
+    settings = MemoryProcess(redis_url=redis.url, database_url=database, limits=MemorySettings(), **given)
+    async with memory_process(settings, lambda: told.ended.append(None)):
+        yield told
+    assert _memory_processes(psutil.Process()) == []
+
+
+async def test_tasks_are_stored_and_the_worker_hears_of_runs_that_have_ended(
+    mortal_redis: RedisServer, database: str
+) -> None:
+    said, last = tasks(20), tasks(1, Action.COMPLETE)
+    async with beside(mortal_redis, database) as memory:
+        await publish(mortal_redis.url, said)
+        assert await stored(database, 20) == ids(said)
+        assert memory.ended == []
+        await publish(mortal_redis.url, last)
+        await eventually(lambda: _as_awaitable(memory.ended or None), within=30)
+    assert await stored(database, 21) == ids([*said, *last])
+
+
+async def test_a_process_that_is_killed_is_started_again_and_stores_each_task_once(
+    mortal_redis: RedisServer, database: str
+) -> None:
+    first, second = tasks(50), tasks(50)
+    with structlog.testing.capture_logs() as logs:
+        async with beside(mortal_redis, database) as memory:
+            await publish(mortal_redis.url, first)
+            await stored(database, 50)
+            killed = await memory.process()
+            killed.kill()
+            await publish(mortal_redis.url, second)
+            assert await stored(database, 100) == ids([*first, *second])
+    assert [log["exit_code"] for log in logs if log["event"] == "memory_writer_died"] == [-9]
+
+
+async def test_without_tasks_there_is_no_process(mortal_redis: RedisServer, database: str) -> None:
+    async with beside(mortal_redis, database, idle=0.5) as memory:
+        await publish(mortal_redis.url, tasks(5))
+        process = await memory.process()
+        await asyncio.to_thread(process.wait, 30)
+        assert await waiting(mortal_redis.url) == 0
+        more = tasks(5)
+        await publish(mortal_redis.url, more)
+        assert set(ids(more)) < set(await stored(database, 10))
+
+
+async def test_the_process_ends_when_its_worker_is_killed(mortal_redis: RedisServer, database: str) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, mortal_redis.url, database])
+    try:
+        await publish(mortal_redis.url, tasks(5))
+        await stored(database, 5)
+        (process,) = _memory_processes(psutil.Process(worker.pid))
+    finally:
+        worker.kill()
+        worker.wait()
+    await asyncio.to_thread(process.wait, 30)
+
+
+async def test_what_the_process_has_to_say_is_in_the_worker_s_log(mortal_redis: RedisServer, database: str) -> None:
+    wrong = f"{database}_that_does_not_exist"
+    with structlog.testing.capture_logs() as logs:
+        async with beside(mortal_redis, wrong, log_level="DEBUG"):
+            await publish(mortal_redis.url, tasks(5))
+            await eventually(lambda: _as_awaitable([log for log in logs if log["event"] == "waiting"] or None))
+            await eventually(lambda: _as_awaitable("error connecting in 'memory'" in json.dumps(logs)))
+
+
+async def _as_awaitable(value: Any) -> Any:
+    return value
