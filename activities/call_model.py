@@ -315,7 +315,7 @@ def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Me
     mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:
         return message
-    taken = {call.id for m in earlier for call in m.tool_calls}
+    taken = {call.id for m in earlier if m.tool_calls for call in m.tool_calls}
     calls = []
     for call in message.tool_calls:
         own = f"{call.id}{mark}"

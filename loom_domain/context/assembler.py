@@ -81,30 +81,38 @@ class Assembled:
     system: str
     messages: tuple[Message, ...]
     parts: tuple[ContextPart, ...]
+    """The result for each component. Empty if they were not told apart, because all of them fit."""
     tokens: int
     """The total number of tokens as Loom counts them, including reserved tokens."""
 
 
-def assemble(
-    components: Sequence[Component], *, budget: int = BUDGET, reserved: int = 0, sizes: Sequence[int] = ()
-) -> Assembled:
+def whole(texts: Sequence[Component], messages: Sequence[Message], *, tokens: int) -> Assembled:
+    """Return a context of these texts and messages, which are known to fit."""
+    return Assembled(
+        system=_texts(texts, Placement.PRIMACY), messages=_with_late(messages, texts), parts=(), tokens=tokens
+    )
+
+
+def assemble(components: Sequence[Component], *, budget: int = BUDGET, reserved: int = 0) -> Assembled:
     """Return a context of at most `budget` tokens that contains these components. The `reserved` tokens count toward
-    the budget. To avoid counting tokens again, pass the components' known `sizes`.
+    the budget.
     """
-    parts = _fitted(components, sizes or [size_of(component) for component in components], budget - reserved)
+    parts = _fitted(components, budget - reserved)
     tokens = reserved + sum(part.tokens for part in parts)
     gap = any(part.component.messages and not part.tokens for part in parts)
     noted = gap and tokens + _NOTE_TOKENS <= budget
     stay = [part.component for part in parts if part.tokens]
-    messages = _body(parts) if noted else _messages(stay)
-    if late := _texts(stay, Placement.RECENCY):
-        messages = (*messages, user(late, kind="reminder", late=True))
     return Assembled(
         system=_texts(stay, Placement.PRIMACY),
-        messages=messages,
+        messages=_with_late(_body(parts) if noted else _messages(stay), stay),
         parts=parts,
         tokens=tokens + (_NOTE_TOKENS if noted else 0),
     )
+
+
+def _with_late(messages: Sequence[Message], components: Sequence[Component]) -> tuple[Message, ...]:
+    late = _texts(components, Placement.RECENCY)
+    return (*messages, user(late, kind="reminder", late=True)) if late else tuple(messages)
 
 
 def size_of(component: Component) -> int:
@@ -124,10 +132,11 @@ _NOTE: Final = reminder("Earlier messages were left out here, so that the rest f
 _NOTE_TOKENS: Final = _NOTE.tokens
 
 
-def _fitted(components: Sequence[Component], sizes: Sequence[int], room: int) -> tuple[ContextPart, ...]:
+def _fitted(components: Sequence[Component], room: int) -> tuple[ContextPart, ...]:
     """Truncate or remove components until the rest fits into `room`, together with a note. Return the result for each
     component.
     """
+    sizes = [size_of(component) for component in components]
     parts = [ContextPart(component=c, tokens=size) for c, size in zip(components, sizes, strict=True)]
     over = sum(sizes) - room
     if over <= 0:

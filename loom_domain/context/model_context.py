@@ -21,7 +21,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec, window_size
-from loom.domain.context.assembler import Assembled, Component, ContextPart, Placement, Priority, assemble, size_of
+from loom.domain.context.assembler import (
+    Assembled,
+    Component,
+    ContextPart,
+    Placement,
+    Priority,
+    assemble,
+    size_of,
+    whole,
+)
 from loom.domain.context.skill_parts import late_hint, skill_parts
 from loom.domain.core.messages import (
     Group,
@@ -49,6 +58,7 @@ ONE_TURN: Final = 0.4
 
 KEEP_WHOLE: Final = 4
 """The number of messages at the end that `shortened` never truncates."""
+SUMMARY: Final = "conversation_summary"
 SHORT: Final = 200
 """The number of characters of an old tool result that `shortened` keeps."""
 
@@ -73,9 +83,11 @@ class Measures:
 class ModelContext:
     """The context for the next model call."""
 
-    components: tuple[Component, ...]
-    sizes: tuple[int, ...]
-    """The number of tokens in each component."""
+    texts: tuple[Component, ...]
+    """The components other than the messages of the conversation."""
+    messages: tuple[Message, ...]
+    """The conversation as the model sees it."""
+    groups: tuple[Group, ...]
     collapsed: int
     """The number of messages whose results are collapsed in this context, counted from the beginning of the
     conversation.
@@ -94,7 +106,18 @@ class ModelContext:
 
     def assembled(self) -> Assembled:
         """Return the context, reduced to the components that fit within the budget."""
-        return assemble(self.components, budget=self.budget, reserved=self.reserved, sizes=self.sizes)
+        if self.estimated <= self.budget:  # as in most turns: the components needn't be told apart
+            return whole(self.texts, _without_summaries(self.messages), tokens=self.estimated)
+        return self.divided()
+
+    def divided(self) -> Assembled:
+        """Return the same with its parts."""
+        return assemble(self._components(), budget=self.budget, reserved=self.reserved)
+
+    def _components(self) -> Sequence[Component]:
+        late = [text for text in self.texts if text.place is Placement.RECENCY]
+        early = [text for text in self.texts if text.place is not Placement.RECENCY and text.name != SUMMARY]
+        return *early, *_in_groups(self.messages, self.groups), *late
 
 
 def build_context(
@@ -111,26 +134,30 @@ def build_context(
     window = measures.window(spec)
     reserved = tokens_of(tools)
     groups = groups_of(messages)
-    about_skills = skill_parts(spec.skills, tools) if spec.skills else ()
+    prompts = tuple(_prompts(spec, skill_parts(spec.skills, tools) if spec.skills else ()))
+    hint = late_hint(spec.skills, tools, messages) if spec.skills else ()
+    summaries = tuple(_summary(message) for message in messages if is_summary(message))
+    texts = (*prompts, *summaries, *hint)
+    around = reserved + sum(map(size_of, texts))
 
-    def shown(until: int) -> tuple[tuple[Component, ...], tuple[int, ...]]:
-        seen = _seen(messages, tools, groups, until, int(ONE_TURN * window / measures.ratio))
-        hint = late_hint(spec.skills, tools, messages) if spec.skills else ()
-        parts = (*_components(spec, seen, groups, about_skills), *hint)
-        return parts, tuple(map(size_of, parts))
+    def shown(until: int) -> tuple[tuple[Message, ...], int]:
+        seen = limited(
+            collapsed(without_ephemeral(messages, tools), until), groups, int(ONE_TURN * window / measures.ratio)
+        )
+        return seen, around + tokens_of(_without_summaries(seen))
 
     until = measures.collapsed
-    components, sizes = shown(until)
-    estimated = reserved + sum(sizes)
+    seen, estimated = shown(until)
     if not fixed and estimated * measures.ratio >= spec.collapse_at * window:
         further = _collapse_point(messages, groups, int(RECENT * window / measures.ratio))
-        fewer, less = shown(further) if further > until else (components, sizes)
-        if (sum(sizes) - sum(less)) * measures.ratio >= STEP * window:
-            until, components, sizes, estimated = further, fewer, less, reserved + sum(less)
+        fewer, less = shown(further) if further > until else (seen, estimated)
+        if (estimated - less) * measures.ratio >= STEP * window:
+            until, seen, estimated = further, fewer, less
     tokens = round(estimated * measures.ratio)
     return ModelContext(
-        components=components,
-        sizes=sizes,
+        texts=texts,
+        messages=seen,
+        groups=groups,
         collapsed=until,
         estimated=estimated,
         tokens=tokens,
@@ -155,7 +182,11 @@ def context_parts(
     names = ", ".join(tool.name for tool in tools)
     described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
     described = replace(described, priority=Priority.CRITICAL, place=Placement.PRIMACY)
-    return (ContextPart(component=described, tokens=context.reserved), *context.assembled().parts)
+    return (ContextPart(component=described, tokens=context.reserved), *context.divided().parts)
+
+
+def _without_summaries(messages: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if not is_summary(message))
 
 
 def is_summary(message: Message) -> bool:
@@ -167,12 +198,6 @@ def shortened(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return the conversation with old tool results truncated. Calls and their results are kept together."""
     head = messages[: max(0, len(messages) - KEEP_WHOLE)]
     return tuple(_cut(message) for message in head) + tuple(messages[len(head) :])
-
-
-def _seen(
-    messages: Sequence[Message], tools: Sequence[ToolSpec], groups: Sequence[Group], until: int, most: int
-) -> tuple[Message, ...]:
-    return limited(collapsed(without_ephemeral(messages, tools), until), groups, most)
 
 
 def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
@@ -191,9 +216,7 @@ def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent
     return point
 
 
-def _components(
-    spec: AgentSpec, messages: Sequence[Message], groups: Sequence[Group], about_skills: Sequence[Component]
-) -> Iterator[Component]:
+def _prompts(spec: AgentSpec, about_skills: Sequence[Component]) -> Iterator[Component]:
     if spec.system_prompt.strip():
         yield _prompt("instructions", "the agent's prompt", spec.system_prompt.strip())
     yield from about_skills
@@ -201,6 +224,9 @@ def _components(
     if spec.output_schema is not None:
         form = instructions(spec.output_schema, through_done=spec.require_done_tool)
         yield _prompt("answer_format", "the output schema", form)
+
+
+def _in_groups(messages: Sequence[Message], groups: Sequence[Group]) -> Iterator[Component]:
     first_said = next((place for place, message in enumerate(messages) if is_from_person(message)), -1)
     last_said = max((place for place, message in enumerate(messages) if is_from_person(message)), default=-1)
     answered = last_turn(messages, groups)
@@ -219,7 +245,7 @@ def _prompt(name: str, source: str, text: str) -> Component:
 
 def _summary(message: Message) -> Component:
     return Component(
-        name="conversation_summary",
+        name=SUMMARY,
         source="what was compressed",
         text=message.text,
         priority=Priority.ESSENTIAL,
@@ -293,18 +319,19 @@ def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
 
 def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[Message, ...]:
     """Return the messages. In each group that exceeds `most` tokens, the results are truncated evenly."""
+    sizes = [message.tokens for message in messages]
+    if sum(sizes) <= most:
+        return tuple(messages)
     shown = list(messages)
     for start, stop in groups:
+        if sum(sizes[start:stop]) <= most:
+            continue
         results = [place for place in range(start, stop) if messages[place].role == "tool"]
-        # A text never has more tokens than characters, and counting characters is fast.
-        if sum(len(messages[place].text) for place in results) <= most // 2:
-            continue
-        if tokens_of(messages[start:stop]) <= most:
-            continue
-        around = tokens_of(m for m in messages[start:stop] if m.role != "tool")
-        share = max(50, (most - around) // len(results) - MESSAGE)
-        for place in results:
-            shown[place] = _limited(messages[place], share)
+        if results:
+            around = tokens_of(m for m in messages[start:stop] if m.role != "tool")
+            share = max(50, (most - around) // len(results) - MESSAGE)
+            for place in results:
+                shown[place] = _limited(messages[place], share)
     return tuple(shown)
 
 
@@ -319,10 +346,18 @@ def _pointer(message: Message) -> str:
 
 
 def _collapsed(message: Message) -> Message:
+    # Like its number of tokens, a message's short form is needed in each turn, and kept with the message.
+    if (found := vars(message).get("_collapsed", message)) is message:
+        found = vars(message)["_collapsed"] = _short_form(message)
+    return message if found is None else found
+
+
+def _short_form(message: Message) -> Message | None:
+    """Return the message with shortened texts, or None if it is short."""
     if message.role == "tool":
-        return _short_result(message) if _is_large(message) and not skill_in(message) else message
+        return _short_result(message) if _is_large(message) and not skill_in(message) else None
     calls = tuple(map(_short_call, message.tool_calls))
-    return message if calls == message.tool_calls else replace(message, tool_calls=calls)
+    return None if calls == message.tool_calls else replace(message, tool_calls=calls)
 
 
 def _short_result(message: Message) -> Message:

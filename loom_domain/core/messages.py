@@ -164,15 +164,16 @@ def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
     """Return the conversation's groups, in order. A message that doesn't belong with any other message forms a group by
     itself.
     """
-    ends = _ends(messages)
     groups: list[Group] = []
-    place = 0
-    while place < len(messages):
-        start, stop = place, place + 1
-        while place < stop:  # a group that starts inside this group may extend further
-            stop = max(stop, ends[place])
-            place += 1
-        groups.append((start, stop))
+    callers: dict[str | None, int] = {}
+    for place, message in enumerate(messages):
+        start = place
+        if message.role == "tool" and (caller := callers.get(message.tool_call_id)) is not None:
+            while groups and groups[-1][1] > caller:
+                start, _ = groups.pop()
+        groups.append((start, place + 1))
+        for call in message.tool_calls:
+            callers[call.id] = place
     return tuple(groups)
 
 
@@ -192,17 +193,6 @@ def unanswered(messages: Sequence[Message]) -> bool:
 def is_from_person(message: Message) -> bool:
     """Whether a person wrote this message. Reminders and recollections come from Loom."""
     return message.role == "user" and "kind" not in message.metadata
-
-
-def _ends(messages: Sequence[Message]) -> list[int]:
-    """Return, for each message, the position after the last result of its calls."""
-    ends = [place + 1 for place in range(len(messages))]
-    callers: dict[str, int] = {}
-    for place, message in enumerate(messages):
-        if message.role == "tool" and message.tool_call_id in callers:
-            ends[callers[message.tool_call_id]] = place + 1
-        callers.update((call.id, place) for call in message.tool_calls)
-    return ends
 
 
 def canonical(arguments: JsonObject) -> str:

@@ -142,7 +142,7 @@ def test_no_conversation_exceeds_the_window_or_loses_half_of_a_call(
     spec = replace(SPEC, context_window=window)
     sight = build_context(spec, messages, tools=(), measures=Measures(ratio=ratio))
     context = sight.assembled()
-    critical = sum(part.tokens for part in context.parts if part.component.priority == 4)
+    critical = sum(part.tokens for part in sight.divided().parts if part.component.priority == 4)
     assert context.tokens <= max(sight.budget, critical)
     assert not list(split_calls(context.messages))
     assert build_context(spec, messages, tools=(), measures=Measures(ratio=ratio)).assembled() == context
@@ -154,3 +154,15 @@ def test_groups_are_the_whole_conversation_in_order(messages: tuple[Message, ...
     assert [place for start, stop in groups for place in range(start, stop)] == list(range(len(messages)))
     assert all(not list(split_calls((*messages[a:b], user("x")))) for a, b in groups)
     assert last_turn(messages, groups) in {len(messages), *(start for start, _ in groups)}
+
+
+@given(conversations(), st.integers(min_value=100, max_value=20_000))
+def test_a_context_that_fits_is_the_same_whether_or_not_its_parts_are_told_apart(
+    messages: tuple[Message, ...], window: int
+) -> None:
+    spec = replace(SPEC, context_window=window)
+    context = build_context(spec, messages, tools=spec.tools, measures=Measures())
+    whole, divided = context.assembled(), context.divided()
+
+    assert (whole.system, whole.messages, whole.tokens) == (divided.system, divided.messages, divided.tokens)
+    assert sum(part.tokens for part in divided.parts) + context.reserved <= divided.tokens
