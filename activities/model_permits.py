@@ -156,6 +156,7 @@ class PermittedProvider:
         self._permits = permits
         self._account = account
         self._model = model
+        self._settling = set[asyncio.Task[None]]()
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """See the port. If the call may not be sent yet, raise CircuitBreakerOpenError, LLMRateLimitError or
@@ -173,7 +174,12 @@ class PermittedProvider:
         finally:
             if heard is not None and await heard.told():
                 permit = replace(permit, probes=False)  # the breaker may have opened again since the first words
-            await self._permits.settle(permit, outcome)
+            settling = asyncio.create_task(self._permits.settle(permit, outcome))
+            if permit.probes or outcome.kind != "answered":
+                await settling
+            else:  # the reply need not wait for this
+                self._settling.add(settling)
+                settling.add_done_callback(self._settling.discard)
         return answer
 
     def _request(self, call: ModelCall) -> PermitRequest:

@@ -182,15 +182,16 @@ INTERVAL: Final = 0.4
 @asynccontextmanager
 async def heartbeating() -> AsyncIterator[None]:
     """Send heartbeats in the background while the body is running."""
-    beat = asyncio.create_task(_beat())
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def beat() -> None:
+        nonlocal timer
+        timer = loop.call_later(INTERVAL, beat)
+        activity.heartbeat()
+
+    timer = loop.call_later(INTERVAL, beat)  # a timer costs less than a task, and most activities end before it
     try:
         yield
     finally:
-        beat.cancel()
-        await asyncio.wait({beat})
-
-
-async def _beat() -> None:
-    while True:
-        await asyncio.sleep(INTERVAL)
-        activity.heartbeat()
+        timer.cancel()
