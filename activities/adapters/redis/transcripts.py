@@ -287,7 +287,7 @@ def _write_value(key: str, value: object, pipe: Pipeline) -> None:
 
 
 async def _execute(writes: Sequence[_Write], redis: Redis) -> None:
-    async with redis.pipeline(transaction=True) as pipe:
+    async with redis.pipeline(transaction=False) as pipe:
         for write in writes:
             write(pipe)
         await pipe.execute()
