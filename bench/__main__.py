@@ -13,7 +13,7 @@ from bench.redaction import redaction
 from bench.report import machine
 from bench.stage import stage
 from bench.startup import startup
-from bench.turns import floor_cost, turn_cost
+from bench.turns import floor_cost, throughput, turn_cost
 
 DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
 
@@ -25,6 +25,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await history_cost(ready),
             await turn_cost(ready, pairs=pairs, turns=turns),
             await floor_cost(ready, rounds=pairs),
+            await throughput(ready),
             await abort_latency(ready),
             await recovery(ready),
             await stream_latency(ready),

@@ -39,6 +39,10 @@ class Stage:
         times = psutil.Process(pid).cpu_times()
         return float(times.user + times.system)
 
+    def cpu_beside(self, pid: int) -> float:
+        """Return the processor time that the children of a process have used, in seconds."""
+        return sum(self.cpu(child.pid) for child in psutil.Process(pid).children(recursive=True))
+
 
 @contextmanager
 def servers() -> Iterator[tuple[Path, Mapping[str, str]]]:

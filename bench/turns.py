@@ -1,5 +1,6 @@
 """Compare the time and processor time per turn with those of a minimal hand-written loop on the same server."""
 
+from asyncio import gather
 from collections.abc import Awaitable
 from statistics import median
 from time import perf_counter
@@ -49,33 +50,60 @@ async def floor_cost(stage: Stage, *, rounds: int = 5) -> str:
     rows: list[list[Any]] = []
     for turns, calls in SHAPES:
         figures: dict[str, list[tuple[float, float, float]]] = {"loom": [], "floor": []}
+        beside = stage.cpu_beside(stage.workers["loom"].pid)
         for number in range(-1, rounds):
             for loop in figures if number % 2 else reversed(figures):
                 task = f"turns={turns} calls={calls} round={number}"
-                figures[loop].append(await _immediate(stage, client, loop, task, turns))
+                run = _immediate(stage, client, loop, task)
+                figures[loop].append(await _measured(stage, stage.workers[loop].pid, run, turns))
+        beside = (stage.cpu_beside(stage.workers["loom"].pid) - beside) * 1000 / (turns * (rounds + 1))
         loom, floor = ([*zip(*measured[1:], strict=True)] for measured in (figures["loom"], figures["floor"]))
         ratios = [median(mine / theirs for mine, theirs in zip(loom[at], floor[at], strict=True)) for at in range(2)]
         shown = [spread([*values], "ms") for values in (loom[0], floor[0], loom[1], floor[1])]
-        rows.append([turns, calls, *shown[:2], f"{ratios[0]:.2f}", *shown[2:], f"{ratios[1]:.2f}"])
-    head = ["turns", "calls per turn", "Loom", "floor", "ratio", "Loom's worker CPU", "floor's", "ratio"]
+        rows.append([turns, calls, *shown[:2], f"{ratios[0]:.2f}", *shown[2:], f"{ratios[1]:.2f}", f"{beside:.1f} ms"])
+    head = ["turns", "calls per turn", "Loom", "floor", "ratio", "Loom's worker CPU", "floor's", "ratio", "beside it"]
     return (
         "## Time per turn without a provider\n\nThe model and the tool answer at once in the worker's process, without"
         " HTTP and without an SDK. Their cost\nhides what Loom itself costs in the comparison above. The *floor* is a"
         " hand-written loop without any features\n(`bench/floor.py`). The figures are medians of"
-        f" {rounds} interleaved rounds, and the ratios are medians of pairs.\n\n" + table(head, rows)
+        f" {rounds} interleaved rounds, and the ratios are medians of pairs. *Beside it* is the CPU time per turn of"
+        " the\nprocesses that write and embed Loom's memory.\n\n" + table(head, rows)
     )
 
 
-async def _immediate(stage: Stage, client: Client, loop: str, task: str, turns: int) -> tuple[float, float, float]:
-    """Run once with a model that answers at once. Return the same figures as `_one`."""
+async def throughput(stage: Stage, *, rounds: int = 3, turns: int = 5) -> str:
+    """Return how many turns per second many runs make together, with the worker of Loom and with that of the floor.
+    Needs the workers of `floor_cost`.
+    """
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    rows: list[list[Any]] = []
+    for runs in (1, 20, 100):
+        rates: dict[str, list[float]] = {"loom": [], "floor": []}
+        for number in range(rounds):
+            for loop in rates if number % 2 else reversed(rates):
+                task = f"turns={turns} calls=1 of {runs} round={number}"
+                begun = perf_counter()
+                await gather(*(_immediate(stage, client, loop, f"{task} run={run}") for run in range(runs)))
+                rates[loop].append(runs * turns / (perf_counter() - begun))
+        ratio = median(mine / theirs for mine, theirs in zip(rates["loom"], rates["floor"], strict=True))
+        rows.append([runs, *(spread(rates[loop], "/s") for loop in rates), f"{ratio:.2f}"])
+    head = ["runs at once", "turns of Loom", "turns of the floor", "Loom ÷ floor"]
+    return (
+        f"## Throughput\n\nRuns of {turns} turns with one tool call each start at the same time. There is one worker of"
+        f" each kind, with the same\nmodel as above. The figures are medians of {rounds} interleaved rounds.\n\n"
+        + table(head, rows)
+    )
+
+
+async def _immediate(stage: Stage, client: Client, loop: str, task: str) -> None:
+    """Run once with a model that answers at once."""
     run_id = f"bench-immediate-{loop} {task}".replace(" ", "-")
     if loop == "loom":
         request = {"task": task, "max_turns": 1000, "model": "immediate:any"}
-        started = client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
+        await client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
     else:
         args = [task, stage.env["LOOM_WORKSPACE"]]
-        started = client.execute_workflow(FloorLoop.run, args=args, id=run_id, task_queue=FLOOR_QUEUE)
-    return await _measured(stage, stage.workers[loop].pid, started, turns)
+        await client.execute_workflow(FloorLoop.run, args=args, id=run_id, task_queue=FLOOR_QUEUE)
 
 
 async def _one(stage: Stage, client: Client, loop: str, turns: int, label: str) -> tuple[float, float, float]:

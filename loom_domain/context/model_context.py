@@ -346,9 +346,9 @@ def _pointer(message: Message) -> str:
 
 
 def _collapsed(message: Message) -> Message:
-    # Like its number of tokens, a message's short form is needed in each turn, and kept with the message.
-    if (found := vars(message).get("_collapsed", message)) is message:
-        found = vars(message)["_collapsed"] = _short_form(message)
+    if "collapsed" not in message.derived:
+        message.derived["collapsed"] = _short_form(message)
+    found: Message | None = message.derived["collapsed"]
     return message if found is None else found
 
 

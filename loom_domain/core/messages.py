@@ -89,6 +89,11 @@ class Message:
         return "\n".join(part.text for part in self.content if part.type == "text")
 
     @cached_property
+    def derived(self) -> dict[str, Any]:
+        """Values that are derived from this message alone and needed in each turn. Their modules keep them here."""
+        return {}
+
+    @cached_property
     def tokens(self) -> int:
         """The estimated number of tokens. It is needed in each turn of a conversation."""
         content = self.content
