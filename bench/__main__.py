@@ -14,6 +14,7 @@ from bench.report import machine
 from bench.stage import stage
 from bench.startup import startup
 from bench.turns import floor_cost, throughput, turn_cost
+from bench.waiting import waiting_runs
 
 DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
 
@@ -29,6 +30,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await abort_latency(ready),
             await recovery(ready),
             await stream_latency(ready),
+            await waiting_runs(ready),
             startup(ready.env["TEMPORAL_ADDRESS"]),
         ]
     return [machine(), *sections, context(), redaction()]
