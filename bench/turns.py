@@ -66,8 +66,8 @@ async def floor_cost(stage: Stage, *, rounds: int = 5) -> str:
         "## Time per turn without a provider\n\nThe model and the tool answer at once in the worker's process, without"
         " HTTP and without an SDK. Their cost\nhides what Loom itself costs in the comparison above. The *floor* is a"
         " hand-written loop without any features\n(`bench/floor.py`). The figures are medians of"
-        f" {rounds} interleaved rounds, and the ratios are medians of pairs.\n*Beside it* is the CPU time per turn of the"
-        " processes that write and embed Loom's memory.\n\n" + table(head, rows)
+        f" {rounds} interleaved rounds, and the ratios are medians of pairs.\n*Beside it* is the CPU time per turn of"
+        " the processes that write and embed Loom's memory.\n\n" + table(head, rows)
     )
 
 
