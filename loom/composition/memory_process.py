@@ -90,15 +90,18 @@ async def _supervise(settings: MemoryProcess, run_ended: Callable[[], None]) -> 
                 await asyncio.sleep(LOOK_EVERY)
                 continue
             begun = monotonic()
-            code = await _run(settings, run_ended)
-            if code:
-                _log.warning("memory_writer_died", exit_code=code)
+            try:
+                why = await _run(settings, run_ended)
+            except (OSError, ValueError) as error:  # for example, the machine has no room for another process
+                why = str(error)
+            if why:
+                _log.warning("memory_writer_died", why=why)
                 pause = LOOK_EVERY if monotonic() - begun > _STABLE else min(_LONGEST_PAUSE, 2 * pause)
                 await asyncio.sleep(pause)
 
 
-async def _run(settings: MemoryProcess, run_ended: Callable[[], None]) -> int:
-    """Run the process until it ends, and return its exit code."""
+async def _run(settings: MemoryProcess, run_ended: Callable[[], None]) -> str:
+    """Run the process until it ends. Return why it died, or an empty string if it ended by itself."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", __name__),
         stdin=PIPE,
@@ -117,7 +120,8 @@ async def _run(settings: MemoryProcess, run_ended: Callable[[], None]) -> int:
                 run_ended()
             else:
                 _log_again(line)
-        return await process.wait()
+        code = await process.wait()
+        return f"exit code {code}" if code else ""
     finally:
         if process.returncode is None:
             process.kill()

@@ -103,7 +103,8 @@ def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDeci
 
 
 def retried(state: RunState, event: RetryRequested) -> RunState:
-    """Return the next state of a waiting run that a person asked to try now. A parked run's patience starts again.
+    """Return the next state of a waiting run that a person has told to try again now. The patience of a parked run
+    starts again.
 
     An attempt in progress isn't interrupted. If it fails, the model that the person chose is tried next.
     """

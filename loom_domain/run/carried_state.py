@@ -1,7 +1,7 @@
 """Read the state that an earlier release passed to a new execution with continue-as-new.
 
 Up to version 0.3, the JSON of a `RunState` was flat and had forty fields. Since then, it has consisted of nested
-values. A flat state contains `started_at`, and a current state contains `began_at`. A worker of version 0.3 therefore
+values. A flat state contains `started_at`, and a current state contains `began_at`. A worker with version 0.3 therefore
 can't read a current state, and never continues a run from an incomplete one. A reader ignores unknown fields. If a new
 field must not be lost, the state therefore needs a new required name, such as `began_at`.
 """

@@ -101,7 +101,22 @@ async def test_a_process_that_is_killed_is_started_again_and_stores_each_task_on
             killed.kill()
             await publish(mortal_redis.url, second)
             assert await stored(database, 100) == ids([*first, *second])
-    assert [log["exit_code"] for log in logs if log["event"] == "memory_writer_died"] == [-9]
+    assert [log["why"] for log in logs if log["event"] == "memory_writer_died"] == ["exit code -9"]
+
+
+async def test_a_process_that_cannot_be_started_now_is_started_later(
+    mortal_redis: RedisServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tasks(5)
+    with structlog.testing.capture_logs() as logs, monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/no/such/python")
+        async with beside(mortal_redis, database):
+            await publish(mortal_redis.url, said)
+            await eventually(
+                lambda: _as_awaitable([log for log in logs if log["event"] == "memory_writer_died"] or None)
+            )
+            patch.undo()
+            assert await stored(database, 5) == ids(said)
 
 
 async def test_without_tasks_there_is_no_process(mortal_redis: RedisServer, database: str) -> None:
