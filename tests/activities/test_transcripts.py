@@ -133,6 +133,16 @@ async def test_a_retried_call_starts_again_from_before_its_answer(
         assert await later.load(run_id, Tail(base=second.ref)) == second
 
 
+async def test_without_redis_a_retried_call_finds_its_results_in_the_transcript(
+    lone: CachedTranscripts, run_id: str
+) -> None:
+    await first_turn(lone, run_id)
+    before = await lone.load(run_id, AFTER_RESULT)
+    assert before is not None
+    await lone.save(run_id, AFTER_RESULT, before.extended([Message(role="assistant", content="Lost answer.")]))
+    assert await lone.load(run_id, AFTER_RESULT) == before
+
+
 @pytest.mark.parametrize(
     "tail",
     [

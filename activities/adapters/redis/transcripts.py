@@ -67,12 +67,14 @@ class CachedTranscripts:
         base = self._base(run_id, tail.base)
         refs = [item for item in tail.items if isinstance(item, ResultRef)]
         results = {ref: message for ref in refs if (message := self._results.get((run_id, ref)))}
+        if len(results) < len(refs):
+            results = self._results_after(run_id, tail.base.count) | results
         missing = [ref for ref in refs if ref not in results]
         if base is None or missing:
             fetched = await self._ask(partial(_fetch, run_id, 0 if base else tail.base.count, missing))
             base = base or _verified(fetched.messages if fetched else (), tail.base)
             results |= fetched.results if fetched else {}
-        if base is None or len(results) < len(set(refs)):
+        if base is None or not results.keys() >= set(refs):
             return None
         return base.extended(results[item] if isinstance(item, ResultRef) else item for item in tail.items)
 
@@ -84,6 +86,9 @@ class CachedTranscripts:
         known = earlier.size if earlier and earlier.transcript.ref == base else _size(transcript.messages[: base.count])
         size = known + _size(added)
         self._transcripts.put(run_id, _Kept(transcript=transcript, size=size), size)
+        for item in before.items:
+            if isinstance(item, ResultRef):
+                self._results.drop((run_id, item))  # the transcript contains it
         if added:
             self._write_later(partial(_write_transcript, run_id, base.count, added))
 
@@ -132,6 +137,18 @@ class CachedTranscripts:
             return kept.transcript
         # A retried call starts from an earlier transcript, which is a prefix of the run's latest transcript.
         return _verified(kept.transcript.messages[: ref.count], ref)
+
+    def _results_after(self, run_id: str, count: int) -> dict[ResultRef, Message]:
+        """Return the results that the run's latest transcript has after so many messages. A retried call and a
+        compression begin before the latest transcript.
+        """
+        kept = self._transcripts.get(run_id)
+        later = kept.transcript.messages[count:] if kept else ()
+        return {
+            ResultRef(call_id=message.tool_call_id, digest=message_digest(message)): message
+            for message in later
+            if message.tool_call_id is not None
+        }
 
     def _keep_spec(self, spec: AgentSpec) -> None:
         self._specs.put(spec.digest, spec, sum(len(tool.description) + _MESSAGE_BYTES for tool in spec.tools))
@@ -183,9 +200,12 @@ class _Lru(Generic[K, V]):
         self._kept.move_to_end(key)
         return self._kept[key][0]
 
-    def put(self, key: K, value: V, size: int) -> None:
+    def drop(self, key: K) -> None:
         if key in self._kept:
             self._bytes -= self._kept.pop(key)[1]
+
+    def put(self, key: K, value: V, size: int) -> None:
+        self.drop(key)
         self._kept[key] = (value, size)
         self._bytes += size
         while self._kept and (self._bytes > self._max_bytes or len(self._kept) > _ENTRIES):
