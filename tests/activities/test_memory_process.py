@@ -139,7 +139,8 @@ async def test_the_process_ends_when_its_worker_is_killed(mortal_redis: RedisSer
     finally:
         worker.kill()
         worker.wait()
-    await asyncio.to_thread(process.wait, 30)
+    await asyncio.to_thread(psutil.wait_procs, [process], 30)
+    assert not process.is_running()
 
 
 async def test_what_the_process_has_to_say_is_in_the_worker_s_log(mortal_redis: RedisServer, database: str) -> None:
@@ -148,7 +149,7 @@ async def test_what_the_process_has_to_say_is_in_the_worker_s_log(mortal_redis: 
         async with beside(mortal_redis, wrong, log_level="DEBUG"):
             await publish(mortal_redis.url, tasks(5))
             await eventually(lambda: _as_awaitable([log for log in logs if log["event"] == "waiting"] or None))
-            await eventually(lambda: _as_awaitable("error connecting in 'memory'" in json.dumps(logs)))
+            assert await eventually(lambda: _as_awaitable("error connecting in 'memory'" in json.dumps(logs)))
 
 
 async def _as_awaitable(value: Any) -> Any:
