@@ -5,6 +5,7 @@ Loom extends a Temporal worker through a single plugin, so a worker can also run
 """
 
 import asyncio
+import ctypes
 import inspect
 import os
 import signal
@@ -59,6 +60,8 @@ HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
 """An activity learns about a cancellation on its next heartbeat, so this interval limits how long an abort takes."""
 EAGER_TOOLS: Final = 10
 """Maximum number of eager activities per Workflow Task. Eager activities start without a server round trip."""
+_M_ARENA_MAX: Final = -8
+"""The parameter of glibc's `mallopt` (malloc.h)."""
 GRACE: Final = timedelta(seconds=8)
 """Time that running activities have to finish when the worker shuts down."""
 
@@ -345,10 +348,22 @@ def main(*, fail_fast: bool = False) -> None:
     If no server responds, wait for it, or raise UnreachableError if the worker is to fail fast. Raises BadRequest if
     the settings or the app are invalid.
     """
+    _share_memory_arenas()
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
     with suppress(asyncio.CancelledError):  # stopped before it was ready
         asyncio.run(_main(settings, fail_fast=fail_fast))
+
+
+def _share_memory_arenas() -> None:
+    """Let all threads allocate from two arenas.
+
+    By default, glibc gives each thread its own arena and keeps what is freed in it. During a long run, the worker's
+    resident memory then grows by about 20 MB that nobody uses. Other C libraries don't have this function.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with suppress(AttributeError):
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 2)
 
 
 async def _main(settings: Settings, *, fail_fast: bool) -> None:

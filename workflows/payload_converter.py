@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
+from threading import Lock
 from typing import Any, Final, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
@@ -25,9 +26,11 @@ from temporalio.converter import (
     StorageDriver,
 )
 
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.memory.backfill import UpkeepRequest
+from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.carried_state import upgraded
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import BudgetRequest
@@ -37,6 +40,9 @@ from loom.domain.tree.tree import ChildReport
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """The minimum size of payloads that are stored outside history, if external storage is configured."""
+
+MAX_SHARED_SPECS: Final = 100
+"""The number of different specs that this process keeps for its runs to share."""
 
 _OF_WORKFLOWS: Final = (
     RunState,
@@ -59,6 +65,11 @@ _LOOM: Final = "loom."
 # Shared by the whole process, because the SDK creates a new converter for each workflow instance and, with external
 # storage, for each activity. Building an adapter takes a thousand times as long as using one.
 _adapters: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
+_specs: Final[dict[str, AgentSpec]] = {}
+"""The latest specs that runs of this worker were given, by digest."""
+_specs_lock: Final = Lock()
 
 
 @dataclass(frozen=True)
@@ -99,8 +110,9 @@ class SparseJsonConverter(EncodingPayloadConverter):
         if type_hint in _UNTYPED:
             return from_json(payload.data)
         if type_hint is RunState:
-            return adapter_of(RunState).validate_python(upgraded(from_json(payload.data)))
-        return adapter_of(type_hint).validator.validate_json(payload.data)
+            return _with_shared_spec(adapter_of(RunState).validate_python(upgraded(from_json(payload.data))))
+        value = adapter_of(type_hint).validator.validate_json(payload.data)
+        return _with_shared_spec(value) if type_hint is Prepared else value
 
 
 class SparsePayloadConverter(CompositePayloadConverter):
@@ -156,6 +168,23 @@ def converter_for(given: DataConverter, storage: StorageDriver | None = None) ->
     if storage is None or given.external_storage is not None:
         return given
     return replace(given, external_storage=ExternalStorage(drivers=[storage], payload_size_threshold=OUT_OF_LINE_BYTES))
+
+
+_Pinned = TypeVar("_Pinned", Prepared, RunState)
+
+
+def _with_shared_spec(value: _Pinned) -> _Pinned:
+    """Return the value with the equal spec of an earlier run, if there is one. A spec takes most of the memory of a run
+    that waits, and most runs of a worker have the same few.
+    """
+    spec = value.spec
+    if spec is None:
+        return value
+    with _specs_lock:  # workflow tasks are decoded in several threads
+        known = _specs.setdefault(spec.digest, spec)
+        if len(_specs) > MAX_SHARED_SPECS:
+            del _specs[next(iter(_specs))]
+    return replace(value, spec=known) if known == spec else value
 
 
 def _dump(value: Any) -> bytes:

@@ -5,6 +5,7 @@ referenced by its digest.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -87,7 +88,7 @@ def covers(names: Iterable[str], tool: str) -> bool:
     return any(name == tool or (name.startswith(MCP) and tool.startswith(f"{name}__")) for name in names)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class AgentSpec:
     """All settings that determine a run's behavior, except the task."""
 
@@ -169,7 +170,7 @@ class AgentSpec:
     crew: Crew | None = None
     """The crew that makes decisions instead of a model, if the agent is a crew."""
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """A 12-digit hexadecimal digest of all fields. It identifies the spec after the spec has been sent once.
 
@@ -184,7 +185,7 @@ class AgentSpec:
 
     def with_permissions(self, rules: Mapping[str, str]) -> "AgentSpec":
         """Return the same agent with these rules merged into its own, key by key."""
-        return replace(self, permissions={**self.permissions, **rules})
+        return replace(self, permissions={**self.permissions, **rules}) if rules else self
 
     def with_tool(self, tool: ToolSpec) -> "AgentSpec":
         """Return the same agent with the tool added. The new tool replaces any existing tool with the same name."""

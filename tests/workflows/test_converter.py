@@ -191,6 +191,17 @@ def test_a_full_state_comes_back_equal_and_typed() -> None:
     assert (type(back.phase), type(back.conversation.produced), type(back.transcript)) == (Phase, frozenset, Transcript)
 
 
+def test_runs_with_equal_specs_share_one() -> None:
+    spec = AgentSpec(name="writer", model="demo", tools=(ToolSpec(name="read_file", description="Read.", parameters={}),))
+
+    first, second = (there_and_back(Prepared(spec=spec, execution=run), Prepared) for run in ("first", "second"))
+    carried = there_and_back(replace(FULL_STATE, spec=spec), RunState)
+    other = there_and_back(Prepared(spec=replace(spec, model="openai:any")), Prepared)
+
+    assert first.spec is second.spec is carried.spec
+    assert other.spec == replace(spec, model="openai:any")
+
+
 def test_a_fresh_state_says_only_what_it_was_given() -> None:
     fresh = RunState(run_id="run-1", request=RunRequest(task="Do it."), began_at=AT)
     written = {"run_id": "run-1", "request": {"task": "Do it."}, "began_at": "2026-01-02T03:04:05.000678Z"}
