@@ -192,7 +192,9 @@ def test_a_full_state_comes_back_equal_and_typed() -> None:
 
 
 def test_runs_with_equal_specs_share_one() -> None:
-    spec = AgentSpec(name="writer", model="demo", tools=(ToolSpec(name="read_file", description="Read.", parameters={}),))
+    spec = AgentSpec(
+        name="writer", model="demo", tools=(ToolSpec(name="read_file", description="Read.", parameters={}),)
+    )
 
     first, second = (there_and_back(Prepared(spec=spec, execution=run), Prepared) for run in ("first", "second"))
     carried = there_and_back(replace(FULL_STATE, spec=spec), RunState)
