@@ -8,8 +8,7 @@ would change the meaning of old histories. Only a run's result is written in ful
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cache
-from threading import Lock
+from functools import cache, lru_cache
 from typing import Any, Final, TypeVar, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter
@@ -41,9 +40,6 @@ from loom.domain.tree.tree import ChildReport
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """The minimum size of payloads that are stored outside history, if external storage is configured."""
 
-MAX_SHARED_SPECS: Final = 100
-"""The number of different specs that this process keeps for its runs to share."""
-
 _OF_WORKFLOWS: Final = (
     RunState,
     RunRequest,
@@ -67,9 +63,12 @@ _LOOM: Final = "loom."
 _adapters: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-_specs: Final[dict[str, AgentSpec]] = {}
-"""The latest specs that runs of this worker were given, by digest."""
-_specs_lock: Final = Lock()
+@lru_cache(maxsize=100)
+def _shared(spec: AgentSpec) -> AgentSpec:
+    """Return the equal spec of an earlier run, if there is one. A spec takes most of the memory of a run that waits,
+    and most runs of a worker have the same few.
+    """
+    return spec
 
 
 @dataclass(frozen=True)
@@ -174,17 +173,7 @@ _Pinned = TypeVar("_Pinned", Prepared, RunState)
 
 
 def _with_shared_spec(value: _Pinned) -> _Pinned:
-    """Return the value with the equal spec of an earlier run, if there is one. A spec takes most of the memory of a run
-    that waits, and most runs of a worker have the same few.
-    """
-    spec = value.spec
-    if spec is None:
-        return value
-    with _specs_lock:  # workflow tasks are decoded in several threads
-        known = _specs.setdefault(spec.digest, spec)
-        if len(_specs) > MAX_SHARED_SPECS:
-            del _specs[next(iter(_specs))]
-    return replace(value, spec=known) if known == spec else value
+    return value if value.spec is None else replace(value, spec=_shared(value.spec))
 
 
 def _dump(value: Any) -> bytes:

@@ -183,6 +183,9 @@ class AgentSpec:
         text = canonical({**said, **_plain(later), "permissions": list(self.permissions.items()), "tools": tools})
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
+    def __hash__(self) -> int:
+        return int(self.digest, 16)
+
     def with_permissions(self, rules: Mapping[str, str]) -> "AgentSpec":
         """Return the same agent with these rules merged into its own, key by key."""
         return replace(self, permissions={**self.permissions, **rules}) if rules else self
