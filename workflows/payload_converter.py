@@ -53,6 +53,9 @@ _OF_WORKFLOWS: Final = (
 )
 """The types that workflows pass to other executions and runs."""
 
+_EARLIER_STATE: Final = b'"started_at"'
+"""Text in each state that a release before 0.4 carried on. Decoding such a state takes several times its memory."""
+
 T = TypeVar("T")
 
 _UNTYPED: Final = (None, Any, object)
@@ -108,10 +111,11 @@ class SparseJsonConverter(EncodingPayloadConverter):
         """Convert a payload to a value of the hinted type. Without a hint, the payload is read as plain JSON."""
         if type_hint in _UNTYPED:
             return from_json(payload.data)
-        if type_hint is RunState:
-            return _with_shared_spec(adapter_of(RunState).validate_python(upgraded(from_json(payload.data))))
-        value = adapter_of(type_hint).validator.validate_json(payload.data)
-        return _with_shared_spec(value) if type_hint is Prepared else value
+        if type_hint is RunState and _EARLIER_STATE in payload.data:
+            value = adapter_of(RunState).validate_python(upgraded(from_json(payload.data)))
+        else:
+            value = adapter_of(type_hint).validator.validate_json(payload.data)
+        return _with_shared_spec(value) if type_hint in (Prepared, RunState) else value
 
 
 class SparsePayloadConverter(CompositePayloadConverter):
