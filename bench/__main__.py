@@ -10,6 +10,7 @@ from bench.context import context
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
 from bench.redaction import redaction
+from bench.replay import replay_cost
 from bench.report import machine
 from bench.stage import stage
 from bench.startup import startup
@@ -27,6 +28,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await turn_cost(ready, pairs=pairs, turns=turns),
             await floor_cost(ready, rounds=pairs),
             await throughput(ready),
+            await replay_cost(ready),
             await abort_latency(ready),
             await recovery(ready),
             await stream_latency(ready),
