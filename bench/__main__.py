@@ -16,6 +16,7 @@ from bench.stage import stage
 from bench.startup import startup
 from bench.turns import floor_cost, throughput, turn_cost
 from bench.waiting import waiting_runs
+from bench.workers import two_workers
 
 DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
 
@@ -28,6 +29,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await turn_cost(ready, pairs=pairs, turns=turns),
             await floor_cost(ready, rounds=pairs),
             await throughput(ready),
+            await two_workers(ready),
             await replay_cost(ready),
             await abort_latency(ready),
             await recovery(ready),
