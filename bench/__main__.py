@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from bench.context import context
+from bench.growth import growth
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
 from bench.redaction import redaction
@@ -30,6 +31,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await floor_cost(ready, rounds=pairs),
             await throughput(ready),
             await two_workers(ready),
+            await growth(ready),
             await replay_cost(ready),
             await abort_latency(ready),
             await recovery(ready),
