@@ -10,6 +10,7 @@ from bench.context import context
 from bench.growth import growth
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
+from bench.listing import run_list
 from bench.redaction import redaction
 from bench.replay import replay_cost
 from bench.report import machine
@@ -39,7 +40,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await waiting_runs(ready),
             startup(ready.env["TEMPORAL_ADDRESS"]),
         ]
-    return [machine(), *sections, context(), redaction()]
+    return [machine(), *sections[:-1], await run_list(), sections[-1], context(), redaction()]
 
 
 def main() -> None:
