@@ -1,7 +1,7 @@
 """Measure the minimum cost of durability: a loop on Temporal whose model and tool only answer, in the same process.
 
-`python -m bench.floor` serves the hand-written loop (*floor*). `app` gives Loom the same model, so that both can be
-compared without HTTP and without an SDK, whose cost would hide the difference.
+`python -m bench.floor` serves the hand-written loop (*floor*), and the same loop with an approval. `app` gives Loom the
+same model, so that both can be compared without HTTP and without an SDK, whose cost would hide the difference.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from temporalio import activity, workflow
 from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
@@ -24,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
 QUEUE: Final = "bench-floor"
 _ASKED: Final = re.compile(r"turns=(\d+) calls=(\d+)")
 _CALL: Final = re.compile(r"c(\d+)-\d+")
+_STATUS: Final = SearchAttributeKey.for_keyword("LoomStatus")
 
 
 def calls_in(task: str, turn: int) -> int:
@@ -119,6 +121,28 @@ class FloorLoop:
             new = [{"role": "tool", "content": output} for output in outputs]
 
 
+@workflow.defn
+class FloorWaiting:
+    """Calls the model, waits for an approval, and then calls a tool and the model once more."""
+
+    def __init__(self) -> None:
+        self._is_approved = False
+
+    @workflow.run
+    async def run(self, task: str, workspace: str) -> str:
+        """Run the three steps and return the answer. While it waits, the run can be found by its status."""
+        await _model([{"role": "user", "content": task}])
+        workflow.upsert_search_attributes([_STATUS.value_set("waiting_for_approval")])
+        await workflow.wait_condition(lambda: self._is_approved)
+        reply = await _model([{"role": "tool", "content": await _tool(workspace)}])
+        return str(reply["content"])
+
+    @workflow.signal
+    def approve(self, _call: dict[str, Any]) -> None:
+        """Let the run go on."""
+        self._is_approved = True
+
+
 async def _model(new: list[dict[str, Any]]) -> dict[str, Any]:
     return await workflow.execute_activity_method(
         FloorActivities.floor_model,
@@ -140,7 +164,7 @@ async def main() -> None:
     await Worker(
         client,
         task_queue=QUEUE,
-        workflows=[FloorLoop],
+        workflows=[FloorLoop, FloorWaiting],
         activities=[served.floor_model, served.floor_tool],
     ).run()
 
