@@ -7,14 +7,18 @@ import sys
 from pathlib import Path
 
 from bench.context import context
+from bench.growth import growth
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
+from bench.listing import run_list
 from bench.redaction import redaction
+from bench.replay import replay_cost
 from bench.report import machine
 from bench.stage import stage
 from bench.startup import startup
 from bench.turns import floor_cost, throughput, turn_cost
 from bench.waiting import waiting_runs
+from bench.workers import two_workers
 
 DOC = Path(__file__).parent.parent / "docs" / "measurements.md"
 
@@ -27,13 +31,16 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await turn_cost(ready, pairs=pairs, turns=turns),
             await floor_cost(ready, rounds=pairs),
             await throughput(ready),
+            await two_workers(ready),
+            await growth(ready),
+            await replay_cost(ready),
             await abort_latency(ready),
             await recovery(ready),
             await stream_latency(ready),
             await waiting_runs(ready),
             startup(ready.env["TEMPORAL_ADDRESS"]),
         ]
-    return [machine(), *sections, context(), redaction()]
+    return [machine(), *sections[:-1], await run_list(), sections[-1], context(), redaction()]
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
 """Measure the minimum cost of durability: a loop on Temporal whose model and tool only answer, in the same process.
 
-`python -m bench.floor` serves the hand-written loop (*floor*). `app` gives Loom the same model, so that both can be
-compared without HTTP and without an SDK, whose cost would hide the difference.
+`python -m bench.floor` serves the hand-written loop (*floor*), and the same loop with an approval. `app` gives Loom the
+same model, so that both can be compared without HTTP and without an SDK, whose cost would hide the difference.
 """
 
 import asyncio
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from temporalio import activity, workflow
 from temporalio.client import Client
+from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
@@ -23,6 +24,8 @@ with workflow.unsafe.imports_passed_through():
 
 QUEUE: Final = "bench-floor"
 _ASKED: Final = re.compile(r"turns=(\d+) calls=(\d+)")
+_CALL: Final = re.compile(r"c(\d+)-\d+")
+_STATUS: Final = SearchAttributeKey.for_keyword("LoomStatus")
 
 
 def calls_in(task: str, turn: int) -> int:
@@ -35,20 +38,36 @@ def calls_in(task: str, turn: int) -> int:
 class Immediate:
     """A model that calls `read_file` in each turn, and then answers."""
 
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
     async def answer(self, call: ModelCall, on_delta: Callable[[str], None]) -> ModelAnswer:
-        """Answer at once."""
-        said = [message for message in call.messages if message.role == "assistant"]
-        task = next(message.text for message in call.messages if message.role == "user")
+        """Answer at once. A request without tools asks for the summary of a long conversation."""
+        run_id = "" if call.origin is None else call.origin.run_id
+        turn = self._turn(run_id, call.messages)
+        number = calls_in(_task(call.messages), turn) if call.tools else 0
         calls = tuple(
-            ToolCall(id=f"c{len(said)}-{n}", name="read_file", arguments={"path": "data.txt"})
-            for n in range(calls_in(task, len(said)))
+            ToolCall(id=f"c{turn}-{n}", name="read_file", arguments={"path": "data.txt"}) for n in range(number)
         )
+        if calls:
+            self._turns[run_id] = turn + 1
         text = "" if calls else "finished"
         if text:
             on_delta(text)
         message = Message(role="assistant", content=text, tool_calls=calls)
-        usage = Usage(input_tokens=100, output_tokens=10, model_calls=1)
+        usage = Usage(input_tokens=call.expected_prompt, output_tokens=10, model_calls=1)
         return ModelAnswer(message=message, stop="tools" if calls else "end", usage=usage)
+
+    def _turn(self, run_id: str, messages: Sequence[Message]) -> int:
+        """Return the number of the turn, which follows from the last call. A compressed conversation may lack it."""
+        last = next((message.tool_calls[0].id for message in reversed(messages) if message.tool_calls), None)
+        found = None if last is None else _CALL.fullmatch(last)
+        return self._turns.get(run_id, 0) if found is None else int(found[1]) + 1
+
+
+def _task(messages: Sequence[Message]) -> str:
+    """Return the message that asks for turns. In a compressed conversation, it isn't the first one."""
+    return next(message.text for message in messages if message.role == "user" and _ASKED.search(message.text))
 
 
 app = LoomApp()
@@ -95,20 +114,47 @@ class FloorLoop:
         """Run the loop and return the answer."""
         new: list[dict[str, Any]] = [{"role": "user", "content": task}]
         while True:
-            reply = await workflow.execute_activity_method(
-                FloorActivities.floor_model,
-                Ask(run_id=workflow.info().workflow_id, new=new),
-                start_to_close_timeout=timedelta(minutes=5),
-            )
+            reply = await _model(new)
             if not reply["tool_calls"]:
                 return str(reply["content"])
-            outputs = await asyncio.gather(*(self._read(workspace) for _ in reply["tool_calls"]))
+            outputs = await asyncio.gather(*(_tool(workspace) for _ in reply["tool_calls"]))
             new = [{"role": "tool", "content": output} for output in outputs]
 
-    async def _read(self, workspace: str) -> str:
-        return await workflow.execute_activity_method(
-            FloorActivities.floor_tool, args=[workspace, "data.txt"], start_to_close_timeout=timedelta(minutes=5)
-        )
+
+@workflow.defn
+class FloorWaiting:
+    """Calls the model, waits for an approval, and then calls a tool and the model once more."""
+
+    def __init__(self) -> None:
+        self._is_approved = False
+
+    @workflow.run
+    async def run(self, task: str, workspace: str) -> str:
+        """Run the three steps and return the answer. While it waits, the run can be found by its status."""
+        await _model([{"role": "user", "content": task}])
+        workflow.upsert_search_attributes([_STATUS.value_set("waiting_for_approval")])
+        await workflow.wait_condition(lambda: self._is_approved)
+        reply = await _model([{"role": "tool", "content": await _tool(workspace)}])
+        return str(reply["content"])
+
+    @workflow.signal
+    def approve(self, _call: dict[str, Any]) -> None:
+        """Let the run go on."""
+        self._is_approved = True
+
+
+async def _model(new: list[dict[str, Any]]) -> dict[str, Any]:
+    return await workflow.execute_activity_method(
+        FloorActivities.floor_model,
+        Ask(run_id=workflow.info().workflow_id, new=new),
+        start_to_close_timeout=timedelta(minutes=5),
+    )
+
+
+async def _tool(workspace: str) -> str:
+    return await workflow.execute_activity_method(
+        FloorActivities.floor_tool, args=[workspace, "data.txt"], start_to_close_timeout=timedelta(minutes=5)
+    )
 
 
 async def main() -> None:
@@ -116,7 +162,10 @@ async def main() -> None:
     client = await Client.connect(os.environ["TEMPORAL_ADDRESS"], data_converter=pydantic_data_converter)
     served = FloorActivities()
     await Worker(
-        client, task_queue=QUEUE, workflows=[FloorLoop], activities=[served.floor_model, served.floor_tool]
+        client,
+        task_queue=QUEUE,
+        workflows=[FloorLoop, FloorWaiting],
+        activities=[served.floor_model, served.floor_tool],
     ).run()
 
 

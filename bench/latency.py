@@ -9,9 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 import psutil
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowHandle
 
 from bench.report import percentile, spread, table
@@ -101,23 +98,11 @@ async def _wake_model(stage: Stage, client: Client) -> float:
 async def _wake_model_on_standby(stage: Stage, client: Client) -> float:
     handle = await _in_model_call(client)
     owner, standby = stage.workers["loom"], stage.start_worker("standby", "worker")
+    await stage.until_serving(client, "standby")
     stage.workers["loom"] = standby
-    while not await _polls(client, standby.pid):
-        await asyncio.sleep(0.1)
     owner.kill()
     owner.wait()
     return await _until_second_attempt(handle, since=perf_counter())
-
-
-async def _polls(client: Client, pid: int) -> bool:
-    """Whether this process is a worker that Temporal can give work to."""
-    asked = DescribeTaskQueueRequest(
-        namespace=client.namespace,
-        task_queue=TaskQueue(name=LOOM_QUEUE),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    )
-    told = await client.workflow_service.describe_task_queue(asked)
-    return any(poller.identity.partition("@")[0] == str(pid) for poller in told.pollers)
 
 
 async def _in_model_call(client: Client) -> WorkflowHandle[Any, Any]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import psycopg
@@ -22,10 +22,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
 
 from bench.report import machine, put, table
-from bench.stage import QUEUE, Stage, stage
+from bench.stage import stage
 from loom.activities.adapters.temporal.run_history import executions
 from loom.client import LoomClient
-from loom.composition.settings import Settings
 from loom.domain.core.requests import RunResult
 from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
 
@@ -73,7 +72,7 @@ async def measure(turns: int, messages: int) -> str:
         async with ModelServer(model.reply, record=False) as server:
             ready.env["OPENAI_BASE_URL"] = server.openai_url
             worker = ready.start_worker("loom", "worker")
-            async with LoomClient.connected(_settings(ready)) as loom:
+            async with LoomClient.connected(ready.settings()) as loom:
                 begun = perf_counter()
                 run_id = await loom.start("Read the data again and again.", max_turns=turns + 1)
                 watching = asyncio.create_task(_watch(model, worker.pid, long))
@@ -88,17 +87,6 @@ async def measure(turns: int, messages: int) -> str:
                 long.histories = found[::-1]
         long.payloads = _payloads(ready.env["LOOM_DATABASE_URL"])
     return report(result, long, messages)
-
-
-def _settings(ready: Stage) -> Settings:
-    given: dict[str, Any] = {
-        "TEMPORAL_ADDRESS": ready.env["TEMPORAL_ADDRESS"],
-        "database_url": ready.env["LOOM_DATABASE_URL"],
-        "redis_url": ready.env["LOOM_REDIS_URL"],
-        "home": ready.folder / ".loom",
-        "task_queue": QUEUE,
-    }
-    return Settings(**given)
 
 
 async def _talk(loom: LoomClient, run_id: str, model: Model, messages: int) -> None:

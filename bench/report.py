@@ -4,6 +4,7 @@ import os
 import platform
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from typing import Any
 
 
@@ -11,6 +12,12 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
     """Return a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
+
+
+def section(title: str, text: str, figures: str) -> str:
+    """Return a section of Markdown: its heading, a paragraph and a table."""
+    paragraph = fill(text, 120, break_long_words=False, break_on_hyphens=False)
+    return f"## {title}\n\n{paragraph}\n\n{figures}"
 
 
 def machine() -> str:

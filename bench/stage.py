@@ -1,20 +1,32 @@
 """Start the processes of a benchmark: the embedded servers, the model server and the workers."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 import psutil
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+
+from loom.composition.settings import Settings
 
 QUEUE = f"bench-{os.getpid()}"
 """A separate task queue, so that no other worker takes part."""
 BIN = Path(sys.executable).parent
+IDLE: Final = 0.25
+"""A worker counts as idle if it and its children use less than this share of one processor for a second."""
+PATIENCE: Final = 120.0
+"""Seconds until a worker must be idle."""
 
 
 @dataclass
@@ -34,6 +46,36 @@ class Stage:
         self.workers[name] = process
         return process
 
+    def stop_worker(self, name: str) -> None:
+        """Kill a worker process."""
+        _end(self.workers.pop(name))
+
+    async def until_serving(self, client: Client, name: str) -> None:
+        """Wait until Temporal can give work to a worker of Loom."""
+        while not await _polls(client, self.workers[name].pid):
+            await asyncio.sleep(0.1)
+
+    async def until_idle(self, *names: str) -> None:
+        """Wait until these workers have started, and have also finished the work that goes on after a run."""
+        pids = [self.workers[name].pid for name in names]
+        async with asyncio.timeout(PATIENCE):
+            before = self._with_children(pids)
+            await asyncio.sleep(1)
+            while (after := self._with_children(pids)) - before > IDLE * len(pids):
+                before = after
+                await asyncio.sleep(1)
+
+    def settings(self) -> Settings:
+        """Return the settings of a client."""
+        given: dict[str, Any] = {
+            "TEMPORAL_ADDRESS": self.env["TEMPORAL_ADDRESS"],
+            "database_url": self.env["LOOM_DATABASE_URL"],
+            "redis_url": self.env["LOOM_REDIS_URL"],
+            "home": self.folder / ".loom",
+            "task_queue": QUEUE,
+        }
+        return Settings(**given)
+
     def cpu(self, pid: int) -> float:
         """Return the processor time that a process has used, in seconds."""
         times = psutil.Process(pid).cpu_times()
@@ -42,6 +84,9 @@ class Stage:
     def cpu_beside(self, pid: int) -> float:
         """Return the processor time that the children of a process have used, in seconds."""
         return sum(self.cpu(child.pid) for child in psutil.Process(pid).children(recursive=True))
+
+    def _with_children(self, pids: Iterable[int]) -> float:
+        return sum(self.cpu(pid) + self.cpu_beside(pid) for pid in pids)
 
 
 @contextmanager
@@ -91,6 +136,17 @@ def stage() -> Iterator[Stage]:
         yield ready
         for process in ready.workers.values():
             _end(process)
+
+
+async def _polls(client: Client, pid: int) -> bool:
+    """Return whether this process is a worker that Temporal can give work to."""
+    asked = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=QUEUE),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    )
+    told = await client.workflow_service.describe_task_queue(asked)
+    return any(poller.identity.partition("@")[0] == str(pid) for poller in told.pollers)
 
 
 def _temporal_pid(state: dict[str, object]) -> int:

@@ -54,7 +54,7 @@ async def floor_cost(stage: Stage, *, rounds: int = 5) -> str:
         for number in range(-1, rounds):
             for loop in figures if number % 2 else reversed(figures):
                 task = f"turns={turns} calls={calls} round={number}"
-                run = _immediate(stage, client, loop, task)
+                run = run_immediate(stage, client, loop, task)
                 figures[loop].append(await _measured(stage, stage.workers[loop].pid, run, turns))
         beside = (stage.cpu_beside(stage.workers["loom"].pid) - beside) * 1000 / (turns * (rounds + 1))
         loom, floor = ([*zip(*measured[1:], strict=True)] for measured in (figures["loom"], figures["floor"]))
@@ -83,7 +83,7 @@ async def throughput(stage: Stage, *, rounds: int = 3, turns: int = 5) -> str:
             for loop in rates if number % 2 else reversed(rates):
                 task = f"turns={turns} calls=1 of {runs} round={number}"
                 begun = perf_counter()
-                await gather(*(_immediate(stage, client, loop, f"{task} run={run}") for run in range(runs)))
+                await gather(*(run_immediate(stage, client, loop, f"{task} run={run}") for run in range(runs)))
                 rates[loop].append(runs * turns / (perf_counter() - begun))
         ratio = median(mine / theirs for mine, theirs in zip(rates["loom"], rates["floor"], strict=True))
         rows.append([runs, *(spread(rates[loop], "/s") for loop in rates), f"{ratio:.2f}"])
@@ -95,15 +95,16 @@ async def throughput(stage: Stage, *, rounds: int = 3, turns: int = 5) -> str:
     )
 
 
-async def _immediate(stage: Stage, client: Client, loop: str, task: str) -> None:
-    """Run once with a model that answers at once."""
+async def run_immediate(stage: Stage, client: Client, loop: str, task: str) -> str:
+    """Run once with a model that answers at once, and return the run's ID."""
     run_id = f"bench-immediate-{loop} {task}".replace(" ", "-")
     if loop == "loom":
-        request = {"task": task, "max_turns": 1000, "model": "immediate:any"}
+        request = {"task": task, "max_turns": 10_000, "model": "immediate:any"}
         await client.execute_workflow("AgentRun", request, id=run_id, task_queue=LOOM_QUEUE)
     else:
         args = [task, stage.env["LOOM_WORKSPACE"]]
         await client.execute_workflow(FloorLoop.run, args=args, id=run_id, task_queue=FLOOR_QUEUE)
+    return run_id
 
 
 async def _one(stage: Stage, client: Client, loop: str, turns: int, label: str) -> tuple[float, float, float]:

@@ -1,86 +1,146 @@
 """Measure what many runs cost that wait for an approval: memory, CPU time, and how fast they start and go on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
 
 import psutil
 from temporalio.client import Client
 
-from bench.report import table
+from bench.floor import QUEUE as FLOOR_QUEUE
+from bench.many import each, until_found
+from bench.report import section, table
 from bench.stage import QUEUE, Stage
 
-AT_ONCE: Final = 50
-"""Number of requests to the server at the same time."""
 IDLE: Final = 10.0
 """Seconds in which the CPU time of the waiting runs' worker is measured."""
-PATIENCE: Final = 900.0
+TASK: Final = "turns=1 calls=1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Waited:
+    """The figures of one number of runs."""
+
+    runs: int
+    started: float
+    """Seconds until all runs wait."""
+    before: float
+    memory: float
+    """The worker's resident memory in MB, before the start and while all runs wait."""
+    beside: float
+    idle: float
+    went_on: float
+    completed: int
+
+    @property
+    def per_run(self) -> float:
+        """Return the worker's memory per waiting run in KB."""
+        return 1024 * (self.memory - self.before) / self.runs
 
 
 async def waiting_runs(stage: Stage, counts: Iterable[int] = (200, 1000)) -> str:
     """Return the figures. Each number of runs gets a worker of its own, with the model of `bench.floor`."""
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    rows = [await _row(stage, client, count) for count in counts]
-    head = ["runs", "started and waiting", "worker's memory", "beside it", "idle CPU", "went on", "completed"]
-    return (
-        "## Waiting runs\n\nRuns start together and wait for an approval. *Worker's memory* is its resident size before"
-        " and after the start, and\n*beside it* that of the processes that write and embed memory. *Idle CPU* is the"
-        f" worker's share of one processor\nfor {IDLE:.0f} s while all runs wait. Then each run is approved.\n\n"
-        + table(head, rows)
+    rows: list[list[Any]] = []
+    for number, count in enumerate(counts):
+        found: dict[str, _Waited] = {}
+        for loop in ("loom", "floor") if number % 2 else ("floor", "loom"):
+            found[loop] = await _waited(stage, client, loop, count)
+        rows += [_row("Loom", found["loom"]), _row("floor", found["floor"]), _ratios(found["loom"], found["floor"])]
+    head = [
+        *("runs", "loop", "started and waiting", "worker's memory", "per run", "beside it", "idle CPU", "went on"),
+        "completed",
+    ]
+    text = (
+        "Runs start together, call the model and wait for an approval. *Worker's memory* is its resident size"
+        " before and after the start, and *per run* is the difference for each run. *Beside it* is the memory of"
+        " the processes that write and embed Loom's memory. *Idle CPU* is the worker's share of one processor for"
+        f" {IDLE:.0f} s while all runs wait. Then each run is approved. The floor waits for a signal"
+        " (`FloorWaiting` in `bench/floor.py`). Like Loom, it tells the server that it waits, but it checks no"
+        " permissions and sends no events. The comparison hides that its worker uses Temporal's sandbox, which is"
+        " the SDK's default and costs time and memory for each run. Loom's worker doesn't use it. Each figure is a"
+        " single measurement."
     )
+    return section("Waiting runs", text, table(head, rows))
 
 
-async def _row(stage: Stage, client: Client, count: int) -> list[Any]:
-    stage.workers["loom"].kill()
-    stage.workers["loom"].wait()
-    worker = psutil.Process(stage.start_worker("loom", "loom._worker").pid)
-    await client.execute_workflow("AgentRun", _request(asks=False), id=f"bench-warm-{count}", task_queue=QUEUE)
+async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waited:
+    if loop in stage.workers:
+        stage.stop_worker(loop)
+    worker = psutil.Process(stage.start_worker(loop, "loom._worker" if loop == "loom" else "bench.floor").pid)
+    ids = [f"bench-waiting-{loop}-{count}-{number}" for number in range(count)]
+    await _warm_up(stage, client, loop, f"bench-warm-{loop}-{count}")
     before = _megabytes([worker])
-    ids = [f"bench-waiting-{count}-{number}" for number in range(count)]
     begun = perf_counter()
-    await _all(lambda run_id: client.start_workflow("AgentRun", _request(), id=run_id, task_queue=QUEUE), ids)
-    await _counted(client, "LoomStatus = 'waiting_for_approval'", count)
+    await each(lambda run_id: _start(stage, client, loop, run_id), ids)
+    await _until_waiting(client, loop, count)
     started = perf_counter() - begun
     memory, beside = _megabytes([worker]), _megabytes(worker.children(recursive=True))
     used = stage.cpu(worker.pid)
     await asyncio.sleep(IDLE)
     idle = (stage.cpu(worker.pid) - used) / IDLE
     begun = perf_counter()
-    await _all(lambda run_id: client.get_workflow_handle(run_id).signal("approve", {"call_id": "c0-0"}), ids)
-    results = await _all(lambda run_id: client.get_workflow_handle(run_id).result(), ids)
-    went_on = perf_counter() - begun
+    await each(lambda run_id: _approve(client, run_id), ids)
+    results = await each(lambda run_id: client.get_workflow_handle(run_id).result(), ids)
+    return _Waited(
+        runs=count,
+        started=started,
+        before=before,
+        memory=memory,
+        beside=beside,
+        idle=idle,
+        went_on=perf_counter() - begun,
+        completed=sum(result == "finished" or result["status"] == "completed" for result in results),
+    )
+
+
+async def _warm_up(stage: Stage, client: Client, loop: str, run_id: str) -> None:
+    await _start(stage, client, loop, run_id)
+    await _until_waiting(client, loop, 1)
+    await _approve(client, run_id)
+    await client.get_workflow_handle(run_id).result()
+
+
+async def _start(stage: Stage, client: Client, loop: str, run_id: str) -> None:
+    if loop == "loom":
+        request = {"task": TASK, "model": "immediate:any", "permissions": {"read_file": "ask"}}
+        await client.start_workflow("AgentRun", request, id=run_id, task_queue=QUEUE)
+    else:
+        args = [TASK, stage.env["LOOM_WORKSPACE"]]
+        await client.start_workflow("FloorWaiting", args=args, id=run_id, task_queue=FLOOR_QUEUE)
+
+
+async def _approve(client: Client, run_id: str) -> None:
+    await client.get_workflow_handle(run_id).signal("approve", {"call_id": "c0-0"})
+
+
+async def _until_waiting(client: Client, loop: str, count: int) -> None:
+    queue = QUEUE if loop == "loom" else FLOOR_QUEUE
+    waits = "LoomStatus = 'waiting_for_approval' AND ExecutionStatus = 'Running'"
+    await until_found(client, f"TaskQueue = '{queue}' AND {waits}", count)
+
+
+def _megabytes(processes: Sequence[psutil.Process]) -> float:
+    return float(sum(process.memory_info().rss for process in processes)) / 1024 / 1024
+
+
+def _row(loop: str, found: _Waited) -> list[Any]:
     return [
-        count,
-        f"{started:.0f} s ({count / started:.0f}/s)",
-        f"{before} → {memory} MB",
-        f"{beside} MB",
-        f"{100 * idle:.1f} %",
-        f"{went_on:.0f} s ({count / went_on:.0f}/s)",
-        sum(result["status"] == "completed" for result in results),
+        found.runs,
+        loop,
+        f"{found.started:.0f} s ({found.runs / found.started:.0f}/s)",
+        f"{found.before:.0f} → {found.memory:.0f} MB",
+        f"{found.per_run:.0f} KB",
+        f"{found.beside:.0f} MB",
+        f"{100 * found.idle:.1f} %",
+        f"{found.went_on:.0f} s ({found.runs / found.went_on:.0f}/s)",
+        found.completed,
     ]
 
 
-def _request(*, asks: bool = True) -> dict[str, Any]:
-    permissions = {"read_file": "ask"} if asks else {}
-    return {"task": "turns=1 calls=1", "model": "immediate:any", "permissions": permissions}
-
-
-def _megabytes(processes: Iterable[psutil.Process]) -> int:
-    return sum(process.memory_info().rss for process in processes) >> 20
-
-
-async def _all(act: Callable[[str], Awaitable[Any]], ids: Iterable[str]) -> list[Any]:
-    slots = asyncio.Semaphore(AT_ONCE)
-
-    async def one(run_id: str) -> Any:
-        async with slots:
-            return await act(run_id)
-
-    return await asyncio.gather(*map(one, ids))
-
-
-async def _counted(client: Client, condition: str, count: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while (await client.count_workflows(f"TaskQueue = '{QUEUE}' AND {condition}")).count < count:
-            await asyncio.sleep(0.2)
+def _ratios(loom: _Waited, floor: _Waited) -> list[Any]:
+    started, went_on = loom.started / floor.started, loom.went_on / floor.went_on
+    per_run = loom.per_run / floor.per_run
+    return [loom.runs, "Loom ÷ floor", f"{started:.2f}", "", f"{per_run:.2f}", "", "", f"{went_on:.2f}", ""]

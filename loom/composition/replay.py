@@ -52,14 +52,7 @@ class Replay:
 
 async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> AsyncGenerator[Replay, None]:
     """Replay histories one after another. Yield an outcome for each."""
-    replayer = Replayer(
-        workflows=WORKFLOWS,
-        workflow_runner=WORKFLOW_RUNNER,
-        data_converter=converter,
-        interceptors=[SignedRequests()],  # without a key: signatures that a run sends have no effect on the run
-        runtime=Runtime(telemetry=TelemetryConfig(logging=None)),  # it would log failures to standard output
-    )
-    async with replayer.workflow_replay_iterator(histories) as outcomes:
+    async with replayer(converter).workflow_replay_iterator(histories) as outcomes:
         async for outcome in outcomes:
             history, failure = outcome.history, outcome.replay_failure
             yield Replay(
@@ -69,6 +62,17 @@ async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConve
                 events=len(history.events),
                 error=None if failure is None else _reason(failure),
             )
+
+
+def replayer(converter: DataConverter) -> Replayer:
+    """Return a replayer of Loom's workflows."""
+    return Replayer(
+        workflows=WORKFLOWS,
+        workflow_runner=WORKFLOW_RUNNER,
+        data_converter=converter,
+        interceptors=[SignedRequests()],  # without a key: signatures that a run sends have no effect on the run
+        runtime=Runtime(telemetry=TelemetryConfig(logging=None)),  # it would log failures to standard output
+    )
 
 
 def _reason(failure: Exception) -> str:
