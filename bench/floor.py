@@ -6,7 +6,6 @@ compared without HTTP and without an SDK, whose cost would hide the difference.
 
 import asyncio
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,17 +18,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
+    from bench.shape import calls_in
     from loom import LoomApp, Message, ModelAnswer, ModelCall, ToolCall, Usage
 
 QUEUE: Final = "bench-floor"
-_ASKED: Final = re.compile(r"turns=(\d+) calls=(\d+)")
-
-
-def calls_in(task: str, turn: int) -> int:
-    """Return the number of calls in this turn of `turns=N calls=M`, where the first turn is 0."""
-    asked = _ASKED.search(task)
-    assert asked is not None, task
-    return int(asked[2]) if turn < int(asked[1]) else 0
 
 
 class Immediate:

@@ -27,10 +27,10 @@ class Stage:
     server_pid: int
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start_worker(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start or restart a worker process. Its log goes to a file with its name."""
+    def start_worker(self, name: str, *command: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
+        """Start or restart a worker process, with this interpreter. Its log goes to a file with its name."""
         log = (self.folder / f"{name}.log").open("ab")
-        process = subprocess.Popen([sys.executable, "-m", *command], env=self.env, stdout=log, stderr=log)
+        process = subprocess.Popen([python, "-m", *command], env=self.env, stdout=log, stderr=log)
         self.workers[name] = process
         return process
 
