@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow check lock bench bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
+.PHONY: install demo test test-slow check lock bench bench-peers bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
 .PHONY: fuzz-shell long-run planted-changes release-check clean
 
 install: $(STAMP)
@@ -65,6 +65,16 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@$(RUN) -m bench
+
+# Loom beside other agent loops on Temporal, whose packages have an environment of their own.
+PEERS := $(VENV)/peers
+$(PEERS)/.installed: bench/peers/requirements.txt | $(STAMP)
+	@$(RUN) -m venv --without-pip $(PEERS)
+	@$(PIP) --python $(PEERS)/bin/python install --only-binary :all: -r $<
+	@touch $@
+
+bench-peers: $(STAMP) $(PEERS)/.installed
+	@$(RUN) -m bench.peers
 
 # A hundred runs at once while workers, servers and the provider fail, and then upgrades from each release whose worker
 # is killed: `make chaos KILLS=500 SEED=1`.

@@ -53,7 +53,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started
     sections = asyncio.run(measure(given.pairs, given.turns))
     text = (
-        "# Measurements\n\n`make bench` produces these figures. You can run it on your own machine.\n\n"
+        "# Measurements\n\n`make bench` produces these figures. You can run it on your own machine.\n"
+        "[measurements-peers.md](measurements-peers.md) compares Loom with other agent loops on Temporal.\n\n"
         + "\n\n".join(sections)
         + "\n"
     )

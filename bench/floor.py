@@ -20,19 +20,12 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
+    from bench.shape import ASKED, calls_in
     from loom import LoomApp, Message, ModelAnswer, ModelCall, ToolCall, Usage
 
 QUEUE: Final = "bench-floor"
-_ASKED: Final = re.compile(r"turns=(\d+) calls=(\d+)")
 _CALL: Final = re.compile(r"c(\d+)-\d+")
 _STATUS: Final = SearchAttributeKey.for_keyword("LoomStatus")
-
-
-def calls_in(task: str, turn: int) -> int:
-    """Return the number of calls in this turn of `turns=N calls=M`, where the first turn is 0."""
-    asked = _ASKED.search(task)
-    assert asked is not None, task
-    return int(asked[2]) if turn < int(asked[1]) else 0
 
 
 class Immediate:
@@ -67,7 +60,7 @@ class Immediate:
 
 def _task(messages: Sequence[Message]) -> str:
     """Return the message that asks for turns. In a compressed conversation, it isn't the first one."""
-    return next(message.text for message in messages if message.role == "user" and _ASKED.search(message.text))
+    return next(message.text for message in messages if message.role == "user" and ASKED.search(message.text))
 
 
 app = LoomApp()

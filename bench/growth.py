@@ -16,7 +16,7 @@ from temporalio.client import Client, WorkflowHistory
 
 from bench.report import section, table
 from bench.stage import Stage
-from bench.turns import run_immediate
+from bench.turns import loops
 from loom.activities.adapters.temporal.run_history import executions
 
 SAMPLED: Final = 0.1
@@ -60,10 +60,11 @@ class _Window:
 async def growth(stage: Stage, *, turns: int = 3000, marks: Sequence[int] = (100, 1000, 2940), width: int = 100) -> str:
     """Return the figures of the turns around each mark. Needs the worker of Loom, with the model of `bench.floor`."""
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    await run_immediate(stage, client, "loom", "turns=20 calls=1 before growth")
+    loom = loops(stage, client)["loom"]
+    await loom("turns=20 calls=1 before growth")
     await stage.until_idle("loom")
     with _sampled(stage, stage.workers["loom"].pid) as used:
-        run_id = await run_immediate(stage, client, "loom", f"turns={turns} calls=1 growth")
+        run_id = await loom(f"turns={turns} calls=1 growth")
         await asyncio.sleep(2 * SAMPLED)
     run = _read([history async for history in executions(client, run_id)][::-1], used)
     windows = [_window(run, mark - width // 2, mark + width // 2) for mark in marks]

@@ -11,7 +11,7 @@ from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 from bench.floor import FloorLoop
 from bench.report import section, spread, table
 from bench.stage import Stage
-from bench.turns import run_immediate
+from bench.turns import loops
 from loom.client import LoomClient
 from loom.composition.replay import replayer
 
@@ -25,7 +25,7 @@ async def replay_cost(stage: Stage, *, rounds: int = 5, turns: int = 200) -> str
     task = f"turns={turns} calls=1 to replay"
     async with LoomClient.connected(stage.settings()) as loom:
         converter, client = loom.temporal.data_converter, loom.temporal
-        ids = {name: await run_immediate(stage, client, name, task) for name in ("loom", "floor")}
+        ids = {name: await run(task) for name, run in loops(stage, client).items()}
         found = {name: await client.get_workflow_handle(run_id).fetch_history() for name, run_id in ids.items()}
         histories = {LOOM: found["loom"], SANDBOXED: found["floor"], BARE: found["floor"]}
         runner, floor = UnsandboxedWorkflowRunner(), pydantic_data_converter

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from textwrap import fill
@@ -28,9 +29,14 @@ def machine() -> str:
     )
 
 
-def spread(values: list[float], unit: str, digits: int = 1) -> str:
+def spread(values: Sequence[float], unit: str, digits: int = 1) -> str:
     """Return the median, with the minimum and the maximum."""
     return f"{median(values):.{digits}f} {unit} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def ratio(mine: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return the median of the ratios of pairs."""
+    return f"{median(one / other for one, other in zip(mine, theirs, strict=True)):.2f}"
 
 
 def percentile(values: list[float], share: float) -> float:

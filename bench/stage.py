@@ -39,10 +39,10 @@ class Stage:
     server_pid: int
     workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def start_worker(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start or restart a worker process. Its log goes to a file with its name."""
+    def start_worker(self, name: str, *command: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
+        """Start or restart a worker process, with this interpreter. Its log goes to a file with its name."""
         log = (self.folder / f"{name}.log").open("ab")
-        process = subprocess.Popen([sys.executable, "-m", *command], env=self.env, stdout=log, stderr=log)
+        process = subprocess.Popen([python, "-m", *command], env=self.env, stdout=log, stderr=log)
         self.workers[name] = process
         return process
 
@@ -133,9 +133,11 @@ def stage() -> Iterator[Stage]:
         }
         pids = json.loads((folder / ".loom" / "stack.json").read_text())
         ready = Stage(folder=folder, env=env, model_url=url, server_pid=_temporal_pid(pids))
-        yield ready
-        for process in ready.workers.values():
-            _end(process)
+        try:
+            yield ready
+        finally:
+            for process in ready.workers.values():
+                _end(process)
 
 
 async def _polls(client: Client, pid: int) -> bool:

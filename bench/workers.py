@@ -9,7 +9,7 @@ from temporalio.client import Client
 
 from bench.report import section, spread, table
 from bench.stage import Stage
-from bench.turns import run_immediate
+from bench.turns import Loop, loops
 
 SECOND: Final = "second"
 WARM: Final = 20
@@ -39,20 +39,20 @@ async def two_workers(stage: Stage, *, rounds: int = 3, runs: int = 100, turns: 
 
 async def _rate(stage: Stage, client: Client, workers: int, task: str, runs: int) -> float:
     """Return the number of runs per second."""
-    names = ["loom"]
+    loom, names = loops(stage, client)["loom"], ["loom"]
     if workers == 2:
         stage.start_worker(SECOND, "loom._worker")
         await stage.until_serving(client, SECOND)
         names.append(SECOND)
-    await _all(stage, client, f"{task} warm", WARM)
+    await _all(loom, f"{task} warm", WARM)
     await stage.until_idle(*names)
     begun = perf_counter()
-    await _all(stage, client, task, runs)
+    await _all(loom, task, runs)
     rate = runs / (perf_counter() - begun)
     if workers == 2:
         stage.stop_worker(SECOND)
     return rate
 
 
-async def _all(stage: Stage, client: Client, task: str, runs: int) -> None:
-    await gather(*(run_immediate(stage, client, "loom", f"{task} run={run}") for run in range(runs)))
+async def _all(loom: Loop, task: str, runs: int) -> None:
+    await gather(*(loom(f"{task} run={run}") for run in range(runs)))

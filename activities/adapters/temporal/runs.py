@@ -48,10 +48,12 @@ class TemporalRuns:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def found(self, query: str, limit: int | None = None) -> AsyncIterator[WorkflowExecution]:
+    async def found(
+        self, query: str, limit: int | None = None, page_size: int = 1000
+    ) -> AsyncIterator[WorkflowExecution]:
         """Yield the executions that match a list filter, newest first. Raises BadRequest if the filter is invalid."""
         try:
-            async for execution in self._client.list_workflows(query, limit=limit):
+            async for execution in self._client.list_workflows(query, limit=limit, page_size=limit or page_size):
                 yield execution
         except RPCError as error:
             raise unanswered(error, "") from error
@@ -59,7 +61,7 @@ class TemporalRuns:
     async def current(self, query: str) -> AsyncIterator[WorkflowExecution]:
         """Like `found`, but yield a retried run only as the execution that continues it."""
         page: list[WorkflowExecution] = []
-        async for execution in self.found(query):
+        async for execution in self.found(query, page_size=PAGE):
             page.append(execution)
             if len(page) == PAGE:
                 for each in await self._not_continued(page):

@@ -1,0 +1,1 @@
+"""Compare Loom with other agent loops on Temporal, with `make bench-peers`."""
