@@ -23,7 +23,7 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
-from temporalio.worker import Worker, WorkerConfig, WorkerDeploymentConfig, WorkflowRunner
+from temporalio.worker import PollerBehaviorSimpleMaximum, Worker, WorkerConfig, WorkerDeploymentConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
@@ -56,6 +56,10 @@ _log = structlog.get_logger("loom.worker")
 
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 """How long a run waits for the worker that has cached it before another worker takes over."""
+WORKFLOW_POLLERS: Final = PollerBehaviorSimpleMaximum(40)
+"""Workflow Tasks of a busy worker wait here and not on the server. There, they would wait for longer than
+`STICKY_TIMEOUT`, and the run would have to be restored from its history.
+"""
 HEARTBEAT_THROTTLE: Final = timedelta(milliseconds=400)
 """An activity learns about a cancellation on its next heartbeat, so this interval limits how long an abort takes."""
 EAGER_TOOLS: Final = 10
@@ -183,6 +187,7 @@ class LoomPlugin(SimplePlugin):
             **slots,
             "deployment_config": _deployment(self._settings),
             "sticky_queue_schedule_to_start_timeout": STICKY_TIMEOUT,
+            "workflow_task_poller_behavior": WORKFLOW_POLLERS,
             "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
             "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
             "max_eager_activity_reservations_per_workflow_task": EAGER_TOOLS,

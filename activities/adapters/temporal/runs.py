@@ -53,7 +53,7 @@ class TemporalRuns:
     ) -> AsyncIterator[WorkflowExecution]:
         """Yield the executions that match a list filter, newest first. Raises BadRequest if the filter is invalid."""
         try:
-            async for execution in self._client.list_workflows(query, limit=limit, page_size=limit or page_size):
+            async for execution in self._client.list_workflows(query, limit=limit, page_size=page_size):
                 yield execution
         except RPCError as error:
             raise unanswered(error, "") from error
