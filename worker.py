@@ -56,7 +56,7 @@ _log = structlog.get_logger("loom.worker")
 
 STICKY_TIMEOUT: Final = timedelta(seconds=1)
 """How long a run waits for the worker that has cached it before another worker takes over."""
-WORKFLOW_POLLERS: Final = PollerBehaviorSimpleMaximum(40)
+WORKFLOW_POLLERS: Final = PollerBehaviorSimpleMaximum(20)
 """Workflow Tasks of a busy worker wait here and not on the server. There, they would wait for longer than
 `STICKY_TIMEOUT`, and the run would have to be restored from its history.
 """
