@@ -53,9 +53,10 @@ class Histories(Protocol):
         """Yield the runs that ended in this period, and all runs that haven't ended."""
         ...
 
-    async def facts(self, run_id: str) -> tuple[Fact, ...]:
-        """Return the facts from the run's history, across all executions. Raises UnreadableHistory if the history can't
-        be read.
+    async def facts(self, run_id: str, since: datetime | None = None) -> tuple[Fact, ...]:
+        """Return the facts from the run's history, across all executions. With `since`, executions that ended before
+        that time are omitted, except for the last one, because the next one may refer to its calls. Raises
+        UnreadableHistory if the history can't be read.
         """
         ...
 
@@ -80,6 +81,8 @@ class CatchUp:
         self._settled_after = settled_after
         self._seen: OrderedDict[str, int] = OrderedDict()
         """The number of events that each run had when memory last had all of its tasks."""
+        self._unread: set[str] = set()
+        """The runs whose history could not be read. Memory may lack any of their tasks."""
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:
@@ -96,16 +99,18 @@ class CatchUp:
                     continue
                 runs += 1
                 try:
-                    tasks += await self._complete(run, until)
+                    tasks += await self._complete(run, until, None if run.run_id in self._unread else since)
+                    self._unread.discard(run.run_id)
                 except UnreadableHistory as error:
                     _log.warning("history_unreadable", run_id=run.run_id, error=str(error))
                     unreadable.append(run.run_id)
+                    self._unread.add(run.run_id)
         if tasks:
             _log.info("memory_caught_up", runs=runs, tasks=tasks)
         return CaughtUp(until=until, runs=runs, tasks=tasks, unreadable=tuple(unreadable[:_TOLD]))
 
-    async def _complete(self, run: Moved, until: datetime) -> int:
-        made = tasks_of(await self._histories.facts(run.run_id), self._mask)
+    async def _complete(self, run: Moved, until: datetime, since: datetime | None) -> int:
+        made = tasks_of(await self._histories.facts(run.run_id, since), self._mask)
         settled = [task for task in made if task.created_at <= until]
         added = await self._remember(settled)
         if len(settled) == len(made):

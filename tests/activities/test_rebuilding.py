@@ -45,14 +45,16 @@ class Server:
     events: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[datetime | None, datetime]] = field(default_factory=list)
     read: list[str] = field(default_factory=list)
+    wanted: list[tuple[str, datetime | None]] = field(default_factory=list)
 
     async def moved(self, since: datetime | None, until: datetime) -> AsyncIterator[Moved]:
         self.asked.append((since, until))
         for run_id in self.runs:
             yield Moved(run_id=run_id, events=self.events.get(run_id, 1))
 
-    async def facts(self, run_id: str) -> tuple[Fact, ...]:
+    async def facts(self, run_id: str, since: datetime | None = None) -> tuple[Fact, ...]:
         self.read.append(run_id)
+        self.wanted.append((run_id, since))
         found = self.runs[run_id]
         if found is None:
             raise UnreadableHistory("another key")
@@ -113,6 +115,17 @@ async def test_what_is_young_is_left_to_the_bus_and_looked_at_again() -> None:
 async def test_a_history_that_cannot_be_read_is_named_and_does_not_stop_the_others() -> None:
     server, memory = Server({"a": None, "b": facts("b", notice("n1"))}), Memory()
     assert await catching(server, memory).until(UNTIL) == CaughtUp(until=UNTIL, runs=2, tasks=1, unreadable=("a",))
+
+
+async def test_a_history_that_could_not_be_read_is_later_read_from_its_beginning() -> None:
+    server, memory = Server({"a": None}), Memory()
+    catch_up = catching(server, memory)
+    await catch_up.until(UNTIL, AT)
+    server.runs["a"] = facts("a", notice("n1"))
+    for events in (1, 2):
+        server.events["a"] = events
+        await catch_up.until(UNTIL, AT)
+    assert server.wanted == [("a", AT), ("a", None), ("a", AT)]
 
 
 async def test_a_memory_that_is_away_is_not_taken_for_a_complete_one() -> None:

@@ -15,7 +15,7 @@ from loom.activities.adapters.temporal.history_facts import TemporalHistories, f
 from loom.activities.memory.backfill import UnreadableHistory
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
-from loom.domain.history.facts import Fact
+from loom.domain.history.facts import ExecutionStarted, Fact
 from loom.domain.history.task_rebuilding import tasks_of
 from loom.workflows.payload_converter import data_converter
 from tests.harness import Harness
@@ -118,6 +118,23 @@ async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(work
 
     assert await eventually(ended) > while_it_ran
     assert run_id not in await looked(datetime.now(UTC), datetime.now(UTC))
+
+
+async def test_only_the_latest_executions_of_a_long_run_are_read_again(working: Working, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("alpha\n")
+    reads = [calls(ToolUse("read_file", {"path": "a.txt", "limit": 1 + n}, f"r{n}")) for n in range(40)]
+    loom, _ = await working(script([*reads, text("done")]), rotate_after_events=100)
+    run_id = await loom.start("read it")
+    await loom.client.result(run_id)
+    histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
+
+    whole = await histories.facts(run_id)
+    latest = await histories.facts(run_id, datetime.now(UTC))
+
+    executions, read = (sum(isinstance(fact, ExecutionStarted) for fact in each) for each in (whole, latest))
+    assert (executions > 3, read) == (True, 2)
+    tasks, again = tasks_of(whole, MASK), tasks_of(latest, MASK)
+    assert again == tasks[-len(again) :]
 
 
 async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Working) -> None:

@@ -1,19 +1,23 @@
 """Read runs' histories from a Temporal server and decode them into facts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from temporalio.api.common.v1 import Payloads
+from pydantic import TypeAdapter, ValidationError
+from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHistoryEventFilterType
+from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.memory.backfill import Moved, UnreadableHistory
 from loom.domain.agents.hook_steps import HookResult
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Origin, Published, correlation_of
 from loom.domain.core.tool_calls import ToolResult
@@ -86,19 +90,17 @@ class TemporalHistories:
                 events = (await self._client.get_workflow_handle(execution.id).describe()).history_length
             yield Moved(run_id=execution.id, events=events)
 
-    async def facts(self, run_id: str) -> tuple[Fact, ...]:
+    async def facts(self, run_id: str, since: datetime | None = None) -> tuple[Fact, ...]:
         """See the port. Executions that the server has already deleted are omitted."""
         facts: tuple[Fact, ...] = ()
         execution: str | None = None
-        while True:
-            events = await self._events(run_id, execution)
-            if not events:
-                break
+        is_last = False
+        while events := await self._events(run_id, execution):
             facts = await facts_of(self._client.data_converter, run_id, events) + facts
-            started = events[0].workflow_execution_started_event_attributes
-            execution = started.continued_execution_run_id or None
-            if execution is None:
+            execution = events[0].workflow_execution_started_event_attributes.continued_execution_run_id or None
+            if execution is None or is_last:
                 break
+            is_last = since is not None and _at(events[0]) <= since
         if not facts:
             raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
         return facts
@@ -134,6 +136,54 @@ async def facts_of(converter: DataConverter, run_id: str, events: Sequence[Histo
         return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
     except (ValueError, TypeError, RuntimeError) as error:
         raise UnreadableHistory(f"the history of run {run_id!r} cannot be decoded: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Conversation:
+    spec_digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Environment:
+    execution: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Lineage:
+    root_run_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Tree:
+    lineage: _Lineage | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Pinned(PinnedSettings):
+    approval_timeout: float | None = AgentSpec.approval_timeout
+    """Omitted from history if it is the default."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Carried:
+    """The few needed fields of a carried state, which may contain megabytes of conversation, or of a lineage."""
+
+    root_run_id: str = ""
+    """Only in the lineage, which is the second argument of a sub-agent's first execution."""
+    spec_digest: str = ""
+    """Only in the state of a release before 0.4."""
+    spec: _Pinned | None = None
+    conversation: _Conversation = field(default_factory=_Conversation)
+    environment: _Environment = field(default_factory=_Environment)
+    tree: _Tree = field(default_factory=_Tree)
+
+    @property
+    def root(self) -> str:
+        """The id of the tree's root run, or an empty string."""
+        return self.root_run_id or (self.tree.lineage.root_run_id if self.tree.lineage else "")
+
+
+_CARRIED: Final = TypeAdapter(_Carried)
 
 
 class _Reading:
@@ -186,23 +236,30 @@ class _Reading:
 
     async def _begun(self, event: HistoryEvent) -> ExecutionStarted:
         started = event.workflow_execution_started_event_attributes
-        given = await self._converter.decode(list(started.input.payloads))
-        request, state = (*(item if isinstance(item, Mapping) else {} for item in given), {}, {})[:2]
+        payloads = list(started.input.payloads)
+        asked, *_ = (*await self._converter.decode(payloads[:1]), None)
+        request = asked if isinstance(asked, Mapping) else {}
+        carried = await self._carried(payloads[1:2])
         session, agent, metadata = request.get("session_id"), request.get("agent"), request.get("metadata")
         delegated = is_child(self._run_id, started.parent_workflow_execution.workflow_id)
-        root = state.get("root_run_id") if delegated else None  # a sub-agent's second argument is its lineage
         origin = Origin(
             run_id=self._run_id,
-            root_run_id=root if isinstance(root, str) else "",
+            root_run_id=carried.root if delegated else "",
             session_id=session if isinstance(session, str) else "",
             agent=agent if isinstance(agent, str) else "default",
             correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
+            execution=carried.environment.execution,
         )
-        spec = state.get("spec") or {}
-        pinned = PinnedSettings(model=spec.get("model", ""), approval_timeout=spec.get("approval_timeout"))
-        return ExecutionStarted(
-            origin=origin, pinned={state["spec_digest"]: pinned} if "spec_digest" in state and spec else {}
-        )
+        digest = carried.conversation.spec_digest or carried.spec_digest
+        return ExecutionStarted(origin=origin, pinned={digest: carried.spec} if digest and carried.spec else {})
+
+    async def _carried(self, payloads: Sequence[Payload]) -> "_Carried":
+        """Return what is needed of an execution's second argument. It has no such argument if it is a run's first."""
+        given = await self._converter.decode(payloads, [RawValue] * len(payloads))
+        try:
+            return _CARRIED.validate_json(given[0].payload.data) if given else _Carried()
+        except ValidationError:
+            return _Carried()
 
     async def _ask(self, event: HistoryEvent) -> None:
         scheduled = event.activity_task_scheduled_event_attributes
