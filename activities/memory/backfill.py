@@ -46,6 +46,15 @@ class UnreadableHistory(Exception):
     """Raised if a history no longer exists or contains data that this worker can't decode."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """The facts from the history of one execution."""
+
+    facts: tuple[Fact, ...]
+    earlier: tuple[Fact, ...] = ()
+    """The facts of the execution before it, to which these facts may refer."""
+
+
 class Histories(Protocol):
     """Reads run histories from the Temporal server."""
 
@@ -53,10 +62,9 @@ class Histories(Protocol):
         """Yield the runs that ended in this period, and all runs that haven't ended."""
         ...
 
-    async def facts(self, run_id: str, since: datetime | None = None) -> tuple[Fact, ...]:
-        """Return the facts from the run's history, across all executions. With `since`, executions that ended before
-        that time are omitted, except for the last one, because the next one may refer to its calls. Raises
-        UnreadableHistory if the history can't be read.
+    def executions(self, run_id: str, since: datetime | None = None) -> AsyncIterator[Execution]:
+        """Yield the run's executions, latest first. With `since`, executions that ended before that time are omitted.
+        Raises UnreadableHistory if the history can't be read.
         """
         ...
 
@@ -110,10 +118,14 @@ class CatchUp:
         return CaughtUp(until=until, runs=runs, tasks=tasks, unreadable=tuple(unreadable[:_TOLD]))
 
     async def _complete(self, run: Moved, until: datetime, since: datetime | None) -> int:
-        made = tasks_of(await self._histories.facts(run.run_id, since), self._mask)
-        settled = [task for task in made if task.created_at <= until]
-        added = await self._remember(settled)
-        if len(settled) == len(made):
+        added, is_complete = 0, True
+        async with aclosing(self._histories.executions(run.run_id, since)) as executions:  # type: ignore[type-var]
+            async for execution in executions:  # one at a time, because a very long run has many
+                made = tasks_of(execution.facts, self._mask, earlier=execution.earlier)
+                settled = [task for task in made if task.created_at <= until]
+                added += await self._remember(settled)
+                is_complete = is_complete and len(settled) == len(made)
+        if is_complete:
             self._seen[run.run_id] = run.events
             self._seen.move_to_end(run.run_id)
             if len(self._seen) > _SEEN:

@@ -20,7 +20,7 @@ to have published its first task. The result contains every published task, but 
 never published.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Final, Protocol, assert_never
@@ -97,14 +97,14 @@ class Mask(Protocol):
         ...
 
 
-def tasks_of(facts: Iterable[Fact], mask: Mask) -> tuple[Task, ...]:
-    """Return all of a run's tasks, oldest first and without duplicates. `facts` must contain all of the run's
-    executions, in order.
+def tasks_of(facts: Iterable[Fact], mask: Mask, *, earlier: Sequence[Fact] = ()) -> tuple[Task, ...]:
+    """Return the tasks that follow from these facts, oldest first and without duplicates. The facts may refer to
+    `earlier` facts of the same run.
     """
-    known = History(facts)
+    known = History((*earlier, *facts))
     made = {
         task.task_id: task
-        for fact, origin in zip(known.facts, known.origins, strict=True)
+        for fact, origin in [*zip(known.facts, known.origins, strict=True)][len(earlier) :]
         for task in _tasks(fact, origin, known, mask)
     }
     return tuple(sorted(made.values(), key=lambda task: task.created_at))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from loom.activities.memory.backfill import CatchUp, Histories, Moved, UnreadableHistory
+from loom.activities.memory.backfill import CatchUp, Execution, Histories, Moved, UnreadableHistory
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Notice, Origin, Published, Task
@@ -52,13 +52,13 @@ class Server:
         for run_id in self.runs:
             yield Moved(run_id=run_id, events=self.events.get(run_id, 1))
 
-    async def facts(self, run_id: str, since: datetime | None = None) -> tuple[Fact, ...]:
+    async def executions(self, run_id: str, since: datetime | None = None) -> AsyncIterator[Execution]:
         self.read.append(run_id)
         self.wanted.append((run_id, since))
         found = self.runs[run_id]
         if found is None:
             raise UnreadableHistory("another key")
-        return found
+        yield Execution(facts=found)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from loom.activities.adapters.temporal.history_facts import TemporalHistories, f
 from loom.activities.memory.backfill import UnreadableHistory
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
-from loom.domain.history.facts import ExecutionStarted, Fact
+from loom.domain.history.facts import Fact
 from loom.domain.history.task_rebuilding import tasks_of
 from loom.workflows.payload_converter import data_converter
 from tests.harness import Harness
@@ -91,11 +91,16 @@ async def test_the_tasks_of_a_live_run_can_be_made_again(working: Working, works
 async def _assert_made_again(loom: Harness, run_id: str) -> None:
     told_live = [event.task for event in await told(loom.client, run_id)]
     live = [task for task in told_live if task.action not in SHOWN_ONLY and task.run_id == run_id]
-    rebuilt = tasks_of(await TemporalHistories(loom.client.temporal, loom.settings.task_queue).facts(run_id), MASK)
+    rebuilt = await _rebuilt(TemporalHistories(loom.client.temporal, loom.settings.task_queue), run_id)
 
     assert _comparable(rebuilt) == _comparable(live)
     times = [(task.created_at, seen.created_at) for task, seen in zip(_sorted(rebuilt), _sorted(live), strict=True)]
     assert [pair for pair in times if abs((pair[0] - pair[1]).total_seconds()) > 5] == []
+
+
+async def _rebuilt(histories: TemporalHistories, run_id: str, since: datetime | None = None) -> Sequence[Task]:
+    executions = [each async for each in histories.executions(run_id, since)]
+    return [task for each in reversed(executions) for task in tasks_of(each.facts, MASK, earlier=each.earlier)]
 
 
 async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(working: Working) -> None:
@@ -103,7 +108,7 @@ async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(work
     run_id = await loom.start("write it")
     await loom.asked(run_id)
     histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
-    assert Action.APPROVAL_REQUESTED in {task.action for task in tasks_of(await histories.facts(run_id), MASK)}
+    assert Action.APPROVAL_REQUESTED in {task.action for task in await _rebuilt(histories, run_id)}
 
     async def looked(since: datetime | None, until: datetime) -> dict[str, int]:
         return {run.run_id: run.events async for run in histories.moved(since, until)}
@@ -128,19 +133,19 @@ async def test_only_the_latest_executions_of_a_long_run_are_read_again(working: 
     await loom.client.result(run_id)
     histories = TemporalHistories(loom.client.temporal, loom.settings.task_queue)
 
-    whole = await histories.facts(run_id)
-    latest = await histories.facts(run_id, datetime.now(UTC))
+    executions = [each.facts async for each in histories.executions(run_id)]
+    tasks, again = await _rebuilt(histories, run_id), await _rebuilt(histories, run_id, datetime.now(UTC))
 
-    executions, read = (sum(isinstance(fact, ExecutionStarted) for fact in each) for each in (whole, latest))
-    assert (executions > 3, read) == (True, 2)
-    tasks, again = tasks_of(whole, MASK), tasks_of(latest, MASK)
+    assert len(executions) > 3
+    assert len(again) < len(tasks) / 3
     assert again == tasks[-len(again) :]
+    assert _sorted(tasks) == _sorted(tasks_of([fact for each in reversed(executions) for fact in each], MASK))
 
 
 async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Working) -> None:
     loom, _ = await working(script([]))
     with pytest.raises(UnreadableHistory, match="no-such-run"):
-        await TemporalHistories(loom.client.temporal, loom.settings.task_queue).facts("no-such-run")
+        await _rebuilt(TemporalHistories(loom.client.temporal, loom.settings.task_queue), "no-such-run")
 
 
 RECORDED = sorted(

@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 from temporalio.converter import DataConverter
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.memory.backfill import Moved, UnreadableHistory
+from loom.activities.memory.backfill import Execution, Moved, UnreadableHistory
 from loom.domain.agents.hook_steps import HookResult
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.requests import RunResult
@@ -90,20 +90,27 @@ class TemporalHistories:
                 events = (await self._client.get_workflow_handle(execution.id).describe()).history_length
             yield Moved(run_id=execution.id, events=events)
 
-    async def facts(self, run_id: str, since: datetime | None = None) -> tuple[Fact, ...]:
+    async def executions(self, run_id: str, since: datetime | None = None) -> AsyncIterator[Execution]:
         """See the port. Executions that the server has already deleted are omitted."""
-        facts: tuple[Fact, ...] = ()
-        execution: str | None = None
-        is_last = False
-        while events := await self._events(run_id, execution):
-            facts = await facts_of(self._client.data_converter, run_id, events) + facts
-            execution = events[0].workflow_execution_started_event_attributes.continued_execution_run_id or None
-            if execution is None or is_last:
-                break
-            is_last = since is not None and _at(events[0]) <= since
-        if not facts:
+        found = await self._found(run_id, None)
+        if found is None:
             raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
-        return facts
+        while found is not None:
+            earlier = await self._found(run_id, found.before) if found.before else None
+            yield Execution(facts=found.facts, earlier=earlier.facts if earlier else ())
+            if since is not None and found.began <= since:
+                return
+            found = earlier
+
+    async def _found(self, run_id: str, execution: str | None) -> "_Found | None":
+        events = await self._events(run_id, execution)
+        if not events:
+            return None
+        return _Found(
+            began=_at(events[0]),
+            before=events[0].workflow_execution_started_event_attributes.continued_execution_run_id,
+            facts=await facts_of(self._client.data_converter, run_id, events),
+        )
 
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
         try:
@@ -127,6 +134,16 @@ class TemporalHistories:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """One execution on the server."""
+
+    began: datetime
+    before: str
+    """The Temporal run ID of the execution before it, or an empty string."""
+    facts: tuple[Fact, ...]
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
