@@ -54,9 +54,7 @@ def main() -> None:
     sections = asyncio.run(measure(given.pairs, given.turns))
     text = (
         "# Measurements\n\n`make bench` produces these figures. You can run it on your own machine.\n"
-        "[measurements-peers.md](measurements-peers.md) compares Loom with other agent loops on Temporal.\n\n"
-        + "\n\n".join(sections)
-        + "\n"
+        "`make bench-peers` compares Loom with other agent loops on Temporal.\n\n" + "\n\n".join(sections) + "\n"
     )
     sys.stdout.write(text)
     if given.write:
