@@ -351,20 +351,21 @@ def main(*, fail_fast: bool = False) -> None:
     If no server responds, wait for it, or raise UnreachableError if the worker is to fail fast. Raises BadRequest if
     the settings or the app are invalid.
     """
-    _keep_little_freed_memory()
+    _return_freed_memory()
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
     with suppress(asyncio.CancelledError):  # stopped before it was ready
         asyncio.run(_main(settings, fail_fast=fail_fast))
 
 
-def _keep_little_freed_memory() -> None:
-    """Set glibc's options for programs with threads that also allocate large buffers.
+def _return_freed_memory() -> None:
+    """Make glibc return freed memory to the system.
 
-    By default, each thread keeps what it frees in an arena of its own. Buffers of several megabytes, such as a carried
-    conversation, are taken from these arenas, too, once the first of them has been freed. In a very long run, the
-    worker's resident memory then grows with each of them. Other C libraries don't have this function.
+    By default, each thread keeps the memory that it frees in its own arena. After a first large buffer has been freed,
+    such as a carried conversation, glibc also takes large buffers from these arenas. In a very long run, the worker's
+    resident memory then grows. Other C libraries don't have `mallopt`.
     """
+    # The numbers of M_ARENA_MAX and M_MMAP_THRESHOLD in malloc.h, by the variables that set them for a process.
     options = {"MALLOC_ARENA_MAX": (-8, 2), "MALLOC_MMAP_THRESHOLD_": (-3, 256 * 1024)}
     with suppress(AttributeError):
         for name, (parameter, value) in options.items():

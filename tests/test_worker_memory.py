@@ -1,4 +1,4 @@
-"""A worker's threads keep little of the memory that they have freed, so that a very long run doesn't make it grow."""
+"""A worker returns freed memory to the system, so that a very long run doesn't make it grow."""
 
 import platform
 import subprocess
@@ -10,11 +10,11 @@ import pytest
 PROGRAM: Final = """
 import ctypes, tempfile
 from concurrent.futures import ThreadPoolExecutor
-from loom._worker import _keep_little_freed_memory
+from loom._worker import _return_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.fdopen.restype = libc.malloc.restype = ctypes.c_void_p
-_keep_little_freed_memory()
+_return_freed_memory()
 with ThreadPoolExecutor(8) as threads, tempfile.TemporaryFile() as told:
     list(threads.map(libc.malloc, [64] * 1000))
     stream = ctypes.c_void_p(libc.fdopen(told.fileno(), b"w"))

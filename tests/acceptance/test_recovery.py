@@ -276,7 +276,8 @@ async def test_a_command_ends_with_its_run_if_the_run_is_terminated(killable: Ki
     run_id = await loom.start(permissions={"bash": "allow"})
     await _running("sleep 3602", 1)
     await loom.client.temporal.get_workflow_handle(run_id).terminate()
-    await _running("sleep 3602", 0)
+
+    assert await _running("sleep 3602", 0)
 
 
 async def test_a_command_of_a_frozen_worker_takes_no_effect_once_its_run_is_aborted(
@@ -360,11 +361,13 @@ async def _written(path: Path, *, lines: int) -> None:
     await eventually(look, within=40)
 
 
-async def _running(command: str, number: int) -> None:
+async def _running(command: str, number: int) -> bool:
+    """Wait until exactly this number of processes runs the command."""
+
     async def look() -> bool | None:
         return sum(" ".join(command_of(process)) == command for process in psutil.process_iter()) == number or None
 
-    await eventually(look)
+    return await eventually(look)
 
 
 def _first(history: Sequence[HistoryEvent], kind: "EventType.ValueType") -> HistoryEvent:

@@ -80,7 +80,7 @@ async def test_failures_among_many_answers_do_not_open_it() -> None:
     permits = InProcessPermits(clock=Clock())
     for outcome in [ANSWERED] * 11 + [FAILED] * 9:
         await permits.settle(await granted(permits), outcome)
-    await granted(permits)
+    assert not (await granted(permits)).probes
 
 
 async def test_one_run_probes_while_the_others_wait() -> None:
@@ -176,9 +176,9 @@ async def test_a_person_who_asks_for_a_try_gets_it_at_once_but_only_one() -> Non
 async def test_a_person_can_ask_for_a_try_before_a_pause_is_over() -> None:
     permits = InProcessPermits(clock=Clock())
     await permits.settle(await granted(permits), Outcome(kind="throttled", retry_after=600))
-    await refused(permits)
+    assert (await refused(permits)).reason == "paused"
     await permits.settle(await granted(permits, call(insists=True)), ANSWERED)
-    await granted(permits, call("b"))
+    assert not (await granted(permits, call("b"))).probes
 
 
 async def test_a_cancelled_probe_proves_nothing_and_the_next_run_probes() -> None:
@@ -211,7 +211,7 @@ async def test_without_a_time_from_the_provider_each_pause_is_twice_as_long() ->
 async def test_a_breaker_that_is_off_never_opens() -> None:
     permits = InProcessPermits(PermitRules(failures=0), clock=Clock())
     await opened(permits, failures=50)
-    await granted(permits)
+    assert not (await granted(permits)).probes
 
 
 async def test_a_session_with_one_call_is_next_before_one_with_five_hundred() -> None:
@@ -271,9 +271,9 @@ async def test_a_call_that_needs_more_tokens_than_the_limit_is_sent_when_nothing
 async def test_tokens_that_a_call_did_not_use_are_free_again() -> None:
     permits = InProcessPermits(PermitRules(tpm=100), clock=Clock())
     permit = await granted(permits, call(tokens=90))
-    await refused(permits, call("b", tokens=50))
+    assert (await refused(permits, call("b", tokens=50))).reason == "limit"
     await permits.settle(permit, Outcome(kind="answered", tokens=20))
-    await granted(permits, call("b", tokens=50))
+    assert (await granted(permits, call("b", tokens=50))).number == 2
 
 
 async def test_an_agent_s_limit_holds_for_its_runs_only() -> None:

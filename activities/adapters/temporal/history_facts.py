@@ -1,11 +1,11 @@
 """Read runs' histories from a Temporal server and decode them into facts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
@@ -155,52 +155,26 @@ async def facts_of(converter: DataConverter, run_id: str, events: Sequence[Histo
         raise UnreadableHistory(f"the history of run {run_id!r} cannot be decoded: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Conversation:
-    spec_digest: str = ""
+class _Carried(BaseModel):
+    """The needed fields of an execution's second argument: a carried state, which may contain megabytes of
+    conversation, or the lineage of a sub-agent's first execution.
+    """
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Environment:
-    execution: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Lineage:
-    root_run_id: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Tree:
-    lineage: _Lineage | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Pinned(PinnedSettings):
-    approval_timeout: float | None = AgentSpec.approval_timeout
+    root_run_id: str = Field(
+        "", validation_alias=AliasChoices("root_run_id", AliasPath("tree", "lineage", "root_run_id"))
+    )
+    execution: str = Field("", validation_alias=AliasPath("environment", "execution"))
+    spec_digest: str = Field("", validation_alias=AliasChoices(AliasPath("conversation", "spec_digest"), "spec_digest"))
+    """At the second place in a state that a release before 0.4 carried on."""
+    model: str = Field("", validation_alias=AliasPath("spec", "model"))
+    approval_timeout: float = Field(AgentSpec.approval_timeout, validation_alias=AliasPath("spec", "approval_timeout"))
     """Omitted from history if it is the default."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Carried:
-    """The few needed fields of a carried state, which may contain megabytes of conversation, or of a lineage."""
-
-    root_run_id: str = ""
-    """Only in the lineage, which is the second argument of a sub-agent's first execution."""
-    spec_digest: str = ""
-    """Only in the state of a release before 0.4."""
-    spec: _Pinned | None = None
-    conversation: _Conversation = field(default_factory=_Conversation)
-    environment: _Environment = field(default_factory=_Environment)
-    tree: _Tree = field(default_factory=_Tree)
-
     @property
-    def root(self) -> str:
-        """The id of the tree's root run, or an empty string."""
-        return self.root_run_id or (self.tree.lineage.root_run_id if self.tree.lineage else "")
-
-
-_CARRIED: Final = TypeAdapter(_Carried)
+    def pinned(self) -> Mapping[str, PinnedSettings]:
+        """The settings of the spec, keyed by its digest."""
+        settings = PinnedSettings(model=self.model, approval_timeout=self.approval_timeout)
+        return {self.spec_digest: settings} if self.spec_digest and self.model else {}
 
 
 class _Reading:
@@ -254,27 +228,26 @@ class _Reading:
     async def _begun(self, event: HistoryEvent) -> ExecutionStarted:
         started = event.workflow_execution_started_event_attributes
         payloads = list(started.input.payloads)
-        asked, *_ = (*await self._converter.decode(payloads[:1]), None)
-        request = asked if isinstance(asked, Mapping) else {}
+        given = await self._converter.decode(payloads[:1])
+        request = given[0] if given and isinstance(given[0], Mapping) else {}
         carried = await self._carried(payloads[1:2])
         session, agent, metadata = request.get("session_id"), request.get("agent"), request.get("metadata")
         delegated = is_child(self._run_id, started.parent_workflow_execution.workflow_id)
         origin = Origin(
             run_id=self._run_id,
-            root_run_id=carried.root if delegated else "",
+            root_run_id=carried.root_run_id if delegated else "",
             session_id=session if isinstance(session, str) else "",
             agent=agent if isinstance(agent, str) else "default",
             correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
-            execution=carried.environment.execution,
+            execution=carried.execution,
         )
-        digest = carried.conversation.spec_digest or carried.spec_digest
-        return ExecutionStarted(origin=origin, pinned={digest: carried.spec} if digest and carried.spec else {})
+        return ExecutionStarted(origin=origin, pinned=carried.pinned)
 
-    async def _carried(self, payloads: Sequence[Payload]) -> "_Carried":
-        """Return what is needed of an execution's second argument. It has no such argument if it is a run's first."""
+    async def _carried(self, payloads: Sequence[Payload]) -> _Carried:
+        """Read an execution's second argument. The first execution of a run has none."""
         given = await self._converter.decode(payloads, [RawValue] * len(payloads))
         try:
-            return _CARRIED.validate_json(given[0].payload.data) if given else _Carried()
+            return _Carried.model_validate_json(given[0].payload.data) if given else _Carried()
         except ValidationError:
             return _Carried()
 
