@@ -1,13 +1,15 @@
 """A worker with real parts around a scripted model, and a replay of every run it did."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
@@ -24,6 +26,9 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 from loom.workflows.signing import SignedRequests
 from tests.model_server import ModelServer
 from tests.waiting import eventually
+
+HANGS_AFTER: Final = 100.0
+"""Seconds; less than a test's own limit, so that its failure can say more than that time ran out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +58,14 @@ class Harness:
         return run_id
 
     async def run(self, task: str = "do it", **request: Any) -> RunResult:
-        """Start a run and wait for its result."""
-        return await self.client.result(await self.start(task, **request))
+        """Start a run and wait for its result. One that hangs fails the test with what the server knows of its tree."""
+        run_id = await self.start(task, **request)
+        try:
+            async with asyncio.timeout(HANGS_AFTER):
+                return await self.client.result(run_id)
+        except TimeoutError:
+            told = [await self._last_seen(each) for each in (run_id, *await self.below(run_id))]
+        raise AssertionError(f"not ended after {HANGS_AFTER} s:\n" + "\n".join(told))
 
     async def until(self, run_id: str, holds: Callable[[JsonObject], bool]) -> JsonObject:
         """Wait until the run's status satisfies `holds`, and return it."""
@@ -77,6 +88,18 @@ class Harness:
             return []  # its parent is about to start it
         ids = [str(child["run_id"]) for child in children]
         return [each for child in ids for each in (child, *await self.below(child))]
+
+    async def _last_seen(self, run_id: str) -> str:
+        handle = self.client.temporal.get_workflow_handle(run_id)
+        described = (await handle.describe()).raw_description
+        events = (await handle.fetch_history()).events
+        ends = [f"{each.event_time.ToJsonString()} {EventType.Name(each.event_type)}" for each in events[-3:]]
+        pending = [
+            f"{each.activity_type.name}, attempt {each.attempt}: {each.last_failure.message}"
+            for each in described.pending_activities
+        ]
+        status = await self.client.status(run_id)
+        return f"{run_id}: {status}\n  last events {ends}\n  activities {pending}\n  {described.pending_workflow_task}"
 
     async def histories(self, run_id: str) -> list[WorkflowHistory]:
         """The history of every execution of a run, oldest first, across continue-as-new."""
