@@ -311,11 +311,11 @@ def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
 
 def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
     """Return the reply with call ids that are unique within the run. An approval must identify exactly one call."""
-    # Compression may have dropped earlier calls. A provider that restarts its count would reuse the ids of those calls.
-    mark = f"-t{turn}" if any(is_summary(m) for m in earlier) else ""
     if not message.tool_calls:
         return message
-    taken = {call.id for m in earlier if m.tool_calls for call in m.tool_calls}
+    # Compression may have dropped earlier calls. A provider that restarts its count would reuse the ids of those calls.
+    mark = f"-t{turn}" if any(map(is_summary, earlier)) else ""
+    taken = {call.id for m in earlier for call in m.tool_calls}
     calls = []
     for call in message.tool_calls:
         own = f"{call.id}{mark}"

@@ -16,6 +16,8 @@ from bench.stage import QUEUE, Stage
 
 IDLE: Final = 10.0
 """Seconds in which the CPU time of the waiting runs' worker is measured."""
+SETTLED: Final = 15.0
+"""Seconds after the last run began to wait. By then, the worker has finished the work that follows a step."""
 TASK: Final = "turns=1 calls=1"
 
 
@@ -78,6 +80,7 @@ async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waite
     await _until_waiting(client, loop, count)
     started = perf_counter() - begun
     memory, beside = _megabytes([worker]), _megabytes(worker.children(recursive=True))
+    await asyncio.sleep(SETTLED)
     used = stage.cpu(worker.pid)
     await asyncio.sleep(IDLE)
     idle = (stage.cpu(worker.pid) - used) / IDLE

@@ -87,6 +87,8 @@ class ModelContext:
     """The components other than the messages of the conversation."""
     messages: tuple[Message, ...]
     """The conversation as the model sees it."""
+    said: tuple[Message, ...]
+    """The same without the summaries, which are part of the system prompt."""
     groups: tuple[Group, ...]
     collapsed: int
     """The number of messages whose results are collapsed in this context, counted from the beginning of the
@@ -107,7 +109,7 @@ class ModelContext:
     def assembled(self) -> Assembled:
         """Return the context, reduced to the components that fit within the budget."""
         if self.estimated <= self.budget:  # as in most turns: the components needn't be told apart
-            return whole(self.texts, _without_summaries(self.messages), tokens=self.estimated)
+            return whole(self.texts, self.said, tokens=self.estimated)
         return self.divided()
 
     def divided(self) -> Assembled:
@@ -131,32 +133,38 @@ def build_context(
     """Return the context for a model call with this conversation. For a past turn, set `fixed` to reuse the recorded
     collapse position.
     """
+    # A long conversation has thousands of messages, so this code goes through them as seldom as possible.
     window = measures.window(spec)
     reserved = tokens_of(tools)
     groups = groups_of(messages)
     prompts = tuple(_prompts(spec, skill_parts(spec.skills, tools) if spec.skills else ()))
     hint = late_hint(spec.skills, tools, messages) if spec.skills else ()
-    summaries = tuple(_summary(message) for message in messages if is_summary(message))
-    texts = (*prompts, *summaries, *hint)
-    around = reserved + sum(map(size_of, texts))
+    replaced = tuple(place for place, message in enumerate(messages) if is_summary(message))
+    texts = (*prompts, *(_summary(messages[place]) for place in replaced), *hint)
+    around = reserved + sum(map(size_of, texts)) - tokens_of(messages[place] for place in replaced)
+    lasting = without_ephemeral(messages, tools)
 
     def shown(until: int) -> tuple[tuple[Message, ...], int]:
-        seen = limited(
-            collapsed(without_ephemeral(messages, tools), until), groups, int(ONE_TURN * window / measures.ratio)
-        )
-        return seen, around + tokens_of(_without_summaries(seen))
+        seen, tokens = limited(collapsed(lasting, until), groups, int(ONE_TURN * window / measures.ratio))
+        return seen, around + tokens
+
+    def pays(saved: int) -> bool:
+        return saved * measures.ratio >= STEP * window
 
     until = measures.collapsed
     seen, estimated = shown(until)
     if not fixed and estimated * measures.ratio >= spec.collapse_at * window:
         further = _collapse_point(messages, groups, int(RECENT * window / measures.ratio))
-        fewer, less = shown(further) if further > until else (seen, estimated)
-        if (estimated - less) * measures.ratio >= STEP * window:
-            until, seen, estimated = further, fewer, less
+        between = lasting[until:further]
+        if pays(tokens_of(between) - tokens_of(map(_collapsed, between))):
+            fewer, less = shown(further)
+            if pays(estimated - less):
+                until, seen, estimated = further, fewer, less
     tokens = round(estimated * measures.ratio)
     return ModelContext(
         texts=texts,
         messages=seen,
+        said=tuple(message for place, message in enumerate(seen) if place not in replaced) if replaced else seen,
         groups=groups,
         collapsed=until,
         estimated=estimated,
@@ -183,10 +191,6 @@ def context_parts(
     described = Component(name="tools", source=f"descriptions of {len(tools)} tools", text=names, tagged=False)
     described = replace(described, priority=Priority.CRITICAL, place=Placement.PRIMACY)
     return (ContextPart(component=described, tokens=context.reserved), *context.divided().parts)
-
-
-def _without_summaries(messages: Sequence[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if not is_summary(message))
 
 
 def is_summary(message: Message) -> bool:
@@ -317,11 +321,14 @@ def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
     return tuple(map(_collapsed, messages[:until])) + tuple(messages[until:])
 
 
-def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[Message, ...]:
-    """Return the messages. In each group that exceeds `most` tokens, the results are truncated evenly."""
+def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[tuple[Message, ...], int]:
+    """Return the messages and their number of tokens. In each group that exceeds `most` tokens, the results are
+    truncated evenly.
+    """
     sizes = [message.tokens for message in messages]
-    if sum(sizes) <= most:
-        return tuple(messages)
+    total = sum(sizes)
+    if total <= most:
+        return tuple(messages), total
     shown = list(messages)
     for start, stop in groups:
         if sum(sizes[start:stop]) <= most:
@@ -332,7 +339,8 @@ def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> 
             share = max(50, (most - around) // len(results) - MESSAGE)
             for place in results:
                 shown[place] = _limited(messages[place], share)
-    return tuple(shown)
+                total += shown[place].tokens - sizes[place]
+    return tuple(shown), total
 
 
 def _is_large(message: Message) -> bool:

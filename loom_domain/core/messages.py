@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.tokens import BINARY, IMAGE, MESSAGE, text_tokens
@@ -169,17 +170,17 @@ def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
     """Return the conversation's groups, in order. A message that doesn't belong with any other message forms a group by
     itself.
     """
-    groups: list[Group] = []
+    starts: list[int] = []
     callers: dict[str | None, int] = {}
     for place, message in enumerate(messages):
-        start = place
         if message.role == "tool" and (caller := callers.get(message.tool_call_id)) is not None:
-            while groups and groups[-1][1] > caller:
-                start, _ = groups.pop()
-        groups.append((start, place + 1))
+            while starts[-1] > caller:
+                starts.pop()
+        else:
+            starts.append(place)
         for call in message.tool_calls:
             callers[call.id] = place
-    return tuple(groups)
+    return tuple(pairwise((*starts, len(messages))))
 
 
 def last_turn(messages: Sequence[Message], groups: Sequence[Group]) -> int:

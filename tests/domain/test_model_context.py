@@ -69,8 +69,8 @@ def test_collapsing_keeps_the_beginning_of_results_and_long_arguments() -> None:
 
 def test_one_turn_never_fills_the_window() -> None:
     messages = turn(1, "x" * 10_000, calls=4)
-    shown = limited(messages, groups_of(messages), 4000)
-    assert tokens_of(shown) <= 4000
+    shown, tokens = limited(messages, groups_of(messages), 4000)
+    assert tokens == tokens_of(shown) <= 4000
     assert all("cut to fit the window" in m.text for m in shown if m.role == "tool")
 
 
