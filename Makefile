@@ -49,8 +49,8 @@ ALONE := $(patsubst %,tests/acceptance/test_%.py,chaos demo full_disk memory_out
 # Tests start a hundred Python processes; without cached bytecode each of them would compile the code anew.
 test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
-	@$(RUN) -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
-	@$(RUN) -m pytest --numprocesses 2 --dist loadfile $(ALONE)
+	@$(RUN) -m pytest --durations 25 --numprocesses 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
+	@$(RUN) -m pytest --durations 10 --numprocesses 2 --dist loadfile $(ALONE)
 
 # Long forms of tests that `make test` runs in a shorter form.
 test-slow: $(STAMP)
