@@ -204,7 +204,8 @@ async def test_a_hit_says_its_layer_score_and_likeness(
     )
     await embed(upkeep, WORDS, 10)
     best, other = await memory.recall(Query(text=text, view=view(session)))
-    assert (best.layer, best.score) == (Layer.L2, 1.0)
+    assert best.layer == Layer.L2
+    assert 0.6 < best.score <= 1
     assert best.similarity == pytest.approx(1.0, abs=1e-5)
     # Without a vector, since L1 gets none: found by its words alone.
     assert (other.layer, other.similarity) == (Layer.L1, None)
