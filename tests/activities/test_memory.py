@@ -148,6 +148,8 @@ async def test_recent_important_by_action_and_by_node(memory: PostgresMemory, se
     assert texts(await memory.recent(view(session, min_importance=0.7))) == ["failed", "of another agent", "oldest"]
     since = datetime.now(UTC) - timedelta(hours=1.5)
     assert texts(await memory.recent(view(session, since=since))) == ["newest", "failed"]
+    assert not {"newest", "failed"} & set(texts(await memory.recent(view(session, until=since))))
+    assert texts(await memory.recent(view(session, since=since, until=since))) == []
 
 
 async def test_an_important_task_of_the_last_hour_is_in_both_whole_layers(memory: PostgresMemory, session: str) -> None:
