@@ -1,37 +1,48 @@
-"""Compare search by words, by meaning and by both, in two languages. This is the first half of `make bench-memory`.
+"""Compare Loom's search with its parts and with simple searches. This is the first part of `make bench-memory`.
 
-The questions are headings, and the passages are the texts below them (tests/corpora/retrieval). All passages are in one
-knowledge base. One half of the questions is used to choose how rankings are fused, and the other half to measure.
+Dialogues (tests/corpora/dialogues) are in memory, in the form in which Loom keeps them permanently: as summaries with
+vectors. Documents (tests/corpora/retrieval) are in a knowledge base, and their headings are the questions. Both are in
+English and Chinese. Every search is measured in the same run, and finds ten texts for each question.
 """
 
 import argparse
 import asyncio
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
+from math import log
 from pathlib import Path
 from statistics import mean
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeAlias
 
 from bench.report import percentile, put, table
 from bench.stage import servers
 from loom.activities.adapters.embedders.offline import OfflineEmbedder
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.adapters.postgres.knowledge import K, PostgresKnowledge
-from loom.activities.adapters.postgres.knowledge_search import DEPTH
+from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.knowledge.ports import Document
+from loom.activities.memory.ports import MemoryStore
+from loom.activities.memory.upkeep import embed, promote
+from loom.domain.core.tasks import Action, Task
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeQuery
-from loom.domain.memory.rank_fusion import fused
+from loom.domain.memory.layers import MemorySettings, Query, View
+from loom.domain.memory.rank_fusion import blended
+from tests.corpora.dialogues import CATEGORIES, Language, Question, Turn, questions, turns
 from tests.corpora.retrieval import Passage, passages
 
-DOC: Final = Path(__file__).parent.parent / "docs" / "knowledge.md"
-MARKS: Final = ("<!-- measured by make bench-memory -->", "<!-- end of what was measured -->")
+DOC: Final = Path(__file__).parent.parent / "docs" / "memory.md"
+MARKS: Final = ("<!-- retrieval, measured by make bench-memory -->", "<!-- end of retrieval -->")
 BASE: Final = "bench"
-TRIED: Final = (1, 2, 5, 10, 20, 40, 60)
-"""The values of k to compare."""
+FOUND: Final = 10
+WAYS: Final = ("BM25", "vectors", "Loom, words", "Loom, vectors", "Loom, hybrid")
+HYBRID: Final = WAYS[-1]
+LANGUAGES: Final[Mapping[Language, str]] = {"en": "English", "zh": "Chinese"}
 FOREIGN: Final = (
     "best recipe for a chocolate cake", "who won the football world cup in 1998", "symptoms of the common cold",
     "cheap flights to Paris in spring", "how to train a puppy", "exercises against back pain", "biography of Mozart",
@@ -39,46 +50,139 @@ FOREIGN: Final = (
     "如何学习弹钢琴", "唐朝最有名的诗人", "减肥期间吃什么水果", "去云南旅游的最佳季节",
 )  # fmt: skip
 """Questions that no passage answers."""
+_STOPPED: Final = """
+    a about after again all am an and any are as at be because been before being below between both but by can
+    could did do does doing down during each few for from further had has have having he her here hers him his
+    how i if in into is it its just me more most my no nor not now of off on once only or other our out over
+    own s same she should so some such t than that the their them then there these they this those through to
+    too under until up very was we were what when where which while who whom why will with would you your 什么
+    怎么 哪里 哪个 哪些 哪种 多少 多久 为什 么时 时候 的时 有没 没有 是谁 谁的
+"""
+_STOP_WORDS: Final = frozenset(_STOPPED.split())
+_WORD: Final = re.compile(r"[\u3400-\u9fff]+|[^\W\u3400-\u9fff]+")
 
-Ranking = Sequence[int]
+Vector: TypeAlias = Sequence[float]
+Ranking: TypeAlias = Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A question, the id of the passage that answers it, and the rankings of the passages."""
+    """A question, the keys of the texts that answer it, and what each search has found."""
 
-    passage: Passage
-    answer: int
-    by_words: Ranking
-    by_meaning: Ranking
-    shown: Ranking
-    """The passages that a run would receive: only relevant ones, at most ten."""
+    category: str
+    answers: frozenset[str]
+    found: Mapping[str, Ranking]
+
+    def recall(self, way: str) -> float:
+        """Return the share of the answers that the search has found."""
+        return len(self.answers.intersection(self.found[way][:FOUND])) / len(self.answers)
 
 
 async def measure(url: str) -> str:
     """Return the section as Markdown."""
-    database = Database(url)
-    embedder = OfflineEmbedder()
-    store = PostgresKnowledge(database, embedder=embedder)
+    database, embedder = Database(url), OfflineEmbedder()
     try:
-        begun = perf_counter()
-        ids = await _filled(store, database, embedder)
-        filled = perf_counter() - begun
-        vectors = await embedder.embed([passage.heading for passage in passages()], query=True)
-        asked = [
-            await _asked(store, database, ids, passage, vector)
-            for passage, vector in zip(passages(), vectors, strict=True)
-        ]
-        spent = await _spent(store)
-        empty = [not await store.search(KnowledgeQuery(text=text)) for text in FOREIGN]
+        spoken = {language: await _dialogue(database, embedder, language) for language in LANGUAGES}
+        documents, empty, spent = await _documents(database, embedder)
+        speed = await _speed(embedder)
     finally:
         await embedder.aclose()
         await database.aclose()
-    return _told(asked, filled, spent, sum(empty))
+    rows = [
+        [f"{name}, {CATEGORIES[category]}", *_figures([each for each in asked if each.category == category])]
+        for language, name in LANGUAGES.items()
+        for asked in (spoken[language],)
+        for category in CATEGORIES
+    ]
+    rows += [[f"{name}, all", *_figures(spoken[language])] for language, name in LANGUAGES.items()]
+    passages_rows = [
+        [f"{name} documents", *_figures([each for each in documents if each.category == language])]
+        for language, name in LANGUAGES.items()
+    ]
+    sizes = ", ".join(
+        f"{len(turns(language))} turns and {len(questions(language))} questions in {name}"
+        for language, name in LANGUAGES.items()
+    )
+    return "\n\n".join(
+        (
+            f"Recall@10, the share of the answers among the first ten results. The dialogues have {sizes}.\n"
+            f"{len(documents)} passages are documents, and their headings are the questions.",
+            table(["questions", *WAYS], rows + passages_rows),
+            f"Of {len(FOREIGN)} questions that no document answers, {empty} get no results.\n"
+            f"A search takes {percentile(spent, 0.5):.0f} ms (p95: {percentile(spent, 0.95):.0f} ms), including the"
+            f" question's vector.\n{speed}",
+        )
+    )
 
 
-async def _filled(store: PostgresKnowledge, database: Database, embedder: OfflineEmbedder) -> dict[str, int]:
-    """Store the passages, and return their ids by text."""
+def _figures(asked: Sequence[Asked]) -> list[str]:
+    return [f"{mean(each.recall(way) for each in asked):.2f}" for way in WAYS]
+
+
+async def _dialogue(database: Database, embedder: OfflineEmbedder, language: Language) -> list[Asked]:
+    """Store a dialogue in a session of its own, and ask its questions."""
+    said, asked = turns(language), questions(language)
+    memory, words = PostgresMemory(database, embedder=embedder), PostgresMemory(database)
+    upkeep = PostgresMemoryUpkeep(database, model=embedder.model, dimension=embedder.dimension)
+    await memory.remember([_task(turn, language) for turn in said])
+    while await promote(upkeep, None, MemorySettings()):
+        pass
+    await upkeep.expire()
+    await embed(upkeep, embedder, MemorySettings().batch)
+    plain = dict(zip(_keys(said), await embedder.embed([turn.text for turn in said]), strict=True))
+    bm25 = BM25({turn.key: f"{turn.speaker} {turn.text}" for turn in said})
+    vectors = await embedder.embed([question.text for question in asked], query=True)
+    own = await _own_vectors(database)
+    return [
+        Asked(
+            category=question.category,
+            answers=frozenset(question.answers),
+            found={
+                WAYS[0]: bm25.ranked(question.text),
+                WAYS[1]: _nearest(plain, vector),
+                WAYS[2]: await _recalled(words, question, language),
+                WAYS[3]: _nearest({key: own[f"{language}/{key}"] for key in _keys(said)}, vector),
+                HYBRID: await _recalled(memory, question, language),
+            },
+        )
+        for question, vector in zip(asked, vectors, strict=True)
+    ]
+
+
+def _keys(said: Sequence[Turn]) -> list[str]:
+    return [turn.key for turn in said]
+
+
+def _task(turn: Turn, language: Language) -> Task:
+    return Task(
+        task_id=f"{language}/{turn.key}",
+        run_id=language,
+        root_run_id=language,
+        session_id=language,
+        action=Action.MESSAGE,
+        created_at=turn.at,
+        parameters={"text": turn.text, "by": turn.speaker},
+    )
+
+
+async def _own_vectors(database: Database) -> dict[str, Vector]:
+    """Return the vectors of the stored memories by task. Texts without a vector are small talk."""
+    sql = "SELECT task_id, embedding::real[] FROM loom_memory LEFT JOIN loom_memory_vectors USING (id)"
+    async with database.connection() as connection:
+        rows = await (await connection.execute(sql)).fetchall()
+    return {task: vector or [] for task, vector in rows}
+
+
+async def _recalled(memory: MemoryStore, question: Question, language: Language) -> Ranking:
+    hits = await memory.recall(Query(text=question.text, view=View(session_id=language, limit=FOUND)))
+    return [hit.memory.task_id.partition("/")[2] for hit in hits]
+
+
+async def _documents(database: Database, embedder: OfflineEmbedder) -> tuple[list[Asked], int, list[float]]:
+    """Index the passages, and ask for each by its heading. Also return how many questions without an answer get no
+    results, and the times of searches in milliseconds.
+    """
+    store = PostgresKnowledge(database, embedder=embedder)
     chunks = tuple(Chunk(text=passage.body) for passage in passages())
     await store.begin(BASE, "tests/corpora/retrieval")
     await store.save(BASE, Document(path="passages", digest="1", chunks=chunks))
@@ -87,91 +191,92 @@ async def _filled(store: PostgresKnowledge, database: Database, embedder: Offlin
         await store.set_vectors(embedder.model, dict(zip([chunk.id for chunk in waiting], vectors, strict=True)))
     async with database.connection() as connection:
         await connection.execute("VACUUM ANALYZE loom_knowledge_chunks")
-        return dict(await (await connection.execute("SELECT content, id FROM loom_knowledge_chunks")).fetchall())
-
-
-async def _asked(
-    store: PostgresKnowledge, database: Database, ids: Mapping[str, int], passage: Passage, vector: Sequence[float]
-) -> Asked:
-    query = KnowledgeQuery(text=passage.heading, bases=(BASE,), limit=10)
-    async with database.transaction() as connection:
-        rankings = await store.rankings(connection, query, vector)
-    return Asked(
-        passage=passage,
-        answer=ids[passage.body],
-        by_words=tuple(rankings.by_words),
-        by_meaning=tuple(rankings.by_meaning),
-        shown=tuple(ids[hit.chunk.text] for hit in await store.search(query)),
-    )
-
-
-async def _spent(store: PostgresKnowledge) -> list[float]:
-    """Return the times of searches in milliseconds, including the time to embed the question."""
-    spent = []
-    for passage in passages()[::10]:
+        sql = "SELECT id, content, embedding::real[] FROM loom_knowledge_chunks"
+        rows = await (await connection.execute(sql)).fetchall()
+    asking = await embedder.embed([passage.heading for passage in passages()], query=True)
+    bm25 = BM25({body: body for _, body, _ in rows})
+    asked, spent = [], []
+    for passage, vector in zip(passages(), asking, strict=True):
         begun = perf_counter()
-        await store.search(KnowledgeQuery(text=passage.heading))
+        hits = await store.search(KnowledgeQuery(text=passage.heading, limit=FOUND))
         spent.append(1000 * (perf_counter() - begun))
-    return spent
+        found = await _parts(store, database, {name: body for name, body, _ in rows}, passage, vector)
+        found |= {
+            WAYS[0]: bm25.ranked(passage.heading),
+            WAYS[1]: _nearest({body: own for _, body, own in rows}, vector),
+        }
+        found[HYBRID] = [hit.chunk.text for hit in hits]
+        asked.append(Asked(category=passage.language, answers=frozenset({passage.body}), found=found))
+    empty = [not await store.search(KnowledgeQuery(text=text)) for text in FOREIGN]
+    return asked, sum(empty), spent
 
 
-def _told(asked: Sequence[Asked], filled: float, spent: Sequence[float], empty: int) -> str:
-    chosen, held_out = _halves(asked)
-    by_k = {k: _mrr(chosen, _hybrid(k)) for k in TRIED}
-    best = max(by_k, key=lambda k: by_k[k])
-    ways: Mapping[str, Callable[[Asked], Ranking]] = {
-        "words only (BM25)": lambda each: each.by_words,
-        "vectors only": lambda each: each.by_meaning,
-        f"both, k = {K} (built-in value)": _hybrid(K),
-        "both, k = 60 (usual value)": _hybrid(60),
-        "both, only relevant passages (as in a run)": lambda each: each.shown,
+async def _parts(
+    store: PostgresKnowledge, database: Database, bodies: Mapping[int, str], passage: Passage, vector: Vector
+) -> dict[str, Ranking]:
+    async with database.transaction() as connection:
+        rankings = await store.rankings(connection, KnowledgeQuery(text=passage.heading, bases=(BASE,)), vector)
+    near = rankings.by_meaning or {}
+    return {
+        WAYS[2]: [bodies[name] for name in blended(rankings.by_words, None)],
+        WAYS[3]: [bodies[name] for name in near],
     }
-    header = ["searched by", "English", "Chinese", "all"]
-    rows = [
-        [name, *(_figures(held_out, way, language) for language in ("en", "zh", None))] for name, way in ways.items()
-    ]
-    tried = ", ".join(f"k = {k}: {value:.3f}" for k, value in by_k.items())
-    languages = {name: sum(each.passage.language == name for each in asked) for name in ("en", "zh")}
-    return "\n\n".join(
-        (
-            f"The corpus has {len(asked)} passages, {languages['en']} in English and {languages['zh']} in Chinese."
-            f" The {DEPTH} best results of each search are fused.\n"
-            f"The table shows MRR / recall@10 for the {len(held_out)} questions that were not used to choose k:",
-            table(header, rows),
-            f"The other {len(chosen)} questions were used to choose k. Their MRR is best for k = {best}."
-            f" The built-in value is {K}.\nThe choice hardly affects the MRR:\n{tried}.",
-            f"Of {len(FOREIGN)} questions that no passage answers, {empty} get no results.\n"
-            f"With one embedder thread, a search takes {percentile(list(spent), 0.5):.0f} ms"
-            f" (p95: {percentile(list(spent), 0.95):.0f} ms), and indexing a passage takes"
-            f" {1000 * filled / len(asked):.0f} ms.",
-        )
-    )
 
 
-def _halves(asked: Sequence[Asked]) -> tuple[list[Asked], list[Asked]]:
-    """Split the questions by a digest, which is as good as a random split and always the same."""
-    first = [sha256(each.passage.heading.encode()).digest()[-1] % 2 == 0 for each in asked]
+def _nearest(vectors: Mapping[str, Vector], asked: Vector) -> Ranking:
+    similar = {
+        key: sum(one * other for one, other in zip(vector, asked, strict=True))
+        for key, vector in vectors.items()
+        if vector
+    }
+    return sorted(similar, key=lambda key: -similar[key])[:FOUND]
+
+
+class BM25:
+    """The usual search by words, without the common words of the question. Chinese is read by pairs of characters."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        """Index texts by their keys."""
+        self._words = {key: Counter(_words(text)) for key, text in texts.items()}
+        self._often = Counter(word for words in self._words.values() for word in words)
+        self._usual = mean(words.total() for words in self._words.values())
+
+    def ranked(self, question: str) -> Ranking:
+        """Return the keys of the best texts, best first."""
+        asked = {word for word in _words(question) if word not in _STOP_WORDS}
+        scores = {key: self._score(words, asked) for key, words in self._words.items()}
+        return sorted((key for key in scores if scores[key]), key=lambda key: -scores[key])[:FOUND]
+
+    def _score(self, words: Mapping[str, int], asked: set[str]) -> float:
+        length = 1.2 * (0.25 + 0.75 * sum(words.values()) / self._usual)
+        return sum(
+            log(1 + (len(self._words) - self._often[word] + 0.5) / (self._often[word] + 0.5))
+            * 2.2 * words[word] / (words[word] + length)
+            for word in asked if word in words
+        )  # fmt: skip
+
+
+def _words(text: str) -> list[str]:
+    found: list[str] = []
+    for word in _WORD.findall(text.casefold()):
+        is_chinese = "\u3400" <= word[0] <= "\u9fff"
+        found += [word[at : at + 2] for at in range(max(1, len(word) - 1))] if is_chinese else [word]
+    return found
+
+
+async def _speed(embedder: OfflineEmbedder) -> str:
+    """Return a sentence about the embedder's speed, for turns of the dialogues and for passages."""
+    said = [f"{turn.speaker}: {turn.text}" for language in LANGUAGES for turn in turns(language)[:100]]
+    rates = []
+    for texts in (said, [passage.body for passage in passages()[::10]]):
+        begun = perf_counter()
+        await embedder.embed(texts)
+        rates.append((len(texts) / (perf_counter() - begun), mean(map(len, texts))))
+    (turn_rate, turn_length), (body_rate, body_length) = rates
     return (
-        [each for each, mine in zip(asked, first, strict=True) if mine],
-        [each for each, mine in zip(asked, first, strict=True) if not mine],
+        f"The offline embedder processes {turn_rate:.0f} turns ({turn_length:.0f} characters on average) or"
+        f" {body_rate:.0f} passages ({body_length:.0f} characters) per second."
     )
-
-
-def _hybrid(k: int) -> Callable[[Asked], Ranking]:
-    return lambda each: tuple(fused([each.by_words, each.by_meaning], k))
-
-
-def _mrr(asked: Sequence[Asked], way: Callable[[Asked], Ranking]) -> float:
-    return mean(_reciprocal(way(each), each.answer) for each in asked)
-
-
-def _figures(asked: Sequence[Asked], way: Callable[[Asked], Ranking], language: str | None) -> str:
-    some = [each for each in asked if language in (None, each.passage.language)]
-    return f"{_mrr(some, way):.3f} / {mean(each.answer in way(each)[:10] for each in some):.3f}"
-
-
-def _reciprocal(ranking: Ranking, answer: int) -> float:
-    return 1 / (ranking.index(answer) + 1) if answer in ranking else 0.0
 
 
 def main() -> None:

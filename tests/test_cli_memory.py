@@ -21,6 +21,7 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.cli.commands import memory
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message
 from loom.domain.core.tasks import Action
 from loom.domain.memory.layers import MemoryScope
@@ -67,7 +68,6 @@ async def test_programs_get_hits_in_the_words_of_the_contract(session: str) -> N
     wanted = {
         "content": "the database of staging is pg-7",
         "layer": "L2",
-        "score": 1.0,
         "session_id": session,
         "task_id": f"{session}/1",
         "run_id": "run",
@@ -77,6 +77,7 @@ async def test_programs_get_hits_in_the_words_of_the_contract(session: str) -> N
         "similarity": None,
     }
     assert {name: hit[name] for name in wanted} == wanted
+    assert 0 < hit["score"] <= 1
     (shown,) = await told("search", "staging database", "--session", session, "--layer", "l1", "--limit", "1")
     assert (shown["id"], shown["layer"]) == (hit["id"], "L1")
     assert await told("search", "staging database", "--session", session, "--layer", "L3") == []
@@ -84,6 +85,22 @@ async def test_programs_get_hits_in_the_words_of_the_contract(session: str) -> N
     assert len(await told("search", f"database {session}")) >= 2
     whole = await told("show", str(hit["id"]))
     assert whole["task"]["parameters"] == {"text": "the database of staging is pg-7"}
+
+
+async def test_searches_can_be_limited_to_a_time(session: str) -> None:
+    search = ("search", "database", "--session", session)
+    assert len(await told(*search, "--since", "2020-01-01", "--until", "2999-12-31T23:59:59+0200")) == 1
+    assert await told(*search, "--until", "2020-01-01") == []
+    assert await told(*search, "--since", "2999-01-01T00:00") == []
+
+
+async def test_a_text_that_no_run_has_said_is_added(session: str) -> None:
+    added = await told("add", "the printer is called hugo", "--session", session, "--by", "eva")
+    (hit,) = await told("search", "printer", "--session", session)
+    assert (hit["task_id"], hit["content"]) == (added["task_id"], "the printer is called hugo\nby: eva")
+    assert hit["session_id"] == added["session_id"] == session
+    for wrong in (("", "--session", session), ("x",), ("x", "--session", session, "--global")):
+        assert isinstance((await run("add", *wrong)).exception, BadRequest)
 
 
 async def test_the_limits_are_those_of_the_settings(session: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,15 @@ from loom.activities.memory.ports import (
 )
 from loom.activities.publish import heartbeating
 from loom.domain.core.tokens import text_tokens
-from loom.domain.memory.content import facts_from, is_small_talk, summary_of
+from loom.domain.memory.content import facts_from, is_small_talk, summary_of, told_text
 from loom.domain.memory.layers import MemorySettings
 
 _log = structlog.get_logger("loom.memory")
 
 MOST: Final = 1_000
 """Maximum number of memories per activity. The remaining memories are processed a minute later."""
+FACT: Final = 200
+"""Maximum number of characters in a distilled fact."""
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 
@@ -126,11 +128,12 @@ async def _facts(memory: Due, distiller: Distiller | None, settings: MemorySetti
     """
     if is_small_talk(memory.content):
         return ()
-    summary = (summary_of(memory.content, settings.summary_length),)
-    if distiller is None or text_tokens(memory.content) <= settings.distill_over:
+    text = told_text(memory.content)
+    summary = (summary_of(text, settings.summary_length),)
+    if distiller is None or text_tokens(text) <= settings.distill_over:
         return summary
     try:
-        return facts_from(await distiller.facts(memory.content), settings.summary_length) or summary
+        return facts_from(await distiller.facts(text), min(FACT, settings.summary_length)) or summary
     except DistillerUnavailable as error:
         _log.warning("not_distilled", memory=memory.id, error=str(error))
         return summary

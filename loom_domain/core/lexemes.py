@@ -22,11 +22,17 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _IS_CJK: Final = re.compile(rf"[{_CJK}]")
 _LONGEST: Final = 64
 _COMMON_WORDS: Final = (
-    "a an and are as at be by but can did do does for from had has have how i if in into is it its may me my no not"
-    " of on or our so than that the their them then there these they this to us was we were what when where which"
-    " who why will with you your"
+    "a about after again all am an and any are as at be because been before being both but by can could d did do doe"
+    " does doing don during each few for from had has have having he her here him his how i if in into is it its just"
+    " ll m may me more most my no nor not of off on once only or other our out over own re s same she should so some"
+    " such t than that the their them then there these they this those through to too under until up us ve very was we"
+    " were what when where which while who whom whose why will with would you your"
+    " 什么 怎么 怎样 哪里 哪儿 哪个 哪些 哪种 哪家 哪条 哪所 哪位 谁的 多少 多久 为什 么时 时候 是什 的时"
+    " 有没 没有 是谁 因为 么样 样的 后来 在哪 几点 几年 我们 你们 他们 她们 这个 那个 可以 应该 还是 已经"
+    " 就是 请问 一下"
 )
 _COMMON: Final = frozenset(_COMMON_WORDS.split())
+"""Words, and pairs of Chinese characters, that say little in a question, also as parts of "don't" or "I've"."""
 
 
 def lexemes_of(text: str) -> list[str]:

@@ -26,6 +26,11 @@ _SAYS_NOTHING: Final = (
 _SMALL_TALK: Final = frozenset(_SAYS_NOTHING.split())
 _SENTENCE: Final = re.compile(r".+?(?:[.!?…]+(?=\s|$)|[。！？]+|$)", re.DOTALL)
 _NOT_WORDS: Final = re.compile(r"[\W_]+")
+_SPEAKER: Final = "by: "
+_SPEAKER_AT_END: Final = re.compile(r"(?P<text>.+?) by: (?P<name>[^\s:][^\n:]{0,60})", re.DOTALL)
+"""How earlier releases ended a summary: they joined the lines of the text."""
+SHORT: Final = 50
+"""Texts of fewer columns can have similar vectors and different meanings, such as two answers to one question."""
 _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n't)\b|[不没未无非]")
 
 
@@ -41,14 +46,34 @@ def is_small_talk(text: str) -> bool:
     """Whether the text, in English or Chinese, is small talk that has no meaning without its context. The speaker
     doesn't matter.
     """
-    said = " ".join(line for line in text.splitlines() if not line.startswith("by: "))
-    words = _NOT_WORDS.sub("_", said.casefold()).strip("_")
+    words = _NOT_WORDS.sub("_", " ".join(_split(text)[0]).casefold()).strip("_")
     return not words or words in _SMALL_TALK
 
 
 def is_trivial(text: str, below: int) -> bool:
-    """Whether the text is too short to be distilled or to be searched by meaning."""
-    return len(text.strip()) < below or is_small_talk(text)
+    """Whether the text has fewer than `below` columns, or is small talk. The speaker's name doesn't count."""
+    return columns(" ".join(_split(text)[0])) < below or is_small_talk(text)
+
+
+def columns(text: str) -> int:
+    """Return the width of a text in a terminal. Chinese, Japanese and Korean characters, which say more than Latin
+    letters, have two columns.
+    """
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text.strip())
+
+
+def told_text(content: str, *, is_summary_of_old: bool = False) -> str:
+    """Return a memory's text as it is embedded and summarized: with the speaker in front, as in a dialogue.
+
+    A name behind the text hides the text's meaning from embedding models. With `is_summary_of_old`, the text may be a
+    summary from an earlier release, which has the speaker at the end of its only line.
+    """
+    lines, speaker = _split(content)
+    if speaker and lines:
+        return f"{speaker}: {chr(10).join(lines)}"
+    if is_summary_of_old and (old := _SPEAKER_AT_END.fullmatch(content)):
+        return f"{old['name']}: {old['text']}"
+    return content
 
 
 def summary_of(text: str, limit: int) -> str:
@@ -86,6 +111,15 @@ def says_the_same(one: str, other: str) -> bool:
     barely reflect.
     """
     return _marks(one) == _marks(other)
+
+
+def _split(content: str) -> tuple[list[str], str]:
+    """Return a text's lines without the speaker, and the speaker."""
+    lines = content.splitlines() if _SPEAKER in content else [content]
+    named = [line for line in lines if line.startswith(_SPEAKER)]
+    if not named:
+        return lines, ""
+    return [line for line in lines if line is not named[-1]], named[-1].removeprefix(_SPEAKER).strip()
 
 
 def _marks(text: str) -> list[str]:

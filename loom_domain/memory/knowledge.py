@@ -47,8 +47,8 @@ class KnowledgeHit:
     path: str
     chunk: Chunk
     score: float
-    """The score. A score of 1 means that the chunk ranks first both by words and by meaning. Scores are comparable only
-    within one result.
+    """The score, from 0 to 1. It combines the share of the question's words that the chunk contains with the nearness
+    of its meaning. Scores are comparable only within one result.
     """
     similarity: float | None = None
     """The cosine similarity to the question, or None if the chunk wasn't found by meaning."""

@@ -2,7 +2,7 @@
 
     L1  every recent task, in full                  50 newest, 1 hour     a whole row
     L2  important tasks, in full                    50, 24 hours          a whole, important row
-    L3  summaries of important tasks                500, 7 days           a row of at most 200 characters
+    L3  summaries of important tasks                500, 7 days           a row of at most 1,000 characters
     L4  permanent summaries, found by meaning                             an L3 row with a vector, or an expired L3 row
 
 Limits apply per node and session. Each row is stored in one layer, but queries also find it in every other layer whose
@@ -57,10 +57,10 @@ class MemorySettings:
     """A task counts as important if its importance exceeds this value."""
     summaries: int = 500
     summaries_for: timedelta = timedelta(days=7)
-    summary_length: int = 200
-    """The maximum number of characters in a summary or a fact."""
-    trivial_below: int = 50
-    """The minimum number of characters for a text to be distilled or embedded."""
+    summary_length: int = 1_000
+    """The maximum number of characters in a summary. A distilled fact has at most 200."""
+    trivial_below: int = 10
+    """The minimum length of a text to be embedded, in columns: a Chinese, Japanese or Korean character has two."""
     distill_over: int = 100
     """If a model is available, it distills texts that exceed this number of tokens."""
     batch: int = 10
@@ -146,6 +146,8 @@ class View:
     """Exclude memories of sub-agents."""
     min_importance: float = 0.0
     since: datetime | None = None
+    until: datetime | None = None
+    """Include only memories from before this time."""
     limit: int = 5
 
 
@@ -167,8 +169,8 @@ class Hit:
     layer: Layer
     """The layer in which the memory was found: its own layer, or another layer whose criteria it meets."""
     score: float
-    """The score. A score of 1 means that the memory ranks first in every search that returned results. Scores are
-    comparable only within one result.
+    """The score, from 0 to 1. It combines the share of the question's words that the memory contains with the nearness
+    of its meaning. Scores are comparable only within one result.
     """
     similarity: float | None = None
     """The cosine similarity to the question, or None if the memory wasn't found by meaning."""

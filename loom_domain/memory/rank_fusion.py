@@ -1,25 +1,46 @@
-"""Combine rankings by reciprocal rank fusion. An item found by two searches ranks above an item found by only one
-search, even if that search ranks it first.
+"""Combine a search by words and a search by meaning into one ranking, for memories and for documents.
 
-The fusion uses ranks because the scores of different searches are not comparable.
+Ranks alone don't say how good a search's best result is. If a question shares no telling word with any text, the first
+result by words is as bad as the last one. The scores are therefore comparable with a perfect match instead:
+
+- by words: a text's BM25 score, as a share of the highest score that any text could have for the question
+- by meaning: how far the text's similarity is above the background, which is the lowest similarity among the nearest
+  texts; 1 is the nearest text. Embedding models differ in how similar unrelated texts are, but not in this order.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Final, TypeVar
 
-K: Final = 60
-"""A constant that reduces the weight of the first ranks. This is the commonly used value."""
+MEANING: Final = 0.35
+"""The weight of the search by meaning. The search by words has the rest. For the measurements behind it, see
+docs/memory.md.
+"""
+NEAREST: Final = 100
+"""The number of texts to take from each search. The least similar of them is the background."""
 
 T = TypeVar("T", bound=Hashable)
 
 
-def fused(rankings: Sequence[Sequence[T]], k: int = K) -> dict[T, float]:
-    """Return every item with its score, best first. An item that ranks first in all non-empty rankings has a
-    score of 1.
+def blended(worded: Mapping[T, float], similar: Mapping[T, float] | None, weight: float = MEANING) -> dict[T, float]:
+    """Return every item with its score from 0 to 1, best first.
+
+    `worded` maps items to their shares by words, and `similar` to their cosine similarities, or is None if the search
+    used words only. `weight` is the weight of the search by meaning.
     """
-    scores: dict[T, float] = {}
-    share = (k + 1) / max(1, sum(map(bool, rankings)))
-    for ranking in rankings:
-        for rank, item in enumerate(ranking, start=1):
-            scores[item] = scores.get(item, 0.0) + share / (k + rank)
+    if similar is None:
+        return _best_first(dict(worded))
+    near = _above_background(similar)
+    return _best_first(
+        {item: (1 - weight) * worded.get(item, 0.0) + weight * near.get(item, 0.0) for item in {**near, **worded}}
+    )
+
+
+def _above_background(similar: Mapping[T, float]) -> dict[T, float]:
+    """Scale similarities, from 0 for the background to 1 for the nearest item."""
+    nearest, background = max(similar.values(), default=0.0), min(similar.values(), default=0.0)
+    spread = nearest - background
+    return {item: (cosine - background) / spread if spread else 1.0 for item, cosine in similar.items()}
+
+
+def _best_first(scores: dict[T, float]) -> dict[T, float]:
     return dict(sorted(scores.items(), key=lambda scored: -scored[1]))

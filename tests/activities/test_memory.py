@@ -148,6 +148,8 @@ async def test_recent_important_by_action_and_by_node(memory: PostgresMemory, se
     assert texts(await memory.recent(view(session, min_importance=0.7))) == ["failed", "of another agent", "oldest"]
     since = datetime.now(UTC) - timedelta(hours=1.5)
     assert texts(await memory.recent(view(session, since=since))) == ["newest", "failed"]
+    assert not {"newest", "failed"} & set(texts(await memory.recent(view(session, until=since))))
+    assert texts(await memory.recent(view(session, since=since, until=since))) == []
 
 
 async def test_an_important_task_of_the_last_hour_is_in_both_whole_layers(memory: PostgresMemory, session: str) -> None:
@@ -204,7 +206,8 @@ async def test_a_hit_says_its_layer_score_and_likeness(
     )
     await embed(upkeep, WORDS, 10)
     best, other = await memory.recall(Query(text=text, view=view(session)))
-    assert (best.layer, best.score) == (Layer.L2, 1.0)
+    assert best.layer == Layer.L2
+    assert 0.6 < best.score <= 1
     assert best.similarity == pytest.approx(1.0, abs=1e-5)
     # Without a vector, since L1 gets none: found by its words alone.
     assert (other.layer, other.similarity) == (Layer.L1, None)

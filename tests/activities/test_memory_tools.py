@@ -1,5 +1,6 @@
 """What a model asks its memory by, and what a tool call keeps while it runs."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ async def test_each_question_gets_what_it_asks_for(memory: PostgresMemory, sessi
     cause, around, mine, old = "sibling found the cause", "sibling looked around", "my note", "an old decision"
     assert await ask(box["query_recent_events"], session) == [around, mine, cause, old]
     assert await ask(box["query_recent_events"], session, top_k=1) == [around]
+    recently = datetime.now(UTC) - timedelta(hours=1)
+    assert await ask(box["query_recent_events"], session, until=recently.isoformat()) == [old]
+    assert await ask(box["search_memory"], session, query="decision cause", since=recently.isoformat()) == [cause]
+    assert await ask(box["search_memory"], session, query="decision cause", until="2020-01-01T00:00:00") == []
     assert await ask(box["query_l1_memory"], session) == [around, mine, cause]
     assert await ask(box["query_l2_memory"], session, query="decision") == [old]
     assert await ask(box["query_l3_memory"], session, query="decision") == []

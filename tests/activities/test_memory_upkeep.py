@@ -22,7 +22,7 @@ from loom.domain.memory.layers import Layer, Memory, MemorySettings, Query, View
 from tests.databases import rows
 from tests.memories import WordVectors, task
 
-SMALL: Final = MemorySettings(recent=3, important=2, summaries=3, batch=4)
+SMALL: Final = MemorySettings(recent=3, important=2, summaries=3, batch=4, summary_length=200)
 WORDS: Final = WordVectors()
 
 
@@ -118,7 +118,7 @@ async def test_small_talk_is_not_promoted(memory: PostgresMemory, upkeep: Postgr
         ]
     )
     await keep(upkeep)
-    assert await layers(memory, session) == {"L3": ["do not touch production\nby: eva".replace("\n", " ")]}
+    assert await layers(memory, session) == {"L3": ["eva: do not touch production"]}
 
 
 class Facts:
@@ -391,3 +391,33 @@ def _importance(one: Task) -> float:
 
 def _text(one: Task) -> str:
     return str(one.parameters["text"])
+
+
+# ---- rows of earlier releases ----------------------------------------------------------------------------------
+
+
+async def test_rows_of_earlier_releases_are_embedded_again_in_the_background(
+    memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, database: Database, session: str
+) -> None:
+    said = ["the harbour is closed until the storm has passed", "我喜欢喝茶", "ok"]
+    tasks = [
+        task(session_id=session, importance=0.9, hours_ago=25, parameters={"text": text, "by": "eva"}) for text in said
+    ]
+    await memory.remember(tasks)
+    await keep(upkeep)
+    old = "UPDATE loom_memory SET told_form = 0, content = %s, telling = %s WHERE session_id = %s AND content = %s"
+    async with database.connection() as connection:
+        await connection.execute(old, (f"{said[0]} by: eva", True, session, f"eva: {said[0]}"))
+        await connection.execute(old, (f"{said[1]} by: eva", False, session, f"eva: {said[1]}"))
+        sql = "DELETE FROM loom_memory_vectors USING loom_memory WHERE loom_memory.id = loom_memory_vectors.id"
+        await connection.execute(f"{sql} AND content = %s", (f"{said[1]} by: eva",))
+        sql = "UPDATE loom_memory SET model = NULL, sketch = NULL, dimension = NULL WHERE content = %s"
+        await connection.execute(sql, (f"{said[1]} by: eva",))
+    due = await upkeep.due_for_vector(10)
+    assert sorted(one.content for one in due) == sorted([f"eva: {said[0]}", f"eva: {said[1]}"])
+    await embed(upkeep, WORDS, SMALL.batch)
+    assert await upkeep.due_for_vector(10) == ()
+    found = await kept(memory, session)
+    assert {one.content: one.model for one in found} == dict.fromkeys(
+        [f"{said[0]} by: eva", f"{said[1]} by: eva"], WORDS.model
+    )

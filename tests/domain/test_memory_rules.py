@@ -18,10 +18,11 @@ from loom.domain.memory.content import (
     is_trivial,
     says_the_same,
     summary_of,
+    told_text,
 )
 from loom.domain.memory.importance import judged_importance
 from loom.domain.memory.layers import Hit, Layer, Memory, hit_view, memory_view, seen_in
-from loom.domain.memory.rank_fusion import fused
+from loom.domain.memory.rank_fusion import MEANING, blended
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -89,6 +90,33 @@ def test_what_says_something_is_no_small_talk_however_short(text: str) -> None:
     assert not is_small_talk(text)
     assert is_trivial(text, 50)
     assert not is_trivial(text.ljust(50, "x"), 50)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_short"),
+    [("我喜欢喝茶", False), ("喝茶", True), ("Use tabs.", True), ("I use tabs.", False), ("喝茶\nby: somebody", True)],
+)
+def test_a_chinese_sentence_is_as_long_as_what_it_says(text: str, is_short: bool) -> None:
+    assert is_trivial(text, 10) is is_short
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("I like tea\nby: Eva", "Eva: I like tea"),
+        ("two\nlines\nby: Eva\nscope: all", "Eva: two\nlines\nscope: all"),
+        ("I like tea", "I like tea"),
+        ("it stands by: the door", "it stands by: the door"),
+        ("by: Eva", "by: Eva"),
+    ],
+)
+def test_the_speaker_is_told_first(content: str, told: str) -> None:
+    assert told_text(content) == told
+
+
+def test_a_summary_of_an_earlier_release_names_its_speaker_last() -> None:
+    assert told_text("I like tea by: Eva", is_summary_of_old=True) == "Eva: I like tea"
+    assert told_text("I like tea", is_summary_of_old=True) == "I like tea"
 
 
 # ---- what is left of it ----------------------------------------------------------------------------------------
@@ -222,19 +250,31 @@ def test_a_question_of_common_words_only_keeps_them() -> None:
 # ---- one ranking -----------------------------------------------------------------------------------------------
 
 
-def test_what_two_rankings_agree_on_comes_first() -> None:
-    scores = fused([["a", "b", "c"], ["b", "d"]])
-    assert list(scores) == ["b", "a", "d", "c"]
-    assert fused([["a", "b"], ["a"]])["a"] == pytest.approx(1.0)
-    assert fused([["a"], []]) == fused([["a"]]) == {"a": 1.0}
-    assert fused([[], []]) == fused([]) == {}
+def test_what_both_searches_find_comes_first() -> None:
+    scores = blended({"a": 0.5, "b": 0.45}, {"b": 0.85, "c": 0.84, "d": 0.75})
+    assert list(scores) == ["b", "a", "c", "d"]
+    assert scores["b"] == pytest.approx((1 - MEANING) * 0.45 + MEANING)
+    assert scores["d"] == 0.0
 
 
-@given(st.lists(st.lists(st.integers(0, 9), unique=True, max_size=8), max_size=3))
-def test_every_item_of_a_ranking_has_a_score_within_zero_and_one(rankings: list[list[int]]) -> None:
-    scores = fused(rankings)
-    assert set(scores) == {item for ranking in rankings for item in ranking}
-    assert all(0 < score <= 1 + 1e-9 for score in scores.values())
+def test_a_word_that_says_little_does_not_outweigh_the_nearest_meaning() -> None:
+    assert list(blended({"a": 0.1, "b": 0.09}, {"c": 0.9, "a": 0.7})) == ["c", "a", "b"]
+
+
+def test_without_a_vector_the_words_decide() -> None:
+    assert blended({"a": 0.3, "b": 0.6}, None) == {"b": 0.6, "a": 0.3}
+    assert blended({}, None) == blended({}, {}) == {}
+    assert blended({}, {"a": 0.7}) == {"a": MEANING}
+
+
+SHARES = st.dictionaries(st.integers(0, 9), st.floats(0, 1), max_size=8)
+
+
+@given(SHARES, st.none() | st.dictionaries(st.integers(0, 9), st.floats(-1, 1), max_size=8))
+def test_every_item_has_a_score_within_zero_and_one(worded: dict[int, float], similar: dict[int, float] | None) -> None:
+    scores = blended(worded, similar)
+    assert set(scores) == {*worded, *(similar or {})}
+    assert all(0 <= score <= 1 + 1e-9 for score in scores.values())
     assert list(scores.values()) == sorted(scores.values(), reverse=True)
 
 

@@ -9,7 +9,6 @@ from loom.activities.adapters.postgres.memory_rows import as_tsvector, as_vector
 from loom.activities.knowledge.ports import Document, Unembedded
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT, question_vector
-from loom.domain.core.lexemes import asked_lexemes
 from loom.domain.core.messages import well_formed
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import (
@@ -20,10 +19,8 @@ from loom.domain.memory.knowledge import (
     threshold_of,
     told_text,
 )
-from loom.domain.memory.rank_fusion import fused
+from loom.domain.memory.rank_fusion import blended
 
-K: Final = 5
-"""The rank fusion constant. For the measurements behind it, see docs/knowledge.md."""
 _WITHIN: Final = 30.0
 
 _BEGIN: Final = """
@@ -148,8 +145,7 @@ class PostgresKnowledge:
         model = self._embedder.model if self._embedder is not None else None
         async with self._database.transaction() as connection:
             found = await self.rankings(connection, query, vector)
-            rankings = [tuple(found.by_words), tuple(found.by_meaning)] if vector else [tuple(found.by_words)]
-            scores = fused(rankings, K)
+            scores = blended(found.by_words, found.by_meaning)
             hits = await read_hits(connection, tuple(scores), scores, found)
         threshold = threshold_of(model, query.threshold)
         return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
@@ -158,10 +154,11 @@ class PostgresKnowledge:
         """Return the results of each search separately. The benchmark compares them."""
         await connection.execute(CALM)
         bases = [well_formed(base) for base in query.bases]
-        words = await by_words(connection, bases, asked_lexemes(query.text))
-        if vector is None or self._embedder is None:
-            return Rankings(by_words=words)
-        return Rankings(by_words=words, by_meaning=await by_meaning(connection, bases, self._embedder.model, vector))
+        words, covered = await by_words(connection, bases, query.text)
+        near = None
+        if vector is not None and self._embedder is not None:
+            near = await by_meaning(connection, bases, self._embedder.model, vector)
+        return Rankings(by_words=words, covered=covered, by_meaning=near)
 
     async def _all(self, sql: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         async with self._database.connection(within=_WITHIN) as connection:

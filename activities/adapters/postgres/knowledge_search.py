@@ -1,34 +1,31 @@
-"""Search knowledge bases by words and by meaning, and fuse the two rankings.
+"""Search knowledge bases with the same two searches as memory: by words (`word_search`) and by meaning.
 
-The search by words implements BM25 in Postgres. Each word is weighted by its rarity in the searched bases and by its
-frequency in a chunk. The frequency saturates and is relative to the chunk's length. The search by meaning compares
-every vector. In benchmarks, comparing only the signs of the vector components didn't find the nearest chunks, because
-all E5 vectors point in nearly the same direction.
+The search by meaning compares every vector. In benchmarks, comparing only the signs of the vector components didn't
+find the nearest chunks, because all E5 vectors point in nearly the same direction.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
 from typing import Any, Final, LiteralString
 
 from loom.activities.adapters.postgres.database import Connection
 from loom.activities.adapters.postgres.memory_rows import as_vector
+from loom.activities.adapters.postgres.word_search import AskedWord, asked_words, joined, word_values, words_sql
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeHit
+from loom.domain.memory.rank_fusion import NEAREST
 
-DEPTH: Final = 40
-"""Number of top-ranked chunks to fuse from each search."""
 MOST_MATCHES: Final = 5_000
 """Maximum number of chunks that words may select. If a word occurs in more chunks, it is used only to rank the chunks
 that rarer words have selected.
 """
 
-_BASES: Final = "(cardinality(%(bases)s::text[]) = 0 OR base = ANY(%(bases)s))"
-_SIZE: Final = f"SELECT sum(chunks), sum(length) FROM loom_knowledge_documents WHERE {_BASES}"  # noqa: S608
+_BASES: Final[LiteralString] = "(cardinality(%(bases)s::text[]) = 0 OR base = ANY(%(bases)s))"
+_SIZE: Final = f"SELECT sum(chunks) FROM loom_knowledge_documents WHERE {_BASES}"  # noqa: S608
 _OFTEN: Final = f"""
 SELECT word, (SELECT count(*) FROM (SELECT FROM loom_knowledge_chunks
-    WHERE {_BASES} AND lexemes @@ ('''' || word || '''')::tsquery LIMIT %(most)s) AS few)
-FROM unnest(%(words)s::text[]) AS word
+    WHERE {_BASES} AND lexemes @@ word::tsquery LIMIT %(most)s) AS few)
+FROM unnest(%(queries)s::text[]) AS word
 """  # noqa: S608
 _NEAR: Final = f"""
 SELECT id, 1 - (embedding <=> %(vector)s::vector) FROM loom_knowledge_chunks
@@ -46,13 +43,15 @@ class Rankings:
     """The results of each search, best first."""
 
     by_words: Mapping[int, float] = field(default_factory=dict)
+    """Maps each chunk's id to the chunk's share of the highest possible score."""
+    covered: Mapping[int, float] = field(default_factory=dict)
     """Maps each chunk's id to the share of the question's words that the chunk contains."""
-    by_meaning: Mapping[int, float] = field(default_factory=dict)
-    """Maps each chunk's id to the chunk's cosine similarity to the question."""
+    by_meaning: Mapping[int, float] | None = None
+    """Maps each chunk's id to the chunk's cosine similarity to the question. None means that there is no vector."""
 
 
 async def by_meaning(
-    connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = DEPTH
+    connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = NEAREST
 ) -> dict[int, float]:
     """Map chunk ids to cosine similarities. The nearest chunk comes first."""
     values = {
@@ -66,46 +65,35 @@ async def by_meaning(
 
 
 async def by_words(
-    connection: Connection, bases: Sequence[str], words: Sequence[str], depth: int = DEPTH
-) -> dict[int, float]:
-    """Map each chunk's id to the share of the words that the chunk contains. The best chunk comes first."""
-    values: dict[str, Any] = {"bases": list(bases), "words": list(words), "most": MOST_MATCHES, "depth": depth}
+    connection: Connection, bases: Sequence[str], question: str, depth: int = NEAREST
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return `Rankings.by_words` and `Rankings.covered`. The best chunk comes first."""
+    words = await asked_words(connection, question)
+    values: dict[str, Any] = {"bases": list(bases), "most": MOST_MATCHES, "depth": depth}
     size = await (await connection.execute(_SIZE, values)).fetchone()
     if not words or size is None or not size[0]:
-        return {}
-    often: dict[str, int] = dict(await (await connection.execute(_OFTEN, values)).fetchall())
-    worth = [log(1 + (size[0] - min(often[word], size[0]) + 0.5) / (often[word] + 0.5)) for word in words]
-    values |= {f"w{n}": f"'{word}'" for n, word in enumerate(words)} | {f"i{n}": each for n, each in enumerate(worth)}
-    values |= {"usual": max(1.0, float(size[1]) / size[0]), "all": sum(worth)}
-    values["selecting"] = " | ".join(f"'{word}'" for word in _selecting(often))
-    return dict(await (await connection.execute(_words_sql(len(words)), values)).fetchall())
+        return {}, {}
+    queries = {word.query: word for word in words}
+    counted = await (await connection.execute(_OFTEN, {**values, "queries": list(queries)})).fetchall()
+    often = {queries[query]: float(count) for query, count in counted}
+    values |= word_values(words, often, float(size[0]))
+    values |= {"words": joined(_selecting(often), " | "), "newest": MOST_MATCHES}
+    is_cut = min(often.values()) >= MOST_MATCHES
+    sql = words_sql("loom_knowledge_chunks", _BASES, len(words), newest=is_cut, is_counted=False)
+    rows = await (await connection.execute(sql, values)).fetchall()
+    return {name: share for name, share, _ in rows}, {name: covered for name, _, covered in rows}
 
 
-def _selecting(often: Mapping[str, int]) -> list[str]:
+def _selecting(often: Mapping[AskedWord, float]) -> list[AskedWord]:
     """Return as many of the rarest words as possible without selecting too many chunks."""
-    chosen: list[str] = []
-    expected = 0
+    chosen: list[AskedWord] = []
+    expected = 0.0
     for word in sorted(often, key=lambda word: often[word]):
         expected += often[word]
         if chosen and expected > MOST_MATCHES:
             break
         chosen.append(word)
     return chosen
-
-
-def _words_sql(count: int) -> bytes:
-    """Return the SQL for the search. Each word has a column, which increases with the word's frequency in a chunk."""
-    numbers = range(count)
-    columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
-    score = " + ".join(f"%(i{n})s * r{n} / (r{n} + share)" for n in numbers)
-    covered = " + ".join(f"CASE WHEN r{n} > 0 THEN %(i{n})s ELSE 0 END" for n in numbers)
-    return f"""
-        WITH matched AS MATERIALIZED (
-            SELECT id, 0.7 * (0.25 + 0.75 * length / %(usual)s) AS share, {columns} FROM loom_knowledge_chunks
-            WHERE {_BASES} AND lexemes @@ %(selecting)s::tsquery LIMIT %(most)s
-        )
-        SELECT id, ({covered}) / %(all)s FROM matched ORDER BY {score} DESC, id LIMIT %(depth)s
-        """.encode()  # noqa: S608
 
 
 async def read_hits(
@@ -124,8 +112,8 @@ def _hit(row: Sequence[Any], score: float, rankings: Rankings) -> KnowledgeHit:
         path=path,
         chunk=Chunk(text=content, headings=tuple(headings), first_line=first, last_line=last, page=page),
         score=score,
-        similarity=rankings.by_meaning.get(name),
-        covered=float(rankings.by_words.get(name, 0.0)),
+        similarity=(rankings.by_meaning or {}).get(name),
+        covered=rankings.covered.get(name, 0.0),
     )
 
 

@@ -25,6 +25,9 @@ SKETCHED: Final = 384
 _MOST_BYTES: Final = 400
 """Maximum size of an indexed name in bytes. A longer name is truncated and ends with its digest."""
 
+TOLD_FORM: Final = 1
+"""The current form of embedded texts. Upkeep embeds texts again that have an older form."""
+
 LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(session, 1280265069)) FROM unnest(%s::text[]) AS session"
 """Takes the advisory locks for a transaction that writes or deletes sessions. The locks are held until the transaction
 ends. Callers sort the names in Python.
@@ -58,6 +61,7 @@ def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dic
         "run_id = root_run_id": view.only_roots,
         "importance >= %(min_importance)s": view.min_importance,
         "created_at >= %(since)s": view.since,
+        "created_at < %(until)s": view.until,
     }
     parts += [part for part, value in named.items() if value]
     return " AND ".join(parts), _values(view, settings)
@@ -74,6 +78,7 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
         "above": f"{key_text(view.children_of or '')}/",
         "min_importance": view.min_importance - 1e-6,  # the column stores numbers with half the precision
         "since": view.since,
+        "until": view.until,
         "recent_for": settings.recent_for,
         "limit": view.limit,
     }

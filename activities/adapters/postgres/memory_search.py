@@ -1,4 +1,4 @@
-"""Search memory by words and by meaning, and fuse the two rankings.
+"""Search memory by words and by meaning, and combine both searches.
 
 The search by meaning first compares sketches. A sketch contains a vector's first components in half precision. Only the
 nearest memories are then compared by their full vectors. The size of the view determines which of two indexes is used.
@@ -6,9 +6,8 @@ The first index contains the sketches and every filter column, and the search sc
 a graph of neighbors, which returns the nearest of all memories. The search then drops memories outside the view. If too
 few memories remain, the whole view is scanned instead.
 
-The search by words implements BM25 in Postgres. Each word is weighted by its rarity and by its frequency in a row. The
-frequency saturates and is relative to the row's length. If the view is large and a word occurs in a large share of all
-rows, the word is used only to rank the rows that rarer words have selected. If there are no rarer words, a row must
+The search by words (`word_search`) reads only some of the rows of a large view. If a word occurs in a large share of
+all rows, the word is used only to rank the rows that rarer words have selected. If there are no rarer words, a row must
 contain several of these common words.
 
 Statements are sent together unless one statement depends on the result of another.
@@ -30,12 +29,12 @@ from loom.activities.adapters.postgres.memory_rows import (
     conditions,
     read_memory,
 )
+from loom.activities.adapters.postgres.word_search import AskedWord, asked_words, joined, word_values, words_sql
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import question_vector
-from loom.domain.core.lexemes import asked_lexemes
 from loom.domain.memory.content import fingerprint
 from loom.domain.memory.layers import WHOLE, Hit, Memory, MemorySettings, Query, seen_in
-from loom.domain.memory.rank_fusion import fused
+from loom.domain.memory.rank_fusion import NEAREST, blended
 
 if TYPE_CHECKING:
     from psycopg import AsyncCursor
@@ -65,8 +64,6 @@ class Effort:
     """
 
 
-_DEPTH: Final = 40
-"""Minimum number of top-ranked rows to fuse from each search."""
 _NEWEST: Final = 300
 """If too many rows contain all of the words, only this number of the newest rows is ranked."""
 _LEAST_ASKED: Final = 200
@@ -88,10 +85,12 @@ SELECT reltuples::float8, set_config('jit', 'off', true), set_config('max_parall
 _GRAPH: Final = "SELECT set_config('enable_sort', %s, true), set_config('hnsw.ef_search', %s, true)"
 """Turns sorting on or off. Without sorting, only the graph can return memories in order."""
 _OFTEN: Final = """
-SELECT word, often * reltuples FROM pg_class, pg_stats,
-    unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often)
+SELECT asked, is_stem, least(1, sum(often)) * reltuples FROM pg_class, pg_stats,
+    unnest(most_common_elems::text::text[], most_common_elem_freqs) AS common (word, often),
+    unnest(%s::text[], %s::boolean[]) AS question (asked, is_stem)
 WHERE pg_class.oid = 'loom_memory'::regclass AND schemaname = current_schema() AND tablename = 'loom_memory'
-    AND attname = 'lexemes' AND word = ANY(%s)
+    AND attname = 'lexemes' AND CASE WHEN is_stem THEN starts_with(word, asked) ELSE word = asked END
+GROUP BY asked, is_stem, reltuples
 """
 """Selects the number of rows that contained each common word at the time of the last ANALYZE."""
 
@@ -106,7 +105,7 @@ class _ViewEstimate:
     rows: float
     """Number of rows in the view."""
     all_rows: float
-    often: Mapping[str, float]
+    often: Mapping[AskedWord, float]
     """Maps each common word to the number of rows in the whole table that contain the word. Rare words are missing."""
 
     @property
@@ -129,18 +128,19 @@ async def search(
     """
     vector = await question_vector(embedder, query.text, within)
     where, values = conditions(query.view, settings)
-    values |= {"depth": max(_DEPTH, 4 * query.view.limit)}
-    words = asked_lexemes(query.text)
+    values |= {"depth": max(NEAREST, 4 * query.view.limit)}
     async with database.connection() as connection, connection.pipeline(), connection.transaction():
+        words = await asked_words(connection, query.text)
         look = await _planned(connection, where, values, words, effort)
         found = await _asked_by_words(connection, look, words)
-        similar: dict[int, float] = {}
+        near: dict[int, float] | None = None
         if embedder is not None and vector is not None:
             near = await _by_meaning(connection, look, embedder.model, vector)
-            similar = {name: cosine for name, cosine in near.items() if cosine >= query.threshold}
-        by_words = () if found is None else tuple(row[0] for row in await found.fetchall())
-        scores = fused([by_words, tuple(similar)] if vector is not None else [by_words])
-        memories = await _read(connection, tuple(scores)[: 3 * query.view.limit])
+        worded: dict[int, float] = {} if found is None else {row[0]: row[1] for row in await found.fetchall()}
+        scores = blended(worded, near)
+        similar = near or {}
+        telling = [name for name in scores if name in worded or similar[name] >= query.threshold]
+        memories = await _read(connection, telling[: 3 * query.view.limit])
     return tuple(
         Hit(memory=m, layer=seen_in(m.layer, query.view.layers), score=scores[m.id], similarity=similar.get(m.id))
         for m in distinct(memories)[: query.view.limit]
@@ -164,18 +164,18 @@ def distinct(memories: Iterable[Memory]) -> list[Memory]:
 
 
 async def _planned(
-    connection: Connection, where: LiteralString, values: Mapping[str, Any], words: Sequence[str], effort: Effort
+    connection: Connection, where: LiteralString, values: Mapping[str, Any], words: Sequence[AskedWord], effort: Effort
 ) -> _ViewEstimate:
     every = await connection.execute(_BEGUN)
     view = await connection.execute(f"EXPLAIN (FORMAT JSON) SELECT FROM loom_memory WHERE {where}", values)
-    often = await connection.execute(_OFTEN, (list(words),))
+    often = await connection.execute(_OFTEN, ([word.text for word in words], [word.is_stem for word in words]))
     return _ViewEstimate(
         where=where,
         values=values,
         effort=effort,
         rows=_planned_rows(await view.fetchone()),
         all_rows=(await every.fetchone() or (0.0,))[0],
-        often=dict(await often.fetchall()),
+        often={AskedWord(text=text, is_stem=is_stem): rows for text, is_stem, rows in await often.fetchall()},
     )
 
 
@@ -219,46 +219,23 @@ async def _nearest(
 
 
 async def _asked_by_words(
-    connection: Connection, look: _ViewEstimate, words: Sequence[str]
+    connection: Connection, look: _ViewEstimate, words: Sequence[AskedWord]
 ) -> "AsyncCursor[Any] | None":
-    """Query the ids of rows that contain any of the words. The best row comes first."""
+    """Query the ids and shares of rows that contain any of the words. The best row comes first."""
     if not words:
         return None
     effort = look.effort
     all_rows, often = (look.all_rows, look.often) if look.rows > effort.few else (0.0, {})
     most = min(effort.most_matches, effort.most_ranked * look.rarity)
-    selecting, is_cut = _selecting(look, words, most) if all_rows else (_joined(words, " | "), False)
-    given = {**look.values} | {f"w{number}": f"'{word}'" for number, word in enumerate(words)}
-    given |= {f"d{number}": often.get(word, 0.0) for number, word in enumerate(words)}
-    given["all_rows"] = all_rows
+    selecting, is_cut = _selecting(look, words, most) if all_rows else (joined(words, " | "), False)
+    given = {**look.values, **word_values(words, often, all_rows)}
     given["words"] = selecting
     given["newest"] = min(effort.most_matches, _NEWEST)
-    return await connection.execute(_words_sql(look.where, len(words), is_cut=is_cut), given)
+    sql = words_sql("loom_memory", look.where, len(words), newest=is_cut, is_counted=not all_rows)
+    return await connection.execute(sql, given)
 
 
-_RARITY: Final = """
-ln(1 + (greatest(%(all_rows)s, count(*)) + 0.5) / (greatest(%(d{n})s, count(*) FILTER (WHERE r{n} > 0)) + 0.5)) AS i{n}
-"""
-
-
-def _words_sql(where: LiteralString, count: int, *, is_cut: bool) -> bytes:
-    """Return the SQL for the search. Each word has a column, which increases with the word's frequency in a row."""
-    numbers = range(count)
-    columns = ", ".join(f"ts_rank('{{1,1,1,1}}', lexemes, %(w{n})s::tsquery) AS r{n}" for n in numbers)
-    rarity = ", ".join(_RARITY.format(n=n) for n in numbers)
-    score = " + ".join(f"i{n} * r{n} / (r{n} + share)" for n in numbers)
-    newest = "ORDER BY id DESC LIMIT %(newest)s" if is_cut else ""
-    return f"""
-        WITH matched AS MATERIALIZED (
-            SELECT id, length, {columns} FROM loom_memory WHERE {where} AND lexemes @@ %(words)s::tsquery {newest}
-        ),
-        rarity AS (SELECT greatest(avg(length), 1) AS usual, {rarity} FROM matched),
-        weighed AS (SELECT *, 0.7 * (0.25 + 0.75 * length / usual) AS share FROM matched, rarity)
-        SELECT id FROM weighed ORDER BY {score} DESC, id DESC LIMIT %(depth)s
-        """.encode()  # noqa: S608
-
-
-def _selecting(look: _ViewEstimate, words: Sequence[str], most: float) -> tuple[str, bool]:
+def _selecting(look: _ViewEstimate, words: Sequence[AskedWord], most: float) -> tuple[str, bool]:
     """Return a tsquery with the words that select rows, and whether the query still selects too many rows.
 
     A single rare word is enough to select a row. If even the rarest word is common, a row must also contain the next
@@ -268,14 +245,10 @@ def _selecting(look: _ViewEstimate, words: Sequence[str], most: float) -> tuple[
     rows = [look.often.get(word, 0.0) for word in rarest_first]
     if rows[0] <= most:
         enough = bisect_right(list(accumulate(rows)), most)
-        return _joined(rarest_first[:enough], " | "), False
+        return joined(rarest_first[:enough], " | "), False
     together = list(accumulate(rows, lambda before, one: before * one / look.all_rows))
     needed = next((count for count, expected in enumerate(together, 1) if expected <= most), len(rows))
-    return _joined(rarest_first[:needed], " & "), together[-1] > most
-
-
-def _joined(words: Iterable[str], how: str) -> str:
-    return how.join(f"'{word}'" for word in words)
+    return joined(rarest_first[:needed], " & "), together[-1] > most
 
 
 def _planned_rows(row: Any) -> float:

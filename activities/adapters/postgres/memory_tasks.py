@@ -4,7 +4,7 @@ import re
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import storable
-from loom.activities.adapters.postgres.memory_rows import as_tsvector, digest, key_text, write_task
+from loom.activities.adapters.postgres.memory_rows import TOLD_FORM, as_tsvector, digest, key_text, write_task
 from loom.domain.core.tasks import Task
 from loom.domain.memory.content import content_of, fingerprint, is_trivial
 from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
@@ -16,11 +16,11 @@ VALUES (%(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, 
 INSERT_ROW: Final = """
 INSERT INTO loom_memory (
     place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer, scope,
-    importance, content, fingerprint, task, lexemes, length, telling, created_at
+    importance, content, fingerprint, task, lexemes, length, telling, told_form, created_at
 ) VALUES (
     %(place)s, %(session_id)s, %(run_id)s, %(root_run_id)s, %(task_id)s, %(parent_task_id)s, %(turn)s, %(ordinal)s,
     %(node)s, %(action)s, %(status)s, %(layer)s, %(scope)s, %(importance)s, %(content)s, %(fingerprint)s, %(task)s,
-    %(lexemes)s::tsvector, %(length)s, %(telling)s, %(created_at)s
+    %(lexemes)s::tsvector, %(length)s, %(telling)s, %(told_form)s, %(created_at)s
 )
 """
 _TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
@@ -69,6 +69,7 @@ def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySett
         "lexemes": lexemes,
         "length": length,
         "telling": not is_trivial(content, settings.trivial_below),
+        "told_form": TOLD_FORM,
     }
 
 

@@ -11,9 +11,9 @@ from typing import Any, Final, LiteralString
 import structlog
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.memory_rows import LOCK, as_sketch, as_tsvector, as_vector
+from loom.activities.adapters.postgres.memory_rows import LOCK, TOLD_FORM, as_sketch, as_tsvector, as_vector
 from loom.activities.memory.ports import Due
-from loom.domain.memory.content import fingerprint, is_trivial, says_the_same
+from loom.domain.memory.content import SHORT, columns, fingerprint, is_trivial, says_the_same, told_text
 from loom.domain.memory.layers import MemorySettings
 
 _log = structlog.get_logger("loom.memory")
@@ -46,10 +46,11 @@ WHERE session_id = %(session)s AND fingerprint = %(fingerprint)s AND layer IN ('
 _INSERT_FACT: Final = """
 INSERT INTO loom_memory (
     id, place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer,
-    scope, importance, content, fingerprint, lexemes, length, telling, created_at
+    scope, importance, content, fingerprint, lexemes, length, telling, told_form, created_at
 )
 SELECT %(new)s, place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status,
-    'L3', scope, importance, %(content)s, %(fingerprint)s, %(lexemes)s::tsvector, %(length)s, %(telling)s, created_at
+    'L3', scope, importance, %(content)s, %(fingerprint)s, %(lexemes)s::tsvector, %(length)s, %(telling)s,
+    %(told_form)s, created_at
 FROM loom_memory WHERE id = %(source)s
 """
 _EXPIRE_RECENT: Final = """
@@ -80,24 +81,33 @@ UPDATE loom_memory SET layer = 'L4' FROM summary
 WHERE loom_memory.id = summary.id AND loom_memory.layer = 'L3'
     AND (summary.rank > %(summaries)s OR summary.created_at < now() - %(summaries_for)s)
 """
+_OLD_FORM: Final = f"""
+SELECT id, content, layer IN ('L3', 'L4') FROM loom_memory
+WHERE told_form < {TOLD_FORM} AND layer <> 'L1' AND superseded_by IS NULL
+    AND (model IS NULL OR (model, dimension) = (%(model)s, %(dimension)s))
+ORDER BY id LIMIT %(limit)s
+"""  # noqa: S608 - a constant
+_SETTLE: Final = """
+UPDATE loom_memory SET told_form = %s, telling = false, sketch = NULL, model = NULL, dimension = NULL WHERE id = ANY(%s)
+"""
 _WITHOUT_VECTOR: Final = """
-SELECT id, content FROM loom_memory
+SELECT id, content, false FROM loom_memory
 WHERE model IS NULL AND telling AND layer <> 'L1' AND superseded_by IS NULL ORDER BY id LIMIT %(limit)s
 """
 _OTHER_VECTOR: Final = """
-SELECT id, content FROM loom_memory
+SELECT id, content, told_form = 0 AND layer IN ('L3', 'L4') FROM loom_memory
 WHERE model IS NOT NULL AND (model, dimension) <> (%(model)s, %(dimension)s) AND telling AND superseded_by IS NULL
 ORDER BY id LIMIT %(limit)s
 """
 _KEEP: Final = """
 WITH kept AS (
-    UPDATE loom_memory SET sketch = %(sketch)s::halfvec, model = %(model)s, dimension = %(dimension)s
+    UPDATE loom_memory SET sketch = %(sketch)s::halfvec, model = %(model)s, dimension = %(dimension)s,
+        telling = true, told_form = %(told_form)s
     WHERE id = %(id)s RETURNING id
 )
 INSERT INTO loom_memory_vectors (id, embedding) SELECT id, %(vector)s::vector FROM kept
 ON CONFLICT (id) DO UPDATE SET embedding = excluded.embedding
 """
-_GIVE_UP: Final = "UPDATE loom_memory SET telling = false, sketch = NULL, model = NULL, dimension = NULL WHERE id = %s"
 _NEAR: Final = """
 WITH one AS MATERIALIZED (
     SELECT * FROM loom_memory JOIN loom_memory_vectors USING (id)
@@ -137,7 +147,8 @@ class PostgresMemoryUpkeep:
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
         """See the port."""
-        return await self._due(_DUE, limit)
+        rows = await self._rows(_DUE, limit)
+        return tuple(Due(id=name, content=content) for name, content in rows)
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
         """See the port. A fact that the session already contains is replaced."""
@@ -162,7 +173,12 @@ class PostgresMemoryUpkeep:
 
     async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
         """See the port."""
-        return await self._due(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit)
+        rows = await self._rows(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit)
+        if not rows and not other_models:
+            rows = await self._in_an_old_form(limit)
+        return tuple(
+            Due(id=name, content=told_text(content, is_summary_of_old=is_old)) for name, content, is_old in rows
+        )
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
         """See the port. An invalid vector is dropped, so its memory can be found only by words."""
@@ -175,7 +191,7 @@ class PostgresMemoryUpkeep:
             sessions = await (await connection.execute(where, (list(good),))).fetchall()
             await connection.execute(LOCK, (sorted(row[0] for row in sessions),))
             cursor = connection.cursor()
-            await cursor.executemany(_GIVE_UP, [(name,) for name in bad])
+            await cursor.execute(_SETTLE, (TOLD_FORM, bad))
             await cursor.executemany(_KEEP, [self._kept(name, vector) for name, vector in good.items()])
             for name in sorted(good):
                 await self._supersede_same(connection, name)
@@ -194,6 +210,7 @@ class PostgresMemoryUpkeep:
             "lexemes": lexemes,
             "length": length,
             "telling": not is_trivial(fact, self._settings.trivial_below),
+            "told_form": TOLD_FORM,
         }
         await connection.execute(_SUPERSEDE_SAME, values)
         await connection.execute(_INSERT_FACT, values)
@@ -202,7 +219,7 @@ class PostgresMemoryUpkeep:
         """If a session contains two equal facts, keep the later fact."""
         asked = {"id": name, "candidates": _CANDIDATES, "same_from": self._settings.same_from}
         for other, other_at, other_says, at, says in await (await connection.execute(_NEAR, asked)).fetchall():
-            if not says_the_same(says, other_says):
+            if min(columns(says), columns(other_says)) < SHORT or not says_the_same(says, other_says):
                 continue
             if (other_at, other) > (at, name):
                 await connection.execute(_SUPERSEDE, (other, name))
@@ -216,12 +233,22 @@ class PostgresMemoryUpkeep:
             "sketch": as_sketch(vector),
             "model": self._model,
             "dimension": self._dimension,
+            "told_form": TOLD_FORM,
         }
 
-    async def _due(self, sql: LiteralString, limit: int) -> tuple[Due, ...]:
+    async def _in_an_old_form(self, limit: int) -> list[Any]:
+        """Return rows whose text an earlier release embedded in another form, or was too short for it."""
+        while rows := await self._rows(_OLD_FORM, limit):
+            trivial = [name for name, content, _ in rows if is_trivial(content, self._settings.trivial_below)]
+            async with self._database.connection(within=_WITHIN) as connection:
+                await connection.execute(_SETTLE, (TOLD_FORM, trivial))
+            if len(trivial) < len(rows):
+                return [row for row in rows if row[0] not in trivial]
+        return []
+
+    async def _rows(self, sql: LiteralString, limit: int) -> list[Any]:
         async with self._database.connection(within=_WITHIN) as connection:
-            rows = await (await connection.execute(sql, self._values(limit))).fetchall()
-        return tuple(Due(id=name, content=content) for name, content in rows)
+            return await (await connection.execute(sql, self._values(limit))).fetchall()
 
     async def _changed(self, sql: LiteralString) -> int:
         async with self._database.connection(within=_WITHIN) as connection:

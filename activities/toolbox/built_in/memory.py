@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import UTC
-from typing import Final, TypeVar
+from datetime import UTC, datetime
+from typing import Annotated, Final, TypeAlias, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from loom.activities.memory.ports import MemoryStore
 from loom.activities.ports import StoreUnavailable, Tool, ToolContext
@@ -23,6 +23,10 @@ _SHOWN: Final = 1_000
 """Maximum number of characters of one memory."""
 
 A = TypeVar("A", bound=BaseModel)
+Moment: TypeAlias = Annotated[
+    datetime, AfterValidator(lambda at: at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+]
+"""A time. Without a time zone, it is in UTC."""
 
 
 class _Asked(Arguments):
@@ -35,7 +39,14 @@ class Searched(_Asked):
     query: str = Field(default="", max_length=2_000, description="Words or question. If empty, the newest are returned")
 
 
-class SearchMemory(Searched):
+class Recent(_Asked):
+    """Arguments of query_recent_events."""
+
+    since: Moment | None = Field(default=None, description="Only from this time on")
+    until: Moment | None = Field(default=None, description="Only before this time")
+
+
+class SearchMemory(Recent):
     """Arguments of search_memory."""
 
     query: str = Field(min_length=1, max_length=2_000, description="Words or question")
@@ -83,7 +94,7 @@ def memory_tools(store: MemoryStore | None) -> tuple[Tool, ...]:
         asking.tool(
             "search_memory", "Search all of this session's memory, by words and by meaning.", SearchMemory, _search
         ),
-        asking.tool("query_recent_events", "The newest events of this session.", _Asked, _recent),
+        asking.tool("query_recent_events", "The newest events of this session.", Recent, _recent),
         asking.tool("query_events_by_action", "The newest events of one kind.", ByAction, _by_action),
         asking.tool("query_events_by_node", "The newest events of one agent.", ByNode, _by_node),
         asking.tool(
@@ -138,12 +149,14 @@ def _layer_tool(asking: _Asking, layer: Layer, what: str) -> Tool:
 
 
 async def _search(store: MemoryStore, caller: ToolContext, given: SearchMemory) -> tuple[Hit, ...]:
-    view = replace(_view(caller, given.top_k), min_importance=given.min_importance)
+    view = replace(
+        _view(caller, given.top_k), min_importance=given.min_importance, since=given.since, until=given.until
+    )
     return await store.recall(Query(text=given.query, view=view, threshold=given.threshold))
 
 
-async def _recent(store: MemoryStore, caller: ToolContext, given: _Asked) -> tuple[Hit, ...]:
-    return await store.recent(_view(caller, given.top_k))
+async def _recent(store: MemoryStore, caller: ToolContext, given: Recent) -> tuple[Hit, ...]:
+    return await store.recent(replace(_view(caller, given.top_k), since=given.since, until=given.until))
 
 
 async def _by_action(store: MemoryStore, caller: ToolContext, given: ByAction) -> tuple[Hit, ...]:

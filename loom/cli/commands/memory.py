@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from uuid import uuid4
 
 import typer
 
@@ -34,7 +35,9 @@ from loom.composition.build import embedder_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.memory.layers import Forgotten, Layer, MemoryStats, Query, View, hit_view, memory_view
+from loom.domain.core.tasks import Action, Task
+from loom.domain.memory.content import LONGEST
+from loom.domain.memory.layers import Forgotten, Layer, MemoryScope, MemoryStats, Query, View, hit_view, memory_view
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ Session: TypeAlias = Annotated[
     str | None, typer.Option("--session", metavar="S", help="Filter by session; default: all sessions.")
 ]
 ThisSession: TypeAlias = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
+
+_FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
 app = new_app("memory", "Search, export and delete memories of past runs.")
 
@@ -61,6 +66,12 @@ def search(
     action: Annotated[list[str] | None, typer.Option(help="Filter by action; repeatable.")] = None,
     node: Annotated[list[str] | None, typer.Option(help="Filter by agent; repeatable.")] = None,
     min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum importance of memories.")] = 0.0,
+    since: Annotated[
+        datetime | None, typer.Option(formats=_FORMATS, help="Only memories from this time on; default zone: UTC.")
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(formats=_FORMATS, help="Only memories from before this time; default zone: UTC.")
+    ] = None,
     threshold: Annotated[
         float, typer.Option(min=-1, max=1, help="Minimum similarity of hits that don't contain the words.")
     ] = 0.0,
@@ -74,6 +85,8 @@ def search(
         actions=frozenset(action or ()),
         nodes=frozenset(node or ()),
         min_importance=min_importance,
+        since=_with_zone(since),
+        until=_with_zone(until),
         limit=limit,
     )
     hits = _with_memory(lambda opened: opened.memory.recall(Query(text=query, view=view, threshold=threshold)))
@@ -88,6 +101,28 @@ def search(
         out.print(f"        {one_line(memory.content, 140)}")
     if not hits:
         print_notice("no memory matches")
+
+
+@app.command()
+def add(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text to remember.")],
+    *,
+    session: Annotated[str | None, typer.Option("--session", metavar="S", help="The session that it is for.")] = None,
+    for_all: Annotated[bool, typer.Option("--global", help="Remember it for all sessions.")] = False,
+    by: Annotated[str, typer.Option(metavar="NAME", help="The person who says it.")] = "",
+    importance: Annotated[float, typer.Option(min=0, max=1, help="Its importance.")] = 0.8,
+    as_json: Json = False,
+) -> None:
+    """Remember a text that no run has said.
+
+    Runs of the session find it like a message from a person.
+    """
+    task = _added(text, session, for_all=for_all, by=by, importance=importance)
+    _with_memory(lambda opened: opened.memory.remember([task]))
+    if as_json:
+        print_json({"task_id": task.task_id, "session_id": task.session_id})
+        return
+    typer.echo(f"added as {task.task_id}")
 
 
 @app.command()
@@ -214,6 +249,30 @@ def reembed(as_json: Json = False) -> None:
         print_json({"embedded": done})
         return
     typer.echo(f"embedded {counted(done, 'text')}")
+
+
+def _added(text: str, session: str | None, *, for_all: bool, by: str, importance: float) -> Task:
+    """Return the text as a task. Raises BadRequest if the text or the session is missing."""
+    if not 0 < len(text.strip()) <= LONGEST:
+        raise BadRequest(f"the text has {len(text.strip()):,} characters: 1 to {LONGEST:,} are possible", field="text")
+    if bool(session) == for_all:
+        raise BadRequest("say who finds it: use either --session S or --global", field="session")
+    name = f"memory-{uuid4()}"
+    return Task(
+        task_id=f"{name}/1",
+        run_id=name,
+        root_run_id=name,
+        session_id=session or name,
+        source_agent="person",
+        action=Action.MESSAGE,
+        created_at=datetime.now(UTC),
+        parameters={"text": text.strip(), **({"by": by} if by else {})},
+        metadata={"importance": importance, **({"scope": str(MemoryScope.GLOBAL)} if for_all else {})},
+    )
+
+
+def _with_zone(at: datetime | None) -> datetime | None:
+    return at if at is None or at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
