@@ -29,10 +29,10 @@ from loom.activities.knowledge.ports import Document
 from loom.activities.memory.ports import MemoryStore
 from loom.activities.memory.upkeep import embed, promote
 from loom.domain.core.tasks import Action, Task
+from loom.domain.memory.blended_search import blended
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeQuery
 from loom.domain.memory.layers import MemorySettings, Query, View
-from loom.domain.memory.rank_fusion import blended
 from tests.corpora.dialogues import CATEGORIES, Language, Question, Turn, questions, turns
 from tests.corpora.retrieval import Passage, passages
 

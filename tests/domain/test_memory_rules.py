@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from loom.domain.core.lexemes import MOST, asked_lexemes, lexemes_of
 from loom.domain.core.tasks import Action, Task
+from loom.domain.memory.blended_search import MEANING, blended
 from loom.domain.memory.content import (
     LONGEST,
     content_of,
@@ -22,7 +23,6 @@ from loom.domain.memory.content import (
 )
 from loom.domain.memory.importance import judged_importance
 from loom.domain.memory.layers import Hit, Layer, Memory, hit_view, memory_view, seen_in
-from loom.domain.memory.rank_fusion import MEANING, blended
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,6 +10,7 @@ from loom.activities.knowledge.ports import Document, Unembedded
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT, question_vector
 from loom.domain.core.messages import well_formed
+from loom.domain.memory.blended_search import blended
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import (
     KnowledgeBase,
@@ -19,7 +20,6 @@ from loom.domain.memory.knowledge import (
     threshold_of,
     told_text,
 )
-from loom.domain.memory.rank_fusion import blended
 
 _WITHIN: Final = 30.0
 

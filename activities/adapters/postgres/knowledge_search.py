@@ -11,9 +11,9 @@ from typing import Any, Final, LiteralString
 from loom.activities.adapters.postgres.database import Connection
 from loom.activities.adapters.postgres.memory_rows import as_vector
 from loom.activities.adapters.postgres.word_search import AskedWord, asked_words, joined, word_values, words_sql
+from loom.domain.memory.blended_search import NEAREST
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeHit
-from loom.domain.memory.rank_fusion import NEAREST
 
 MOST_MATCHES: Final = 5_000
 """Maximum number of chunks that words may select. If a word occurs in more chunks, it is used only to rank the chunks

@@ -32,9 +32,9 @@ from loom.activities.adapters.postgres.memory_rows import (
 from loom.activities.adapters.postgres.word_search import AskedWord, asked_words, joined, word_values, words_sql
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import question_vector
+from loom.domain.memory.blended_search import NEAREST, blended
 from loom.domain.memory.content import fingerprint
 from loom.domain.memory.layers import WHOLE, Hit, Memory, MemorySettings, Query, seen_in
-from loom.domain.memory.rank_fusion import NEAREST, blended
 
 if TYPE_CHECKING:
     from psycopg import AsyncCursor
