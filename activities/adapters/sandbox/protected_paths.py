@@ -80,9 +80,7 @@ def mounted(
             if (found := _opened(workspace, folder.relative_to(workspace).parts)) is not None:
                 stack.callback(os.close, found)
                 mounts.add("--bind-fd", found, folder)
-        is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
-        folders, others = ((READ_ONLY,), KEPT_FREE) if is_inside else ((), (READ_ONLY, *KEPT_FREE))
-        stack.enter_context(occupied_names(here, folders, others))
+        stack.enter_context(occupied_names(here, (READ_ONLY, *KEPT_FREE)))
         for parts in _read_only(workspace, repositories):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)

@@ -5,6 +5,7 @@ access it.
 """
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -20,6 +21,13 @@ READ_ONLY: Final = ".git"
 """The folder with files that Git later runs or obeys outside any sandbox. Tools may read but never write them."""
 HIDDEN: Final = ".loom"
 """The usual name of the folder with Loom's own state, including server passwords and the histories of all runs."""
+PLACEHOLDER: Final = stat.S_ISVTX | 0o555
+"""The mode of the empty folders that occupy names while a command runs. It is rare for other folders."""
+
+
+def is_placeholder(mode: int) -> bool:
+    """Whether the mode is a placeholder's, under any umask."""
+    return mode & (stat.S_ISVTX | 0o222) == stat.S_ISVTX
 
 
 def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
