@@ -42,7 +42,9 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
     "delegate_task": Verdict.ALLOW,
     "create_plan": Verdict.ALLOW,
-    **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
+    **dict.fromkeys(
+        ("write_file", "edit_file", "delete_file", "git_commit", "bash", "python", "http_fetch"), Verdict.ASK
+    ),
 }
 GUARD: Final = "guard: "
 """The prefix of `rule` in a judgment that is based on a guard."""

@@ -265,6 +265,7 @@ class Recorded:
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
+        repository: object = None,
     ) -> Finished:
         self.timeout = timeout
         return Finished(exit_code=0, output=f"{command[-1]} in {workspace} {max_output}")

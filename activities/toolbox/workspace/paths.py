@@ -21,6 +21,11 @@ READ_ONLY: Final = ".git"
 """The folder with files that Git later runs or obeys outside any sandbox. Tools may read but never write them."""
 HIDDEN: Final = ".loom"
 """The usual name of the folder with Loom's own state, including server passwords and the histories of all runs."""
+SECRETS: Final = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
+"""Folders whose content is hidden from commands: Loom's state, and folders with keys if the workspace is a home
+directory.
+"""
+
 PLACEHOLDER: Final = stat.S_ISVTX | 0o555
 """The mode of the empty folders that occupy names while a command runs. It is rare for other folders."""
 
