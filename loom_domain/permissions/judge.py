@@ -317,7 +317,8 @@ def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
         return True
     if subject.opaque:
         return names(rule, call.tool) or (
-            kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))
+            kind_of(call.tool) is Kind.COMMAND
+            and any(guards_too(rule, tool) for tool in ("read_file", "write_file", "delete_file"))
         )
     if subject.reaches and may_reach(rule, call.tool, subject.text, subject.loose, call.place):
         return True

@@ -144,7 +144,7 @@ class _Place:
 
 def _place(home: Path | None, arguments: GitCommit, root: Path) -> _Place:
     """Find the repository. Raises ToolValidationError if there is none, or not one for all paths."""
-    named = [_named(home, root, path) for path in arguments.paths]
+    named = [workspace.unresolved(root, path, home=home) for path in arguments.paths]
     tops = dict.fromkeys(_top(root, path) for path in named)
     if len(tops) > 1:
         raise ToolValidationError("the paths are in different repositories: commit to one repository in one call")
@@ -160,18 +160,6 @@ def _place(home: Path | None, arguments: GitCommit, root: Path) -> _Place:
             "a submodule: git_commit cannot write to its repository, so ask a person to commit"
         )
     return _Place(top=top, paths=tuple(path.relative_to(top).as_posix() for path in named))
-
-
-def _named(home: Path | None, root: Path, path: str) -> Path:
-    """Return the path as Git names it: a link stands for itself, the folders above it for their targets."""
-    workspace.resolve(root, path, home=home, must_exist=False)
-    whole = Path(os.path.normpath(root / path))
-    if whole == root or not whole.is_relative_to(root):
-        return workspace.resolve(root, path, home=home, must_exist=False)
-    found = workspace.resolve(root, str(whole.parent), home=home, must_exist=False) / whole.name
-    if workspace.READ_ONLY in found.relative_to(root).parts:
-        raise ToolValidationError(f"{path} is in .git: name files of the workspace")
-    return found
 
 
 def _top(root: Path, path: Path) -> Path | None:

@@ -57,6 +57,20 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
     return real
 
 
+def unresolved(workspace: Path, path: str, *, home: Path | None) -> Path:
+    """Return the path for a call that changes the name itself: a link stands for itself, and the folders above it for
+    their targets. Raises ToolValidationError as `resolve` does, and if the path is in `.git`.
+    """
+    real = resolve(workspace, path, home=home, must_exist=False)
+    whole = Path(os.path.normpath(workspace / path))
+    if whole != workspace and whole.is_relative_to(workspace):
+        real = resolve(workspace, str(whole.parent), home=home, must_exist=False) / whole.name
+        resolve(workspace, str(real), home=home, must_exist=False)
+    if READ_ONLY in real.relative_to(workspace).parts:
+        raise ToolValidationError(f"{path} is in .git, which is protected: choose a path outside .git")
+    return real
+
+
 def own_state(workspace: Path, home: Path | None) -> Path | None:
     """Return the real path of Loom's own state if it is in the workspace. The path doesn't have to exist."""
     real = None if home is None else Path(os.path.realpath(home))
@@ -99,6 +113,15 @@ def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
         raise ToolValidationError(f"{shown(workspace, real)} is protected: choose a path outside .git")
     with _explained(workspace, real):
         return beneath.replace_file(str(workspace), parts, data, token_hex(6))
+
+
+def delete_file(workspace: Path, path: Path) -> None:
+    """Delete a file or a link. `path` comes from `unresolved`."""
+    parts = _parts(workspace, path)
+    if not parts:
+        raise ToolValidationError("`.` is the workspace itself: name a file in it")
+    with _explained(workspace, path):
+        beneath.delete_file(str(workspace), parts)
 
 
 def _parts(workspace: Path, real: Path) -> tuple[str, ...]:
