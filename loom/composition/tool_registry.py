@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from loom.activities.adapters.documents.yaml_syntax import parse_yaml
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.adapters.skills.folders import SkillFolders
 from loom.activities.adapters.web.fetcher import PinnedFetcher
@@ -52,6 +53,7 @@ def registry_from(
         shell_parser=BashParser(),
         tool_timeout=settings.tool_timeout,
         home=settings.home,
+        parsers=dict.fromkeys(("yaml", "yml"), ("YAML", parse_yaml)),
         artifacts=artifacts,
         mailbox=mailbox,
         others=(

@@ -42,7 +42,9 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
     "delegate_task": Verdict.ALLOW,
     "create_plan": Verdict.ALLOW,
-    **dict.fromkeys(("write_file", "edit_file", "bash", "python", "http_fetch"), Verdict.ASK),
+    **dict.fromkeys(
+        ("write_file", "edit_file", "delete_file", "git_commit", "bash", "python", "http_fetch"), Verdict.ASK
+    ),
 }
 GUARD: Final = "guard: "
 """The prefix of `rule` in a judgment that is based on a guard."""
@@ -315,7 +317,8 @@ def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
         return True
     if subject.opaque:
         return names(rule, call.tool) or (
-            kind_of(call.tool) is Kind.COMMAND and any(guards_too(rule, tool) for tool in ("read_file", "write_file"))
+            kind_of(call.tool) is Kind.COMMAND
+            and any(guards_too(rule, tool) for tool in ("read_file", "write_file", "delete_file"))
         )
     if subject.reaches and may_reach(rule, call.tool, subject.text, subject.loose, call.place):
         return True

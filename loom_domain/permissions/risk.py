@@ -14,6 +14,7 @@ _BY_NAME: Final[Mapping[str, str]] = {
     **dict.fromkeys(HANDED_ON, "starts sub-agents, whose calls are judged separately"),
     CREATE_TOOL: "adds a tool, whose calls are judged separately",
     START_RUN: "lets the run begin",
+    "git_commit": "adds a commit, which Git can take back",
 }
 _BY_EFFECT: Final[Mapping[Effect, str]] = {
     Effect.READ: "reads only",

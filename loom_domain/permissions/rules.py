@@ -39,11 +39,11 @@ class Kind(StrEnum):
     """The name that a call refers to, for tools with such an argument."""
 
 
-_PATHS: Final = ("read_file", "write_file", "edit_file", "list_dir", "glob", "grep")
+_ONE_PATH: Final = ("read_file", "write_file", "edit_file", "delete_file", "list_dir", "glob", "grep")
 _KINDS: Final[Mapping[str, Kind]] = {
     "bash": Kind.COMMAND,
     "http_fetch": Kind.HOST,
-    **dict.fromkeys(_PATHS, Kind.PATH),
+    **dict.fromkeys((*_ONE_PATH, "git_commit"), Kind.PATH),
 }
 COMMANDS: Final = frozenset(tool for tool, kind in _KINDS.items() if kind is Kind.COMMAND)
 """The tools that run shell commands."""
@@ -52,7 +52,8 @@ MAIN_FIELDS: Final[Mapping[str, str]] = {
     "bash": "command",
     "http_fetch": "url",
     "python": "code",
-    **dict.fromkeys(_PATHS, "path"),
+    **dict.fromkeys(_ONE_PATH, "path"),
+    "git_commit": "paths",
 }
 """For each tool, the argument that the tool's own patterns match. A `param:value` rule for this argument would
 duplicate such a pattern with less protection.
@@ -64,6 +65,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "grep": ("read_file",),
     "write_file": ("edit_file",),
     "edit_file": ("write_file",),
+    "delete_file": ("write_file", "edit_file"),
+    "git_commit": ("read_file",),
     "create_plan": ("delegate_task",),
 }
 """For each tool, other tools whose scoped ask and deny rules also apply to it. A rule that protects a file or an agent

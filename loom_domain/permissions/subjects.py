@@ -17,10 +17,10 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Touched:
-    """A file that a command reads or writes, in the form that a file tool's path rules match."""
+    """A file that a command reads, writes or deletes, in the form that a file tool's path rules match."""
 
     tool: str
-    """The tool whose rules apply: `read_file` or `write_file`."""
+    """The tool whose rules apply: `read_file`, `write_file` or `delete_file`."""
     text: str = ""
     """The path relative to the workspace, or an absolute path if the file is outside it."""
     loose: str = ""

@@ -18,7 +18,8 @@ from loom.activities.ports import ToolContext
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.shell import Finished, Sandbox, grants_of, shell_tool
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError
-from loom.domain.core.tool_calls import Effect
+from loom.domain.core.tool_calls import Effect, Verdict
+from loom.domain.permissions.judge import judge
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 PARSER = BashParser()
@@ -265,6 +266,7 @@ class Recorded:
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
+        repository: object = None,
     ) -> Finished:
         self.timeout = timeout
         return Finished(exit_code=0, output=f"{command[-1]} in {workspace} {max_output}")
@@ -289,3 +291,17 @@ def test_the_built_in_tools_stand_in_order_of_their_names() -> None:
 
 def test_a_sandbox_that_is_switched_off_is_off() -> None:
     assert isinstance(find_sandbox("off")[0], Unsandboxed)
+
+
+@pytest.mark.parametrize("command", ["rm a.py", "rm -f sub/a.py", "unlink a.py", "cd sub && rm a.py"])
+def test_a_rule_for_delete_file_applies_to_rm(place: Path, command: str) -> None:
+    tool = shell_tool(SANDBOX, PARSER, 60, WHY_NOT)
+    subjects = tool.subjects(tool.parse({"command": command}), place)
+    assert judge("bash", subjects, {"bash": "allow", "delete_file(a.py)": "deny"}).verdict is Verdict.DENY
+    assert judge("bash", subjects, {"bash": "allow", "delete_file(b.py)": "deny"}).verdict is Verdict.ALLOW
+
+
+def test_a_rule_for_delete_file_asks_where_the_deleted_file_is_unknown(place: Path) -> None:
+    tool = shell_tool(SANDBOX, PARSER, 60, WHY_NOT)
+    subjects = tool.subjects(tool.parse({"command": "rm $(find . -name x)"}), place)
+    assert judge("bash", subjects, {"bash": "allow", "delete_file(a.py)": "deny"}).verdict is Verdict.ASK

@@ -2,16 +2,20 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from loom.activities.adapters.documents.yaml_syntax import parse_yaml
 from loom.activities.ports import Tool, ToolContext
+from loom.activities.toolbox.built_in.edit_feedback import Parsers
 from loom.activities.toolbox.built_in.files import file_tools
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.permissions.subjects import Subject
 
-TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in file_tools(120)}
+PARSERS: Parsers = dict.fromkeys(("yaml", "yml"), ("YAML", parse_yaml))
+TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in file_tools(120, parsers=PARSERS)}
 
 
 @pytest.fixture
@@ -25,8 +29,7 @@ async def call(name: str, place: Path, **arguments: object) -> str:
     tool = TOOLS[name]
     context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=5)
     output = await tool.run(tool.parse(arguments), context)
-    assert isinstance(output, str)
-    return output
+    return output if isinstance(output, str) else output.text
 
 
 async def test_a_file_is_read_with_line_numbers(place: Path) -> None:
@@ -207,7 +210,7 @@ async def test_no_tool_sees_into_the_state_of_loom_itself(place: Path) -> None:
 async def test_a_text_that_is_there_once_is_replaced(place: Path) -> None:
     (place / "a.txt").write_text("one\ntwo\nthree\n")
     text = await call("edit_file", place, path="a.txt", old_string="two", new_string="2")
-    assert text == "edited a.txt: 1 replacement(s) at line 2"
+    assert text == "edited a.txt: 1 replacement(s) at line 2\n     1\tone\n     2\t2\n     3\tthree"
     assert (place / "a.txt").read_text() == "one\n2\nthree\n"
 
 
@@ -222,8 +225,8 @@ async def test_a_text_that_is_there_often_is_replaced_only_on_request(place: Pat
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("absent", "x", "is not in a.txt: read the file again"),
-        ("  two\n  wrong", "x", "its first line is like line 2"),
+        ("absent", "x", "nothing like it is there: read the file again"),
+        ("  two\n  wrong", "x", "nearest lines differ"),
         ("", "x", "`old_string` is empty"),
         ("one", "one", "nothing would change"),
     ],
@@ -233,6 +236,105 @@ async def test_an_edit_that_cannot_be_made_says_why(place: Path, old: str, new: 
     with pytest.raises(ToolValidationError, match=complaint):
         await call("edit_file", place, path="a.txt", old_string=old, new_string=new)
     assert (place / "a.txt").read_text() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "answer"),
+    [
+        ("     2\t    if x:\n     3\t\t\treturn 1", "it has line numbers, which aren't part of the file"),
+        (
+            "  if x:\n    return 1",
+            "only the indentation or spaces at the ends of lines differ. The file has:\n     2\t    if x:",
+        ),
+        ("    if  x:", "only spaces or tabs differ. The file has:\n     2\t    if x:"),
+        ("    IF x:", "only upper and lower case, or spaces, differ"),
+        ("def f(x):\\n    if x:", "escaped twice"),
+        ("def f(x):\n    if y:\n\t\treturn 1", "The first different line is 2:\n     1\tdef f(x):\n     2\t    if x:"),
+        ("import everything\n", "nothing like it is there"),
+        ("retrun 2 # the  end", "The first different line is 4:\n     4\treturn 2 # the end"),
+        ("return 1\nreturn 3", "nearest lines differ"),
+    ],
+)
+async def test_a_miss_says_the_reason_and_shows_the_nearest_lines(place: Path, old: str, answer: str) -> None:
+    (place / "a.py").write_text("def f(x):\n    if x:\n\t\treturn 1\nreturn 2 # the end\n")
+    with pytest.raises(ToolValidationError) as caught:
+        await call("edit_file", place, path="a.py", old_string=old, new_string="something else")
+    assert answer in caught.value.message
+
+
+async def test_an_edit_that_was_made_already_is_recognised(place: Path) -> None:
+    (place / "a.txt").write_text("one\nthree\n")
+    with pytest.raises(ToolValidationError, match="`new_string` is there already, at line 2"):
+        await call("edit_file", place, path="a.txt", old_string="two", new_string="three")
+
+
+async def test_the_changed_lines_of_every_place_are_shown(place: Path) -> None:
+    (place / "a.txt").write_text("".join(f"{number}\n" for number in range(1, 41)).replace("0\n", "0 x\n"))
+    text = await call("edit_file", place, path="a.txt", old_string=" x", new_string="\ny", replace_all=True)
+    assert text.startswith(
+        "edited a.txt: 4 replacement(s) at lines 10, 20, 30, 40\n     8\t8\n     9\t9\n    10\t10\n    11\ty\n"
+    )
+    assert "\n…\n    19\t18\n    20\t19\n    21\t20\n    22\ty\n" in text
+    assert text.endswith("(1 more places)")
+    (place / "b.txt").write_text("gone")
+    assert (await call("edit_file", place, path="b.txt", old_string="gone", new_string="")).endswith("empty now)")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "edit", "answer"),
+    [
+        ("a.py", "x = (1)\n", (")", ""), "The file no longer parses as Python: '(' was never closed, line 1"),
+        ("a.py", "x = (1\n", ("1", "2"), "The file does not parse as Python, as before the edit"),
+        ("a.json", '{"a": 1}', ("}", ",}"), "The file no longer parses as JSON"),
+        ("a.toml", "a = 1\n", ("1", ""), "The file no longer parses as TOML"),
+        ("a.yml", "a: [1]\n", ("]", ""), "The file no longer parses as YAML"),
+        ("a.yaml", "a: !x 1\n", ("1", "2"), ""),
+        ("a.py", "x = 1\n", ("1", "2"), ""),
+        ("a.txt", "x = (1)\n", (")", ""), ""),
+    ],
+)
+async def test_an_edit_says_when_the_file_no_longer_parses(
+    place: Path, name: str, before: str, edit: tuple[str, str], answer: str
+) -> None:
+    (place / name).write_text(before)
+    text = await call("edit_file", place, path=name, old_string=edit[0], new_string=edit[1])
+    assert answer in text
+    assert bool(answer) == ("parse" in text)
+
+
+async def test_a_miss_in_a_long_file_is_answered_at_once(place: Path) -> None:
+    (place / "a.txt").write_text("".join(f"line {number} of many lines\n" for number in range(200_000)))
+    begun = time.monotonic()
+    with pytest.raises(ToolValidationError, match="is not in"):
+        await call("edit_file", place, path="a.txt", old_string="lime of\n" * 100, new_string="x")
+    assert time.monotonic() - begun < 5
+
+
+async def test_a_file_is_deleted_and_a_folder_is_not(place: Path) -> None:
+    (place / "sub").mkdir()
+    (place / "sub/a.txt").write_text("x")
+    (place / "link").symlink_to("sub/a.txt")
+    assert await call("delete_file", place, path="link") == "deleted link"
+    assert await call("delete_file", place, path="sub/a.txt") == "deleted sub/a.txt"
+    assert [path.name for path in place.rglob("*")] == ["sub"]
+    for path, complaint in (
+        ("sub", "is a folder"),
+        ("sub/b", "does not exist"),
+        (".", "workspace itself"),
+        ("../x", "outside"),
+    ):
+        with pytest.raises(ToolValidationError, match=complaint):
+            await call("delete_file", place, path=path)
+
+
+async def test_a_file_that_others_obey_is_not_deleted(place: Path) -> None:
+    (place / ".git").mkdir()
+    (place / ".git/config").write_text("x")
+    (place / "git").symlink_to(".git")
+    for path in (".git/config", "git/config", ".git"):
+        with pytest.raises(ToolValidationError, match=r"\.git"):
+            await call("delete_file", place, path=path)
+    assert (place / ".git/config").exists()
 
 
 async def test_an_edit_keeps_windows_line_ends(place: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_command_that_wants_longer_gets_longer(tmp_path: Path) -> None:
     ("made", "error_type", "text"),
     [
         (call("red_file"), "not_found", "did you mean read_file"),
-        (call("launch"), "not_found", "The tools are: ask_user, bash, done, edit_file"),
+        (call("launch"), "not_found", "The tools are: ask_user, bash, delete_file, done, edit_file"),
         (call("read_file"), "validation", "`path` is missing: add it"),
         (call("read_file", path="../x"), "validation", "outside the workspace"),
         (call("read_file", path="\ud800"), "validation", "whole characters"),

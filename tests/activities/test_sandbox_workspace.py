@@ -35,11 +35,21 @@ def tree(place: Path) -> list[str]:
 
 
 async def test_names_that_are_kept_free_leave_no_trace(place: Path) -> None:
-    said = await run(place, "mkdir -p .git/hooks .loom .agents/skills 2>&1 | wc -l; touch mine")
+    said = await run(place, "mkdir .git/hooks .loom/x .agents/skills 2>&1 | wc -l; touch mine")
     assert said == "3\n"
+    await run(place, "rm -rf .git .loom .agents loom.toml; mv .agents x; chmod 700 .git; git init -q; true")
     said = await run(place, "(echo 'app = \"x.py:app\"' > loom.toml) 2>&1 | wc -l")
     assert said == "1\n"
     assert tree(place) == ["mine"]
+
+
+async def test_programs_that_walk_the_workspace_trip_over_nothing(place: Path) -> None:
+    (place / "a.txt").write_text("text\n")
+    tools = "tar cf /tmp/x.tar . && cp -r . /tmp/copy && find . -type f && find . ! -type d ! -type f && ls"
+    assert await run(place, tools) == "./a.txt\na.txt\nloom.toml\n"
+    assert (await run(place, "git status 2>&1")).startswith("fatal: not a git repository (or any parent")
+    subprocess.run(["git", "init", "-q", "-b", "trunk", place], check=True)
+    assert await run(place, "git status --short") == "?? a.txt\n"
 
 
 async def test_commands_at_the_same_time_keep_each_others_names_free(place: Path) -> None:

@@ -530,3 +530,17 @@ def test_a_test_before_the_removal_restricts_it(line: str) -> None:
 )
 def test_the_value_of_an_option_is_no_option(line: str) -> None:
     assert judged({"bash": "allow"}, line).verdict is ASK
+
+
+@pytest.mark.parametrize("path", [".env", ".git/config", "sub/.vscode/tasks.json", "conftest.py"])
+def test_deleting_what_controls_other_programs_is_asked_for(path: str) -> None:
+    rules = {"delete_file": "allow"}
+    assert judge("delete_file", [Subject(text=path, loose=f"/w/{path}")], rules).verdict is Verdict.ASK
+    assert judge("delete_file", [Subject(text="a.py", loose="/w/a.py")], rules).verdict is Verdict.ALLOW
+
+
+def test_edits_that_are_accepted_include_no_deletion() -> None:
+    subjects = [Subject(text="a.py", loose="/w/a.py")]
+    assert judge("delete_file", subjects, {}, mode=Mode.ACCEPT_EDITS).verdict is Verdict.ASK
+    assert judge("write_file", subjects, {}, mode=Mode.ACCEPT_EDITS).verdict is Verdict.ALLOW
+    assert judge("delete_file", subjects, {"delete_file": "allow", "write_file(*.py)": "deny"}).verdict is Verdict.DENY

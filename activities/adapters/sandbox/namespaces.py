@@ -32,12 +32,12 @@ from loom.activities.adapters.sandbox.hidden_paths import (
     system_mounts,
 )
 from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
-from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted
+from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted, open_repository
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
 from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, free_space
-from loom.activities.toolbox.built_in.shell import Finished
+from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository
 from loom.domain.tools.sandbox_limits import Limits
 
 _NAMESPACES: Final = (
@@ -96,11 +96,12 @@ class Bubblewrap:
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
+        repository: OpenedRepository | None = None,
     ) -> Finished:
         """Run the command until it ends. When the first process of its namespace ends, all other processes end too,
         including detached processes.
         """
-        with self.prepared(workspace, readable) as prepared:
+        with self.prepared(workspace, readable, repository) as prepared:
             before = free_space(workspace)
 
             async def watch() -> str:
@@ -131,7 +132,9 @@ class Bubblewrap:
         return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
 
     @contextmanager
-    def prepared(self, workspace: Path, readable: Sequence[Path] = ()) -> Iterator[PreparedSandbox]:
+    def prepared(
+        self, workspace: Path, readable: Sequence[Path] = (), repository: OpenedRepository | None = None
+    ) -> Iterator[PreparedSandbox]:
         """Prepare the sandbox for one command. The result is valid until the end of the block."""
         hidden = hidden_folders(
             self._further
@@ -146,6 +149,9 @@ class Bubblewrap:
             report, told = _pipe(stack)
             mounts.descriptors.append(told)
             filters = () if self._filter is None else ("--seccomp", str(_holding(self._filter, stack, mounts)))
+            if repository is not None:
+                settings = _holding(repository.settings.encode(), stack, mounts)
+                open_repository(workspace, repository.folder, settings, mounts, stack)
             words = [
                 *(self._binary, *_NAMESPACES, "--info-fd", str(told), *filters),
                 *self._system(),

@@ -16,35 +16,32 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Final
 
+from loom.activities.toolbox.workspace.paths import PLACEHOLDER, is_placeholder
 from loom.domain.core.errors import ToolExecutionError
 
-_MODE: Final = stat.S_ISVTX | 0o555
 _BYTES: Final = 2**62
 _LOCK: Final = "hhqqi0q"
 """`struct flock`: type, whence, start, length, process."""
 
 
 @contextmanager
-def occupied_names(workspace: int, folders: Sequence[str], others: Sequence[str]) -> Iterator[None]:
+def occupied_names(workspace: int, names: Sequence[str]) -> Iterator[None]:
     """Occupy these names in the workspace. If a name doesn't exist, create a placeholder for it. `workspace` is a file
     descriptor.
 
-    Names in `folders` are occupied by empty folders. Git ignores an empty `.git` and uses the repository that contains
-    the workspace. Names in `others` are occupied by sockets without a listener. Such sockets are fast to create and
-    remove, and they never block a program that opens them.
+    A placeholder is an empty folder, because programs that walk a workspace know what to do with one: `tar` and `cp -r`
+    copy it without a warning, and Git never lists it. Git also ignores an empty `.git`, and uses the repository that
+    contains the workspace.
     """
     lock, place = _lock(workspace)
     try:
-        for name in folders:
+        for name in names:
             with suppress(OSError):  # the name exists, or neither Loom nor a command is permitted to create it
-                os.mkdir(name, _MODE, dir_fd=workspace)
-        for name in others:
-            with suppress(OSError):
-                os.mknod(name, stat.S_IFSOCK | _MODE, dir_fd=workspace)
+                os.mkdir(name, PLACEHOLDER, dir_fd=workspace)
         yield
     finally:
         if _is_last(lock, place):
-            for name in (*folders, *others):
+            for name in names:
                 _take_away(workspace, name)
         os.close(lock)
 
@@ -71,10 +68,10 @@ def _is_last(lock: int, place: int) -> bool:
 
 
 def _take_away(workspace: int, name: str) -> None:
-    """Remove only placeholders. A folder that isn't empty is kept."""
+    """Remove only placeholders, including the sockets of earlier releases. A folder that isn't empty is kept."""
     with suppress(OSError):
         mode = os.stat(name, dir_fd=workspace, follow_symlinks=False).st_mode
-        if mode & (stat.S_ISVTX | 0o222) != stat.S_ISVTX:
+        if not is_placeholder(mode):
             return
         if stat.S_ISDIR(mode):
             os.rmdir(name, dir_fd=workspace)

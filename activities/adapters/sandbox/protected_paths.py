@@ -17,7 +17,7 @@ from typing import Final
 from loom.activities.adapters.sandbox.placeholders import occupied_names
 from loom.activities.adapters.sandbox.repositories import Parts, Repositories
 from loom.activities.toolbox.workspace import confined_open as beneath
-from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
+from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, SECRETS
 from loom.domain.core.errors import ToolExecutionError
 
 OBEYED_LATER: Final[Sequence[str]] = (
@@ -32,10 +32,9 @@ KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
 placeholders.
 """
 
-SECRETS: Final[Sequence[str]] = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
-"""Folders whose content is hidden from commands: Loom's state, and folders with keys if the workspace is a home
-directory.
-"""
+_OF_A_COMMIT: Final = frozenset({"objects", "refs", "logs", "HEAD", "index", "packed-refs"})
+"""What Git writes in a repository when it commits."""
+_SETTINGS: Final = "config"
 
 _OPEN: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -80,9 +79,7 @@ def mounted(
             if (found := _opened(workspace, folder.relative_to(workspace).parts)) is not None:
                 stack.callback(os.close, found)
                 mounts.add("--bind-fd", found, folder)
-        is_inside = any((folder / READ_ONLY).exists() for folder in workspace.parents)
-        folders, others = ((READ_ONLY,), KEPT_FREE) if is_inside else ((), (READ_ONLY, *KEPT_FREE))
-        stack.enter_context(occupied_names(here, folders, others))
+        stack.enter_context(occupied_names(here, (READ_ONLY, *KEPT_FREE)))
         for parts in _read_only(workspace, repositories):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)
@@ -95,6 +92,29 @@ def mounted(
             stack.callback(os.close, found)
             mounts.add_readable(found, folder)
         yield mounts
+
+
+def open_repository(workspace: Path, git: Path, settings: int, mounts: Mounts, stack: ExitStack) -> None:
+    """Mount a repository's `.git` folder writable, for Git itself, after its read-only mount.
+
+    Everything in it that isn't part of a commit stays read-only, and the text in the descriptor `settings` covers the
+    repository's settings. Raises ToolExecutionError if the folder contains links, because Git would write through them.
+    """
+    found = _opened_folder(git, "repository")
+    stack.callback(os.close, found)
+    parts = git.relative_to(workspace).parts
+    mounts.add("--bind-fd", found, git)
+    for entry in beneath.entries(str(workspace), parts):
+        if entry.kind == "link":
+            raise ToolExecutionError(f"{entry.name} in {git} is a link: nothing was run. A person must commit here")
+        if entry.name in _OF_A_COMMIT or entry.name == _SETTINGS:
+            continue
+        if (kept := _opened(workspace, (*parts, entry.name))) is not None:
+            stack.callback(os.close, kept)
+            mounts.add("--ro-bind-fd", kept, git / entry.name)
+    if not (git / _SETTINGS).is_file():
+        raise ToolExecutionError(f"{git} has no settings, so it is no repository: nothing was run")
+    mounts.words.extend(("--ro-bind-data", str(settings), str(git / _SETTINGS)))
 
 
 def _opened_folder(folder: Path, what: str) -> int:

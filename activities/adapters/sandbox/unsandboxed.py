@@ -10,8 +10,8 @@ from typing import Final
 import psutil
 
 from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
-from loom.activities.toolbox.built_in.shell import Finished
-from loom.domain.core.errors import ToolExecutionError
+from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository
+from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError
 
 _MARK: Final = "LOOM_COMMAND"
 
@@ -29,10 +29,13 @@ class Unsandboxed:
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
+        repository: OpenedRepository | None = None,
     ) -> Finished:
         """Run the command until it ends. Detached processes are identified by a marker in their environment."""
         del readable  # the command can read every file that the worker can read
         _require(workspace)
+        if repository is not None:
+            raise ToolUnavailableError("commands run without a sandbox here, so `.git` is writable: commit with bash")
         mark = token_hex(8)
         return await supervise(
             command,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from loom.activities.ports import StoreUnavailable
-from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY
+from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, is_placeholder
 
 LARGEST: Final = 50 * 2**20
 """Maximum size of a file in bytes. Larger files aren't stored."""
@@ -163,7 +163,7 @@ class _Walk:
         if (reason := _regenerable(below, names)) is not None:
             self.not_kept[path] = reason
             return
-        if not self.below(below, f"{path}/", depth + 1, names):
+        if not self.below(below, f"{path}/", depth + 1, names) and not is_placeholder(status.st_mode):
             self.empty.append(path)
         if (mode := status.st_mode & 0o777) != 0o755:
             self.modes[path] = mode

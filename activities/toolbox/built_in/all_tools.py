@@ -6,7 +6,9 @@ from pathlib import Path
 from loom.activities.ports import ArtifactStore, Tool
 from loom.activities.toolbox.built_in.artifacts import read_artifact_tool, share_artifact_tool
 from loom.activities.toolbox.built_in.conversation import ask_user_tool, done_tool
+from loom.activities.toolbox.built_in.edit_feedback import Parsers
 from loom.activities.toolbox.built_in.files import file_tools
+from loom.activities.toolbox.built_in.git_commit import git_commit_tool
 from loom.activities.toolbox.built_in.message_agent import Mailbox, message_tool
 from loom.activities.toolbox.built_in.python import python_tool
 from loom.activities.toolbox.built_in.search import search_tools
@@ -24,6 +26,7 @@ def built_in_tools(
     artifacts: ArtifactStore | None = None,
     mailbox: Mailbox | None = None,
     others: Iterable[Tool] = (),
+    parsers: Parsers | None = None,
 ) -> dict[str, Tool]:
     """Return the tools sorted by name, so that the model's prompt is always the same.
 
@@ -31,10 +34,11 @@ def built_in_tools(
     can't access.
     """
     tools = (
-        *file_tools(tool_timeout, home),
+        *file_tools(tool_timeout, home, parsers),
         *search_tools(tool_timeout, home),
         shell_tool(sandbox, shell_parser, tool_timeout, no_sandbox),
         python_tool(sandbox, tool_timeout, no_sandbox),
+        git_commit_tool(sandbox, tool_timeout, no_sandbox, home),
         read_artifact_tool(artifacts),
         share_artifact_tool(artifacts),
         message_tool(mailbox),

@@ -1,4 +1,5 @@
-"""Tools that read and write files in the workspace: read_file, write_file, edit_file, list_dir.
+"""Tools that read and write files in the workspace: read_file, write_file, edit_file, delete_file,
+list_dir.
 
 Files are written on the event loop, not in a thread. A thread would keep running after its call was cancelled, and
 would change the file later.
@@ -13,7 +14,8 @@ from typing import BinaryIO, Final
 
 from pydantic import Field
 
-from loom.activities.ports import Tool, ToolContext
+from loom.activities.ports import Tool, ToolContext, ToolOutput
+from loom.activities.toolbox.built_in.edit_feedback import Parsers, changed_lines, parse_error, why_missed
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.activities.toolbox.workspace import paths as workspace
@@ -54,6 +56,12 @@ class EditFile(Arguments):
     replace_all: bool = Field(
         default=False, description="Replace every occurrence. By default, there must be exactly one"
     )
+
+
+class DeleteFile(Arguments):
+    """Arguments of delete_file."""
+
+    path: str = Field(description="Path of a file, relative to the workspace")
 
 
 class ListDir(Arguments):
@@ -130,7 +138,7 @@ def _lines(text: str) -> int:
     return text.count("\n") + (not text.endswith("\n") and text != "")
 
 
-async def _edit(home: Path | None, arguments: EditFile, context: ToolContext) -> str:
+async def _edit(home: Path | None, parsers: Parsers, arguments: EditFile, context: ToolContext) -> ToolOutput:
     if not arguments.old_string:
         raise ToolValidationError("`old_string` is empty: give the text to replace, or use write_file for a new file")
     if arguments.old_string == arguments.new_string:
@@ -140,15 +148,20 @@ async def _edit(home: Path | None, arguments: EditFile, context: ToolContext) ->
     old, new = _with_line_ends_of(text, arguments)
     lines = list(_occurrences(text, old))
     if not lines:
-        raise ToolValidationError(_not_found(text, arguments))
+        reason = await asyncio.to_thread(why_missed, text, arguments.old_string, arguments.new_string)
+        raise ToolValidationError(f"`old_string` is not in {arguments.path}: {reason}")
     if len(lines) > 1 and not arguments.replace_all:
         raise ToolValidationError(
             f"`old_string` occurs {len(lines)} times in {arguments.path} (lines {_numbers(lines)}): include more lines "
             "around it until it is unique, or set replace_all"
         )
-    workspace.replace_file(context.workspace, real, text.replace(old, new).encode())
-    where = f"at line{'s' if len(lines) > 1 else ''} {_numbers(lines)}"
-    return f"edited {workspace.shown(context.workspace, real)}: {len(lines)} replacement(s) {where}"
+    after = text.replace(old, new)
+    workspace.replace_file(context.workspace, real, after.encode())
+    name = workspace.shown(context.workspace, real)
+    said = f"edited {name}: {len(lines)} replacement(s) at line{'s' if len(lines) > 1 else ''} {_numbers(lines)}"
+    shown = await asyncio.to_thread(changed_lines, after, lines, old, new)
+    wrong = await asyncio.to_thread(parse_error, name, text, after, parsers)
+    return ToolOutput(text="\n".join(filter(None, (said, shown, wrong))), is_warning=bool(wrong))
 
 
 def _editable_text(root: Path, real: Path) -> str:
@@ -187,11 +200,10 @@ def _numbers(lines: list[int]) -> str:
     return ", ".join(str(line) for line in lines[:10]) + (", …" if len(lines) > 10 else "")
 
 
-def _not_found(text: str, arguments: EditFile) -> str:
-    first = next((line.strip() for line in arguments.old_string.splitlines() if line.strip()), "")
-    near = [number for number, line in enumerate(text.splitlines(), start=1) if first and first in line]
-    hint = f"; its first line is like line {_numbers(near)}, so check the spaces and the lines after it" if near else ""
-    return f"`old_string` is not in {arguments.path}{hint}: read the file again and copy the text exactly"
+async def _delete(home: Path | None, arguments: DeleteFile, context: ToolContext) -> str:
+    path = workspace.unresolved(context.workspace, arguments.path, home=home)
+    workspace.delete_file(context.workspace, path)
+    return f"deleted {workspace.shown(context.workspace, path)}"
 
 
 async def _list(home: Path | None, arguments: ListDir, context: ToolContext) -> str:
@@ -204,12 +216,16 @@ async def _list(home: Path | None, arguments: ListDir, context: ToolContext) -> 
     return "\n".join(lines) or "(the folder is empty)"
 
 
-def _named(home: Path | None, arguments: ReadFile | WriteFile | EditFile | ListDir, root: Path) -> tuple[Subject, ...]:
+def _named(
+    home: Path | None, arguments: ReadFile | WriteFile | EditFile | DeleteFile | ListDir, root: Path
+) -> tuple[Subject, ...]:
     return workspace.subjects(root, arguments.path, home=home)
 
 
-def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
-    """Return the tools in this module. `home` contains Loom's own state, which they can't access."""
+def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None = None) -> tuple[Tool, ...]:
+    """Return the tools in this module. `home` contains Loom's own state, which they can't access. `parsers`
+    check files after edits, in addition to Python, JSON and TOML.
+    """
     touches = partial(_named, home)
     return (
         FunctionTool(
@@ -243,7 +259,20 @@ def file_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
                 timeout=timeout,
             ),
             arguments=EditFile,
-            function=partial(_edit, home),
+            function=partial(_edit, home, parsers or {}),
+            touches=touches,
+        ),
+        # `once` for the same reason: a second attempt wouldn't find the file.
+        FunctionTool(
+            spec=tool_spec(
+                "delete_file",
+                "Delete a file or a link, but no folder.",
+                DeleteFile,
+                effect=Effect.ONCE,
+                timeout=timeout,
+            ),
+            arguments=DeleteFile,
+            function=partial(_delete, home),
             touches=touches,
         ),
         FunctionTool(

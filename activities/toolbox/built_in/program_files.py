@@ -20,7 +20,7 @@ from loom.domain.permissions.command_words import (
 )
 from loom.domain.permissions.subjects import WRITING_REDIRECTS
 
-_Tool: TypeAlias = Literal["read_file", "write_file"]
+_Tool: TypeAlias = Literal["read_file", "write_file", "delete_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Use:
     """One access to a file."""
 
     tool: _Tool
-    """The tool whose rules apply: `read_file` or `write_file`."""
+    """The tool whose rules apply."""
     path: str | None
     """The path as written, or None if the path is known only when the command runs."""
     only_existing: bool = False

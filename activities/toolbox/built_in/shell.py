@@ -1,5 +1,6 @@
 """`bash`: run one shell command in a sandbox."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,14 @@ other programs, a person can approve only the exact command.
 """
 
 
+_NEEDS_GIT: Final = re.compile(r"\.git\b.*(?:Read-only file system|Permission denied)")
+"""Matches what Git prints if a command has to write to `.git`."""
+_TO_COMMIT: Final = (
+    "(In this sandbox, .git is read-only. To commit, call the tool git_commit, which also stages the files. For other "
+    "changes to the repository, such as branches, ask a person.)"
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
     """The outcome of a command."""
@@ -45,6 +54,16 @@ class Finished:
     truncated: bool = False
     limit: str = ""
     """The limit that the command reached, and how to deal with it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenedRepository:
+    """A Git repository that a command may write to. Only trusted commands get one."""
+
+    folder: Path
+    """The `.git` folder in the workspace."""
+    settings: str
+    """The settings that Git sees instead of the repository's own."""
 
 
 class Sandbox(Protocol):
@@ -60,11 +79,13 @@ class Sandbox(Protocol):
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
+        repository: OpenedRepository | None = None,
     ) -> Finished:
         """Run the command to completion. On timeout, at a limit or on cancellation, kill the command and all processes
         that it started.
 
-        `readable` contains folders that the command may read, even if they are outside the workspace.
+        `readable` contains folders that the command may read, even if they are outside the workspace. In `repository`,
+        the command may write objects, references and the index. Its settings and hooks stay out of reach.
         """
         ...
 
@@ -144,7 +165,8 @@ def outcome(finished: Finished, seconds: float) -> str:
         )
     if finished.exit_code != 0:
         why = f": {finished.limit}" if finished.limit else ""
-        raise ToolExecutionError(f"exit code {finished.exit_code}{why}\n{output or '(no output)'}")
+        advice = f"\n{_TO_COMMIT}" if _NEEDS_GIT.search(output) else ""
+        raise ToolExecutionError(f"exit code {finished.exit_code}{why}\n{output or '(no output)'}{advice}")
     return output
 
 

@@ -6,13 +6,14 @@ the command accesses some file. The sandbox covers scripts that open files thems
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from loom.activities.toolbox.built_in.program_files import Use, uses_of
-from loom.domain.permissions.command_words import Words, alternatives, folders_of, is_fed
+from loom.domain.permissions.command_words import Words, alternatives, folders_of, is_fed, program_of
+from loom.domain.permissions.guards.removal import DELETERS
 from loom.domain.permissions.subjects import Subject, Touched, expanded, normal
 
 _GLOB: Final = frozenset("*?[{")
@@ -31,13 +32,22 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
 
 
 def _touched(words: Words, folders: Sequence[str | None], workspace: Path, home: str) -> Iterator[Touched]:
-    for use in dict.fromkeys(uses_of(words)):
+    for use in dict.fromkeys(_with_deletions(uses_of(words), words)):
         for word in alternatives(use.path) if use.path else [use.path]:
             for folder in folders:
                 if word is None or folder is None or _GLOB & set(word):
                     yield Touched(tool=use.tool, text=word or "", opaque=True)
                 else:
                     yield from _paths(use, normal(expanded(word, home), folder), workspace)
+
+
+def _with_deletions(uses: Iterable[Use], words: Words) -> Iterator[Use]:
+    """Add that a program such as `rm` deletes what it writes to."""
+    deletes = program_of(words) in DELETERS
+    for use in uses:
+        yield use
+        if deletes and use.tool == "write_file":
+            yield replace(use, tool="delete_file")
 
 
 def _paths(use: Use, path: str, workspace: Path) -> Iterator[Touched]:

@@ -115,6 +115,15 @@ def replace_file(root: str, parts: Sequence[str], data: bytes, token: str) -> bo
     return before is None
 
 
+def delete_file(root: str, parts: Sequence[str]) -> None:
+    """Delete the file or link `root/parts…`."""
+    with folder(root, parts[:-1]) as parent:
+        before = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False)
+        if stat.S_ISDIR(before.st_mode):
+            raise IsADirectoryError(parts[-1])
+        os.unlink(parts[-1], dir_fd=parent)
+
+
 def _status(name: str, parent: int) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False)

@@ -5,6 +5,7 @@ access it.
 """
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -20,6 +21,18 @@ READ_ONLY: Final = ".git"
 """The folder with files that Git later runs or obeys outside any sandbox. Tools may read but never write them."""
 HIDDEN: Final = ".loom"
 """The usual name of the folder with Loom's own state, including server passwords and the histories of all runs."""
+SECRETS: Final = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
+"""Folders whose content is hidden from commands: Loom's state, and folders with keys if the workspace is a home
+directory.
+"""
+
+PLACEHOLDER: Final = stat.S_ISVTX | 0o555
+"""The mode of the empty folders that occupy names while a command runs. It is rare for other folders."""
+
+
+def is_placeholder(mode: int) -> bool:
+    """Whether the mode is a placeholder's, under any umask."""
+    return mode & (stat.S_ISVTX | 0o222) == stat.S_ISVTX
 
 
 def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool = True) -> Path:
@@ -41,6 +54,20 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
         raise ToolValidationError(f"{path} is Loom's own state, which tools cannot access: choose another path")
     if must_exist and not os.path.lexists(real):
         raise ToolValidationError(_missing(workspace, path, real))
+    return real
+
+
+def unresolved(workspace: Path, path: str, *, home: Path | None) -> Path:
+    """Return the path for a call that changes the name itself: a link stands for itself, and the folders above it for
+    their targets. Raises ToolValidationError as `resolve` does, and if the path is in `.git`.
+    """
+    real = resolve(workspace, path, home=home, must_exist=False)
+    whole = Path(os.path.normpath(workspace / path))
+    if whole != workspace and whole.is_relative_to(workspace):
+        real = resolve(workspace, str(whole.parent), home=home, must_exist=False) / whole.name
+        resolve(workspace, str(real), home=home, must_exist=False)
+    if READ_ONLY in real.relative_to(workspace).parts:
+        raise ToolValidationError(f"{path} is in .git, which is protected: choose a path outside .git")
     return real
 
 
@@ -86,6 +113,15 @@ def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
         raise ToolValidationError(f"{shown(workspace, real)} is protected: choose a path outside .git")
     with _explained(workspace, real):
         return beneath.replace_file(str(workspace), parts, data, token_hex(6))
+
+
+def delete_file(workspace: Path, path: Path) -> None:
+    """Delete a file or a link. `path` comes from `unresolved`."""
+    parts = _parts(workspace, path)
+    if not parts:
+        raise ToolValidationError("`.` is the workspace itself: name a file in it")
+    with _explained(workspace, path):
+        beneath.delete_file(str(workspace), parts)
 
 
 def _parts(workspace: Path, real: Path) -> tuple[str, ...]:

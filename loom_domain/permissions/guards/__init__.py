@@ -22,7 +22,8 @@ __all__ = ["EDITS", "GUARDED", "Guard", "Line", "guard_of", "line_of", "protecte
 
 EDITS: Final = frozenset({"write_file", "edit_file"})
 """Tools that write files."""
-GUARDED: Final = EDITS | COMMANDS
+_DELETES: Final = "delete_file"
+GUARDED: Final = EDITS | COMMANDS | {_DELETES}
 """Guards can apply only to calls of these tools."""
 
 
@@ -42,6 +43,8 @@ def guard_of(tool: str, subject: Subject, line: Line) -> Guard | None:
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, line)
     if tool in EDITS and (name := protected(subject.text)):
+        return Guard(what=f"write to {name}")
+    if tool == _DELETES and (name := protected(subject.text, is_removed=True)):
         return Guard(what=f"write to {name}")
     return None
 

@@ -14,7 +14,9 @@ from loom.domain.permissions.command_words import FIND_RUNS, Words, alternatives
 from loom.domain.permissions.guards.guard import Guard, Line
 from loom.domain.permissions.subjects import Place, Subject, expanded, normal
 
-REMOVERS: Final = frozenset({"rm", "rmdir", "unlink", "shred", "srm", "truncate"})
+DELETERS: Final = frozenset({"rm", "rmdir", "unlink", "shred", "srm"})
+"""Programs that delete their operands."""
+REMOVERS: Final = DELETERS | {"truncate"}
 """Programs that remove their operands or the content of their operands."""
 
 _VALUES: Final[Mapping[str, str]] = {
