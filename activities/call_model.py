@@ -37,11 +37,13 @@ from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
 from loom.domain.run.conversation import TooLong
 from loom.domain.run.stream_events import (
+    StreamEvent,
     milliseconds,
     model_failed,
     model_replied,
     model_said,
     model_segment,
+    model_thought,
     segment_reset,
     turn_began,
 )
@@ -197,6 +199,8 @@ class LanguageModel:
         bound: Covered,
     ) -> ModelReply:
         provider, model = self._providers.resolve(spec.model)
+        said_so_far = _Streamed(writer, request, self._masked(), model_said)
+        thought = _Streamed(writer, request, self._masked(), model_thought)
         call = ModelCall(
             model=model,
             system=assembled.system,
@@ -210,10 +214,11 @@ class LanguageModel:
             rpm=spec.rpm,
             tpm=spec.tpm,
             insists=request.insists,
+            on_thinking=thought.add,
         )
         started = perf_counter()
-        said_so_far = _Said(writer, request, self._masked())
         answer = await provider.answer(call, said_so_far.add)
+        thought.end()
         said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
@@ -258,13 +263,20 @@ def _is_answer(reply: ModelReply) -> bool:
     return reply.message is not None
 
 
-class _Said:
-    """Reports the model's text on the live stream, with secrets redacted."""
+class _Streamed:
+    """Reports the model's text or its thinking on the live stream, with secrets redacted."""
 
-    def __init__(self, writer: StreamWriter, request: ModelRequest, masked: StreamRedactor) -> None:
+    def __init__(
+        self,
+        writer: StreamWriter,
+        request: ModelRequest,
+        masked: StreamRedactor,
+        event: Callable[[ModelRequest, str], StreamEvent],
+    ) -> None:
         self._writer = writer
         self._request = request
         self._masked = masked
+        self._event = event
 
     def add(self, piece: str) -> None:
         """Report the text so far, except for the part that may be the start of a secret."""
@@ -276,7 +288,7 @@ class _Said:
 
     def _show(self, text: str) -> None:
         if text:
-            self._writer.emit(model_said(self._request, text))
+            self._writer.emit(self._event(self._request, text))
 
 
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:

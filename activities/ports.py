@@ -50,6 +50,8 @@ class ModelCall:
     """The agent's limit of tokens per minute."""
     insists: bool = False
     """Whether a person has asked to try now."""
+    on_thinking: OnDelta = field(default=lambda _text: None, compare=False)
+    """Called with each chunk of the model's thinking, which isn't part of its answer. It must not block."""
 
     @property
     def expected_prompt(self) -> int:

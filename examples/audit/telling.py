@@ -11,7 +11,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Task
 
 WIDTH: Final = 110
-SILENT: Final = frozenset({Action.START, Action.TOOL_PROGRESS})
+SILENT: Final = frozenset({Action.START, Action.REASONING, Action.TOOL_PROGRESS})
 """Actions that aren't shown."""
 
 

@@ -19,6 +19,9 @@ class Action(StrEnum):
     TURN = "node.turn"
     PLANNING = "node.planning"
     THINKING = "node.thinking"
+    """A fragment of the model's text."""
+    REASONING = "node.reasoning"
+    """A fragment of what the model thinks before its text. It isn't part of the answer."""
     SEGMENT_RESET = "node.segment_reset"
     MODEL_CALL = "node.model_call"
     FALLBACK = "node.fallback"
@@ -43,7 +46,7 @@ class Action(StrEnum):
 
 FINAL_ACTIONS = frozenset({Action.COMPLETE, Action.ERROR})
 
-SHOWN_ONLY = frozenset({Action.THINKING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
+SHOWN_ONLY = frozenset({Action.THINKING, Action.REASONING, Action.TOOL_PROGRESS, Action.SEGMENT_RESET})
 """The actions for fragments of a text that are only displayed. Another task contains the full text, so fragments aren't
 sent to the bus or to memory.
 """

@@ -156,10 +156,16 @@ def model_said(request: ModelRequest, text: str) -> StreamEvent:
     return StreamEvent(action=Action.THINKING, parameters=parameters)
 
 
+def model_thought(request: ModelRequest, text: str) -> StreamEvent:
+    """Return the event for a fragment of the model's thinking. Only the live stream shows this event."""
+    parameters = {"content": text, "turn": request.turn, "attempt": request.attempt}
+    return StreamEvent(action=Action.REASONING, parameters=parameters)
+
+
 def segment_reset(request: ModelRequest) -> StreamEvent:
     """Return the event for a new attempt at a model call. Only the live stream shows this event.
 
-    Clients discard the text of the turn's earlier attempts.
+    Clients discard the text and the thinking of the turn's earlier attempts.
     """
     parameters = {"turn": request.turn, "attempt": request.attempt}
     return StreamEvent(action=Action.SEGMENT_RESET, key="reset", parameters=parameters)

@@ -59,6 +59,19 @@ async def test_what_a_model_says_shows_no_secret(working: Working) -> None:
     assert texts(await told(loom.client, run_id)) == {1: result.output}
 
 
+async def test_thinking_is_told_by_events_of_its_own_and_is_no_part_of_the_answer(working: Working) -> None:
+    secret = "gh" + "p_" + Maker(3).of(ALNUM, 36)
+    loom, _ = await working(script([text(f"<think>The token is {secret}.</think>It is set.", chunks=12)]))
+    run_id = await loom.start()
+    result = await loom.client.result(run_id)
+    events = await told(loom.client, run_id)
+
+    thought = [event.task.parameters for event in events if event.task.action is Action.REASONING]
+    assert "".join(each["content"] for each in thought) == "The token is [REDACTED]."
+    assert {(each["turn"], each["attempt"]) for each in thought} == {(1, 1)}
+    assert (result.output, texts(events)) == ("It is set.", {1: "It is set."})
+
+
 async def test_any_offset_is_a_place_to_go_on_from(working: Working) -> None:
     loom, _ = await working(script([calls(LIST), text("all of the answer", chunks=6)]))
     run_id = await loom.start()

@@ -3,11 +3,12 @@
 import asyncio
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.adapters.models.anthropic_messages import wire_messages, wire_system, wire_tools
+from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
@@ -17,6 +18,7 @@ from loom.activities.adapters.models.wire import (
     ended_early,
     error_of,
     error_response_of,
+    is_one_body,
     quote,
     read_call,
     reasoning_note,
@@ -25,6 +27,7 @@ from loom.activities.adapters.models.wire import (
     unreachable,
     unreadable,
     usage_in_errors,
+    whole_body,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError, LoomError
@@ -40,6 +43,10 @@ _WITH_TEMPERATURE: Final = {"anthropic-version": "2023-06-01"}
 """Headers that select an older API version for requests with a temperature. The SDK's default API version accepts no
 temperature, not even the default one.
 """
+
+_PAUSED: Final = "pause_turn"
+"""The stop reason of a long turn that the server has paused. It goes on if the reply so far is sent back unchanged."""
+MOST_PAUSES: Final = 10
 
 _CUT: Final = ("max_tokens", "model_context_window_exceeded")
 
@@ -78,11 +85,10 @@ class AnthropicProvider:
         import httpx2  # noqa: PLC0415
 
         try:
-            stream = await self._open(client, call)
-            async with stream:
-                async for event in stream:
-                    if text := heard.take(event):
-                        on_delta(text)
+            content_type = await self._part(client, call, on_delta, heard)
+            while heard.goes_on():
+                content_type = await self._part(client, call, on_delta, heard)
+            heard.flush().tell(call, on_delta)
         # The SDK doesn't wrap connection errors after a stream has been opened.
         except (
             anthropic.AnthropicError,
@@ -96,9 +102,26 @@ class AnthropicProvider:
             said = quote(heard.refusal, self._server) or "no reason given"
             raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
         if not heard.complete:
-            content_type = stream.response.headers.get("content-type", "")
             raise ended_early(self._server, call.model, content_type, heard=heard.anything)
+        if heard.is_paused:
+            raise unreadable(self._server, call.model, f"it paused its turn {heard.pauses} times")
         return heard.answer(call)
+
+    async def _part(self, client: "AsyncAnthropic", call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> str:
+        """Receive a reply up to its end, or up to a pause after which it goes on. Return the content type."""
+        stream = await self._open(client, call, heard.content)
+        async with stream:
+            content_type: str = stream.response.headers.get("content-type", "")
+            if not is_one_body(content_type):
+                async for event in stream:
+                    heard.take(event).tell(call, on_delta)
+                return content_type
+            body = await whole_body(stream.response)
+            if isinstance(body, Mapping) and body.get("error"):
+                raise error_of(error_response_of(body, 200, {}, "no reason given"), self._server, call.model)
+            for event in _events_of(body):
+                heard.take(event).tell(call, on_delta)
+            return content_type
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -120,13 +143,15 @@ class AnthropicProvider:
             )
         return self._client
 
-    async def _open(self, client: "AsyncAnthropic", call: ModelCall) -> "AsyncStream[object]":
+    async def _open(
+        self, client: "AsyncAnthropic", call: ModelCall, begun: Sequence[Mapping[str, Any]]
+    ) -> "AsyncStream[object]":
         from anthropic import AsyncStream  # noqa: PLC0415
 
         # `messages.create` would build a pydantic model for each event, but plain objects are enough.
         return await client.post(
             "/v1/messages",
-            body=_body(call),
+            body=_body(call, begun),
             cast_to=object,
             options={"headers": _WITH_TEMPERATURE} if call.temperature is not None else {},
             stream=True,
@@ -154,11 +179,12 @@ class AnthropicProvider:
                 return unreadable(self._server, model, type(error).__name__)
 
 
-def _body(call: ModelCall) -> dict[str, Any]:
+def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the body of a request. `begun` contains the blocks of a reply that has paused and now goes on."""
     body: dict[str, Any] = {
         "model": call.model,
         "max_tokens": call.max_output_tokens,
-        "messages": wire_messages(call),
+        "messages": [*wire_messages(call), *([{"role": "assistant", "content": begun}] if begun else ())],
         "stream": True,
     }
     if system := wire_system(call.system):
@@ -176,35 +202,70 @@ class _NotAnEvent(Exception):
     """Raised when a chunk of the stream isn't a valid message event."""
 
 
+def _events_of(body: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of a reply that the server sent as one body. A body that isn't a reply has none."""
+    if not isinstance(body, Mapping) or not isinstance(body.get("content"), list):
+        return
+    yield {"type": "message_start", "message": body}
+    for index, block in enumerate(body["content"]):
+        yield {"type": "content_block_start", "index": index, "content_block": block}
+    yield {"type": "message_delta", "delta": body}
+    yield {"type": "message_stop"}
+
+
 @dataclass(kw_only=True, slots=True)
 class _PartialBlock:
     start: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
     signature: str = ""
+    citations: list[Any] = field(default_factory=list)
+
+    @property
+    def type(self) -> str:
+        """The type of the block."""
+        name: str = self.start["type"]
+        return name
 
     def arguments(self) -> str:
         given = self.start.get("input")
         return "".join(self.pieces) or (json.dumps(given) if given else "")
 
     def reasoning(self) -> Mapping[str, Any]:
-        if self.start["type"] == "redacted_thinking":
+        if self.type == "redacted_thinking":
             return self.start
         return {"type": "thinking", "thinking": "".join(self.pieces), "signature": self.signature}
+
+    def content(self) -> Mapping[str, Any]:
+        """Return the block as it must be sent back."""
+        match self.type:
+            case "text":
+                cited = {"citations": self.citations} if self.citations else {}
+                return {"type": "text", "text": "".join(self.pieces), **cited}
+            case "thinking" | "redacted_thinking":
+                return self.reasoning()
+            case "server_tool_use" | "tool_use":
+                return {**self.start, "input": json.loads(self.arguments() or "{}")}
+            case _:
+                return self.start
 
 
 @dataclass(kw_only=True, slots=True)
 class _PartialReply:
-    """A reply that is still being received."""
+    """A reply that is still being received. A reply that pauses consists of several messages."""
 
     anything: bool = False
     complete: bool = False
     model: str = ""
     stop: str = ""
     refusal: str = ""
-    blocks: dict[int, _PartialBlock] = field(default_factory=dict)
+    text: ThinkTags = field(default_factory=ThinkTags)
+    blocks: dict[tuple[int, int], _PartialBlock] = field(default_factory=dict)
+    """The blocks by message and index."""
     usage: dict[str, Any] = field(default_factory=dict)
+    pauses: int = 0
+    before_pause: Usage = field(default_factory=Usage)
 
-    def take(self, event: Any) -> str:
+    def take(self, event: Any) -> Said:
         """Add one event and return the text that it contains."""
         try:
             self.anything = True
@@ -212,14 +273,38 @@ class _PartialReply:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise _NotAnEvent from error
 
-    def _take(self, event: Mapping[str, Any]) -> str:
+    def flush(self) -> Said:
+        """Return the text that was held back until the end of the reply."""
+        return self.text.flush()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the reply has paused. A reply with tool calls waits for their results instead."""
+        return self.complete and self.stop == _PAUSED and not any(b.type == "tool_use" for b in self.blocks.values())
+
+    def goes_on(self) -> bool:
+        """Whether the reply has paused. If so, prepare for its next message."""
+        if not self.is_paused or self.pauses == MOST_PAUSES:
+            return False
+        self.before_pause, self.usage = self.counted, {}
+        self.pauses, self.complete, self.stop = self.pauses + 1, False, ""
+        return True
+
+    @property
+    def content(self) -> Sequence[Mapping[str, Any]]:
+        """The blocks of the messages before the last pause."""
+        blocks = (block.content() for (message, _), block in self.blocks.items() if message < self.pauses)
+        return [block for block in blocks if block["type"] != "text" or block["text"]]  # empty texts are rejected
+
+    def _take(self, event: Mapping[str, Any]) -> Said:
         match event["type"]:
             case "content_block_delta":
-                return self._take_delta(self.blocks[event["index"]], event["delta"])
+                return self._take_delta(self.blocks[self.pauses, event["index"]], event["delta"])
             case "content_block_start":
-                block = event["content_block"]
-                self.blocks[event["index"]] = _PartialBlock(start=block, pieces=[block.get("thinking") or ""])
-                return self._take_delta(self.blocks[event["index"]], block)
+                start = event["content_block"]
+                block = _PartialBlock(start=start, signature=start.get("signature") or "")
+                self.blocks[self.pauses, event["index"]] = block
+                return self._take_delta(block, start)
             case "message_start":
                 self.model = event["message"].get("model") or ""
                 self.usage.update(event["message"].get("usage") or {})
@@ -230,21 +315,25 @@ class _PartialReply:
                 self.usage.update({name: value for name, value in told.items() if value is not None})
             case "message_stop":
                 self.complete = True
-        return ""
+        return Said()
 
-    def _take_delta(self, block: _PartialBlock, delta: Mapping[str, Any]) -> str:
+    def _take_delta(self, block: _PartialBlock, delta: Mapping[str, Any]) -> Said:
         match delta["type"]:
             case "text_delta" | "text":
-                text: str = delta["text"] + ""
-                block.pieces.append(text)
-                return text
+                block.pieces.append(delta["text"] + "")
+                block.citations.extend(delta.get("citations") or ())
+                return self.text.feed(delta["text"])
             case "input_json_delta":
                 block.pieces.append(delta["partial_json"] + "")
-            case "thinking_delta":
-                block.pieces.append(delta["thinking"] + "")
+            case "thinking_delta" | "thinking":
+                thought: str = (delta.get("thinking") or "") + ""
+                block.pieces.append(thought)
+                return Said(thinking=thought)
             case "signature_delta":
                 block.signature += delta["signature"]
-        return ""
+            case "citations_delta":
+                block.citations.append(delta["citation"])
+        return Said()
 
     def _take_end(self, delta: Mapping[str, Any]) -> None:
         self.stop = delta.get("stop_reason") or self.stop
@@ -254,7 +343,7 @@ class _PartialReply:
     @property
     def counted(self) -> Usage:
         """The provider's last count."""
-        return _usage(self.usage)
+        return self.before_pause + _usage(self.usage)
 
     @property
     def said(self) -> str:
@@ -264,17 +353,17 @@ class _PartialReply:
     def answer(self, call: ModelCall) -> ModelAnswer:
         """Return the complete reply."""
         blocks = list(self.blocks.values())
-        uses = [block for block in blocks if block.start["type"] == "tool_use"]
+        uses = [block for block in blocks if block.type == "tool_use"]
         ids = distinct_ids([use.start.get("id") or "" for use in uses], call.messages) if uses else []
         calls = tuple(
             read_call(call_id, use.start.get("name") or "", use.arguments())
             for call_id, use in zip(ids, uses, strict=True)
         )
-        text = "".join(piece for block in blocks if block.start["type"] == "text" for piece in block.pieces)
-        thought = [dict(b.reasoning()) for b in blocks if b.start["type"] in ("thinking", "redacted_thinking")]
+        # Besides thinking, these are the calls that the server made itself, with their results.
+        thought = [dict(block.content()) for block in blocks if block.type not in ("text", "tool_use")]
         note = reasoning_note(call.model, thought) if calls else {}
         stop: StopReason = "length" if self.stop in _CUT else "tools" if calls else "end"
-        message = Message(role="assistant", content=text, tool_calls=calls, metadata=note)
+        message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
 
 

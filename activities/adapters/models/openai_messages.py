@@ -1,7 +1,7 @@
 """Convert a conversation to the messages of OpenAI's Chat Completions API."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_document, is_image
@@ -10,6 +10,9 @@ from loom.activities.ports import ModelCall
 from loom.domain.core.messages import Message, Part
 
 Wire: TypeAlias = dict[str, Any]
+
+THINK_TAGS: Final = "think"
+"""The name under which thinking is noted that the server sent as a part of the text."""
 
 _SOUNDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 """Maps the media types of accepted audio formats to the provider's names for them."""
@@ -39,9 +42,12 @@ def wire_messages(call: ModelCall) -> list[Wire]:
 def _assistant(message: Message, model: str) -> Wire:
     wire: Wire = {"role": "assistant", "content": message.text}
     if reasoning := reasoning_of(message, model):
-        wire["reasoning_content"] = reasoning
+        fields = reasoning if isinstance(reasoning, Mapping) else {"reasoning_content": reasoning}
+        wire.update({name: text for name, text in fields.items() if name != THINK_TAGS})
+        if thought := fields.get(THINK_TAGS):
+            wire["content"] = f"<think>{thought}</think>\n\n{message.text}"
     if message.tool_calls:
-        wire["content"] = message.text or None
+        wire["content"] = wire["content"] or None
         wire["tool_calls"] = [
             {
                 "id": call.id,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from loom.activities.adapters.models.openai_messages import wire_messages
+from loom.activities.adapters.models.openai_messages import THINK_TAGS, wire_messages
+from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
@@ -17,6 +18,8 @@ from loom.activities.adapters.models.wire import (
     ended_early,
     error_of,
     error_response_of,
+    is_object,
+    is_one_body,
     quote,
     read_call,
     reasoning_note,
@@ -25,6 +28,7 @@ from loom.activities.adapters.models.wire import (
     unreachable,
     unreadable,
     usage_in_errors,
+    whole_body,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError, LoomError
@@ -32,9 +36,14 @@ from loom.domain.core.messages import Message, Usage
 from loom.domain.run.activity_payloads import StopReason
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, AsyncStream
+    from openai import AsyncOpenAI
+
+    from loom.activities.adapters.models.openai_stream import ReplyStream
 
 OFFICIAL_URL: Final = "https://api.openai.com/v1"
+
+_BROKEN_OFF: Final = ("error", "insufficient_system_resource")
+"""The finish reasons of compatible servers for a reply that they could not complete."""
 
 
 class OpenAIProvider:
@@ -71,18 +80,32 @@ class OpenAIProvider:
 
     async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> ModelAnswer:
         client = await self._connected()
+        import httpx2  # noqa: PLC0415
         import openai  # noqa: PLC0415  # importing the SDK takes a second
 
         try:
             stream = await self._open(client, call)
             async with stream:
-                async for chunk in stream:
-                    if text := heard.take(chunk):
-                        on_delta(text)
-        except (openai.OpenAIError, json.JSONDecodeError, UnicodeDecodeError, _NotAChunk) as error:
+                content_type = stream.response.headers.get("content-type", "")
+                if is_one_body(content_type):
+                    body = self._not_an_error(await whole_body(stream.response), call.model)
+                    heard.take_whole(body).tell(call, on_delta)
+                else:
+                    async for chunk in stream:
+                        heard.take(chunk).tell(call, on_delta)
+            heard.flush().tell(call, on_delta)
+        # The SDK doesn't wrap connection errors while a body is read as a whole.
+        except (
+            openai.OpenAIError,
+            httpx2.RequestError,
+            json.JSONDecodeError,
+            UnicodeDecodeError,
+            _NotAChunk,
+        ) as error:
             raise self._translated(error, call.model) from None
-        if not heard.finish:
-            content_type = stream.response.headers.get("content-type", "")
+        if heard.finish in _BROKEN_OFF:
+            raise unreachable(self._server, call.model, f"the server broke off the reply ({heard.finish})")
+        if not heard.finish and not (stream.is_done and heard.said):
             raise ended_early(self._server, call.model, content_type, heard=heard.anything)
         if heard.refusal or heard.finish == "content_filter":
             said = quote(heard.refusal, self._server) or "its content filter stopped the answer"
@@ -107,7 +130,13 @@ class OpenAIProvider:
             self._client = AsyncOpenAI(api_key=self._server.secret, base_url=self._url, timeout=timeout, max_retries=0)
         return self._client
 
-    async def _open(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
+    def _not_an_error(self, body: Any, model: str) -> Any:
+        """Return a body that isn't an error response. Some servers send errors with status 200."""
+        if isinstance(body, Mapping) and body.get("error"):
+            raise error_of(error_response_of(body, 200, {}, "no reason given"), self._server, model)
+        return body
+
+    async def _open(self, client: "AsyncOpenAI", call: ModelCall) -> "ReplyStream":
         from openai import APIStatusError  # noqa: PLC0415
 
         try:
@@ -117,8 +146,8 @@ class OpenAIProvider:
                 raise
         return await self._post(client, call)
 
-    async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
-        from openai import AsyncStream  # noqa: PLC0415
+    async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "ReplyStream":
+        from loom.activities.adapters.models.openai_stream import ReplyStream  # noqa: PLC0415
 
         # Avoid `chat.completions.create`, which would traverse the whole conversation and build a pydantic model for
         # each chunk.
@@ -128,7 +157,7 @@ class OpenAIProvider:
             cast_to=object,
             options={"security": {"bearer_auth": True}},
             stream=True,
-            stream_cls=AsyncStream[object],
+            stream_cls=ReplyStream,
         )
 
     def _body(self, call: ModelCall) -> dict[str, Any]:
@@ -168,15 +197,16 @@ class OpenAIProvider:
 
     def _translated(self, error: Exception, model: str) -> LoomError:
         """Translate an SDK error into a Loom error. Only this method translates SDK errors."""
+        import httpx2  # noqa: PLC0415
         import openai  # noqa: PLC0415
 
         match error:
             case openai.APIStatusError():
                 error_response = error_response_of(error.body, error.status_code, error.response.headers, error.message)
                 return error_of(error_response, self._server, model)
-            case openai.APITimeoutError():
+            case openai.APITimeoutError() | httpx2.TimeoutException():
                 return unreachable(self._server, model, "no data within the time limit")
-            case openai.APIConnectionError():
+            case openai.APIConnectionError() | httpx2.RequestError():
                 return unreachable(self._server, model, f"no connection, or it was lost ({cause_of(error)})")
             case openai.APIResponseValidationError():
                 return unreadable(self._server, model, "unexpected shape")
@@ -198,6 +228,37 @@ class _PartialCall:
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
+    def is_followed_by(self, call_id: str, name: str, arguments: object, *, has_index: bool) -> bool:
+        """Whether a piece with the same index starts another call.
+
+        Some servers send complete calls, either all with the same index or without an index. A new id or another name
+        after the arguments therefore starts another call. Servers may also repeat the id and the name in each piece.
+        """
+        if not self.name or not name:
+            return False
+        if call_id:
+            return call_id != self.id or not has_index
+        if not has_index:
+            return True
+        return bool(self.arguments) and (name != self.name or (bool(arguments) and is_object("".join(self.arguments))))
+
+    def take(self, call_id: str, name: str, arguments: object) -> None:
+        """Add a piece of the call. A name may arrive in fragments, or again in each piece."""
+        self.id = self.id or call_id
+        if name.startswith(self.name):
+            self.name = name
+        elif not self.arguments:
+            self.name += name
+        if arguments:
+            self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+
+_LEGACY: Final = "function_call"
+"""Stands for the index of a call in the format that servers used before they could make several calls."""
+
+_THINKING: Final = ("reasoning_content", "reasoning")
+"""The fields in which compatible servers send thinking. If a server sends both, they contain the same text."""
+
 
 @dataclass(kw_only=True, slots=True)
 class _PartialReply:
@@ -207,13 +268,14 @@ class _PartialReply:
     model: str = ""
     finish: str = ""
     refusal: str = ""
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
+    text: ThinkTags = field(default_factory=ThinkTags)
+    reasoning: dict[str, list[str]] = field(default_factory=dict)
+    """The thinking that arrived in fields of its own, by the name of the field."""
     calls: list[_PartialCall] = field(default_factory=list)
-    open: dict[int | None, _PartialCall] = field(default_factory=dict)
+    open: dict[int | str | None, _PartialCall] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
 
-    def take(self, chunk: Any) -> str:
+    def take(self, chunk: Any) -> Said:
         """Add one chunk and return the text that it contains."""
         try:
             self.anything = True
@@ -221,40 +283,59 @@ class _PartialReply:
             if usage := chunk.get("usage"):
                 self.usage = {**usage}
             choices = chunk.get("choices")
-            return self._take_choice(choices[0]) if choices else ""
+            return self._take_choice(choices[0]) if choices else Said()
         except (AttributeError, KeyError, TypeError, IndexError) as error:
             raise _NotAChunk from error
 
-    def _take_choice(self, choice: Mapping[str, Any]) -> str:
+    def take_whole(self, body: Any) -> Said:
+        """Add a reply that the server sent as one body, and return its text."""
+        said = self.take(body)
+        self.anything = bool(self.said or self.finish)
+        # A body is complete, even if it gives no reason.
+        self.finish = self.finish or ("stop" if self.anything else "")
+        return said
+
+    def flush(self) -> Said:
+        """Return the text that was held back until the end of the reply."""
+        return self.text.flush()
+
+    def _take_choice(self, choice: Mapping[str, Any]) -> Said:
         self.finish = choice.get("finish_reason") or self.finish
-        delta = choice.get("delta") or {}
+        # A message is complete. Some servers send one after its deltas.
+        delta = choice.get("delta") or (None if self.said else choice.get("message")) or {}
         for piece in delta.get("tool_calls") or ():
-            self._take_call(piece)
+            self._take_call(piece, piece.get("index"))
+        if legacy := delta.get("function_call"):
+            self._take_call({"function": legacy}, _LEGACY)
         if refused := delta.get("refusal"):
             self.refusal += refused
-        if thought := delta.get("reasoning_content"):
-            self.reasoning.append(thought + "")
-        text = (delta.get("content") or "") + ""
-        if text:
-            self.text.append(text)
-        return text
+        thought = self._take_reasoning(delta)
+        content = delta.get("content") or ""
+        if not isinstance(content, list):
+            said = self.text.feed(content + "")
+            return Said(said.answer, thought + said.thinking)
+        inner = "".join(_text_in(part["thinking"]) for part in content if part["type"] == "thinking")
+        said = self.text.feed("".join(part["text"] for part in content if part["type"] == "text"))
+        self.reasoning.setdefault(_THINKING[0], []).extend([inner] if inner else ())
+        return Said(said.answer, thought + inner + said.thinking)
 
-    def _take_call(self, piece: Mapping[str, Any]) -> None:
+    def _take_reasoning(self, delta: Mapping[str, Any]) -> str:
+        name = next((name for name in _THINKING if delta.get(name)), None)
+        if name is None:
+            return ""
+        thought: str = delta[name] + ""
+        self.reasoning.setdefault(name, []).append(thought)
+        return thought
+
+    def _take_call(self, piece: Mapping[str, Any], index: int | str | None) -> None:
         function = piece.get("function") or {}
-        index, call_id, name = piece.get("index"), piece.get("id") or "", function.get("name") or ""
+        call_id, name, arguments = piece.get("id") or "", function.get("name") or "", function.get("arguments")
         call = self.open.get(index)
-        # Some servers send complete calls, either all with the same index or without an index. A new id or a second
-        # name therefore starts another call.
-        another = call is not None and call.name and name and (index is None or (call_id and call_id != call.id))
-        if call is None or another:
+        if call is None or call.is_followed_by(call_id, name, arguments, has_index=index is not None):
             call = _PartialCall()
             self.calls.append(call)
             self.open[index] = call
-        call.id = call.id or call_id
-        call.name = call.name or name
-        arguments = function.get("arguments")
-        if arguments:
-            call.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+        call.take(call_id, name, arguments)
 
     @property
     def counted(self) -> Usage:
@@ -264,7 +345,9 @@ class _PartialReply:
     @property
     def said(self) -> str:
         """All that the model has written so far."""
-        return "".join((*self.reasoning, *self.text, *(piece for call in self.calls for piece in call.arguments)))
+        thought = (piece for pieces in self.reasoning.values() for piece in pieces)
+        called = (piece for call in self.calls for piece in (call.name, *call.arguments))
+        return "".join((*thought, *self.text.thinking, *self.text.answer, *called))
 
     def answer(self, call: ModelCall) -> ModelAnswer:
         """Return the complete reply."""
@@ -274,9 +357,23 @@ class _PartialReply:
             for call_id, heard in zip(ids, self.calls, strict=True)
         )
         stop: StopReason = "length" if self.finish == "length" else "tools" if calls else "end"
-        note = reasoning_note(call.model, "".join(self.reasoning)) if calls else {}
-        message = Message(role="assistant", content="".join(self.text), tool_calls=calls, metadata=note)
+        note = reasoning_note(call.model, self._thought()) if calls else {}
+        message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
+
+    def _thought(self) -> str | Mapping[str, str]:
+        """Return the thinking as it must be returned to the server: the text of `reasoning_content`, or texts by the
+        names of their fields.
+        """
+        thought = {name: "".join(pieces) for name, pieces in self.reasoning.items()}
+        if self.text.thinking:
+            thought[THINK_TAGS] = "".join(self.text.thinking)
+        return thought[_THINKING[0]] if set(thought) == {_THINKING[0]} else thought
+
+
+def _text_in(thinking: Any) -> str:
+    """Return the text of a thinking part, which is a text or a list of text parts."""
+    return thinking if isinstance(thinking, str) else "".join(part["text"] for part in thinking)
 
 
 def _usage(sent: Mapping[str, Any]) -> Usage:

@@ -233,14 +233,28 @@ def _is_deeper(value: object, depth: int) -> bool:
     return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
 
 
+def _decoded(text: str) -> object:
+    """Return the value of a JSON text, or None if the text isn't JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def is_object(text: str) -> bool:
+    """Whether the text is a complete JSON object."""
+    return isinstance(_decoded(text), dict)
+
+
 def read_call(call_id: str, name: str, text: str) -> ToolCall:
-    """Parse a tool call's argument text. Text that isn't a JSON object is kept unchanged."""
+    """Parse a tool call's argument text. Some servers encode the object twice. Text that isn't a JSON object is kept
+    unchanged.
+    """
     if not text.strip():
         return ToolCall(id=call_id, name=name)
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        arguments = None
+    arguments = _decoded(text)
+    if isinstance(arguments, str):
+        arguments = _decoded(arguments)
     if not isinstance(arguments, dict) or _is_deeper(arguments, MAX_DEPTH):
         return ToolCall(id=call_id, name=name, malformed=text)
     return ToolCall(id=call_id, name=name, arguments=arguments)
@@ -285,6 +299,16 @@ def token_count(sent: object, name: str) -> int:
     """Return a token count from a usage object, or zero if the value is missing or invalid."""
     value = sent.get(name) if isinstance(sent, Mapping) else None
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def is_one_body(content_type: str) -> bool:
+    """Whether a server that was asked for a stream sends its whole reply as one JSON body."""
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+async def whole_body(response: Any) -> Any:
+    """Return the decoded body of an SDK's response. Raises a ValueError if it isn't JSON."""
+    return json.loads(await response.aread())
 
 
 def cause_of(error: BaseException) -> str:

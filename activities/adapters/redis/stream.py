@@ -39,7 +39,7 @@ _ANSWER_SECONDS: Final = 1.0
 _BLOCK_SECONDS: Final = 2.0
 _PAGE: Final = 500
 _RUNS_REMEMBERED: Final = 10_000
-_SENT_ONCE: Final = frozenset({Action.THINKING, Action.TOOL_PROGRESS})
+_SENT_ONCE: Final = frozenset({Action.THINKING, Action.REASONING, Action.TOOL_PROGRESS})
 
 # The last offset is read from the hash, or else from the stream, and is never less than the last offset that this
 # writer knows. Offsets therefore continue even if Redis has lost its data. A reader that waits after offset n receives

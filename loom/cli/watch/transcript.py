@@ -63,6 +63,7 @@ class Transcript:
             Action.TURN: self._new_turn,
             Action.PLANNING: self._planning,
             Action.THINKING: self._thinking,
+            Action.REASONING: lambda _task, _parameters: iter(()),  # only `loom events` shows it
             Action.SEGMENT_RESET: self._reset,
             Action.MODEL_CALL: self._model_call,
             Action.TOOL_CALL: self._tool_call,
