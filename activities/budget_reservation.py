@@ -8,7 +8,7 @@ remaining budget. A call with tools is made only if the budget also covers a fin
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from temporalio.exceptions import ApplicationError
@@ -23,6 +23,8 @@ LEAST_ANSWER: Final = 256
 """Minimum number of reply tokens for a useful model call. A budget that doesn't cover this many is exhausted."""
 LEAST_LAST_ANSWER: Final = 64
 """Minimum number of reply tokens for a useful final answer."""
+_WRITES_CACHE: Final = "anthropic:"
+"""The prefix of models whose whole prompt may be written to the provider's cache, which costs more."""
 GROWTH: Final = 1.25
 """Allowed growth of the conversation before the final answer, as a factor. It covers tool results and errors in the
 token estimate.
@@ -55,6 +57,8 @@ async def worst_case(prices: Prices, model: str, *, prompt: int, output: int, al
     """
     usage = Usage(input_tokens=prompt, output_tokens=output, model_calls=1)
     micros = await prices.cost_micros(model, usage)
+    if micros is not None and model.startswith(_WRITES_CACHE):
+        micros = max(micros, await prices.cost_micros(model, replace(usage, cache_write_tokens=prompt)) or 0)
     if micros is None and allowance.micros is not None:
         raise BadRequest(
             f"the price of {model} is unknown, so the budget in dollars cannot be enforced: go on with another model,"

@@ -209,6 +209,7 @@ class LanguageModel:
             may_call=not request.wrap_up and request.stage != "critique",
             max_output_tokens=bound.output,
             temperature=spec.temperature,
+            options=spec.model_options,
             origin=request.origin,
             prompt_tokens=round(assembled.tokens * request.measures.ratio),
             rpm=spec.rpm,
@@ -294,7 +295,7 @@ class _Streamed:
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:
     """Return the maximum number of reply tokens. Providers count the reply and the prompt together."""
     left = request.measures.window(spec) - round(tokens * request.measures.ratio)
-    return max(LEAST_OUTPUT, min(spec.max_output_tokens, left))
+    return min(spec.max_output_tokens, max(LEAST_OUTPUT, left))
 
 
 def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:

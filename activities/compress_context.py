@@ -182,6 +182,7 @@ class _Summing:
             messages=(user(question),),
             max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
             temperature=self.spec.temperature,
+            options=self.spec.model_options.for_short_answers,
             origin=self._request.origin,
             rpm=self.spec.rpm,
             tpm=self.spec.tpm,

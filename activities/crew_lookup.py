@@ -56,6 +56,7 @@ def refuse_ignored(request: RunRequest) -> None:
     asked = {
         "skills": request.skills,
         "require_done_tool": request.require_done_tool,
+        "model_options": request.model_options.given,
         OPTIONS_FIELD: request.metadata.get(OPTIONS_KEY),
     }
     if field := next((field for field, given in asked.items() if given), None):

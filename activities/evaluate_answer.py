@@ -85,6 +85,7 @@ class Evaluator:
             messages=(user(asked),),
             max_output_tokens=output,
             temperature=spec.temperature,
+            options=spec.model_options.for_short_answers,
             origin=request.origin,
             rpm=spec.rpm,
             tpm=spec.tpm,

@@ -22,6 +22,7 @@ from loom.domain.skills.catalog import is_of_the_run
 _PARTS: Final[Mapping[str, Sequence[str]]] = {
     "prompt": ("system_prompt",),
     "model": ("model", "fallbacks", "temperature", "max_output_tokens", "context_window"),
+    "model options": ("model_options",),
     "permissions": ("permissions", "mode"),
     "skills": ("config",),
     "hooks": ("hooks",),

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
+from loom.domain.core.model_options import ModelOptions
 from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tokens import text_tokens, tokens_of
@@ -40,6 +41,7 @@ class ModelCall:
     """
     max_output_tokens: int = 8192
     temperature: float | None = None
+    options: ModelOptions = field(default_factory=ModelOptions)
     origin: Origin | None = None
     """The run that makes the call, if a run makes it."""
     prompt_tokens: int = 0
@@ -75,6 +77,9 @@ class LLMProvider(Protocol):
     """A source of model replies.
 
     `answer` raises only the LLM errors in `loom.domain.core.errors`. Cancelling the call closes the connection.
+
+    A provider that follows options of `call.options` lists their names in an attribute `supported_options`. Loom
+    refuses requests with other options.
     """
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
@@ -89,6 +94,10 @@ class Providers(Protocol):
         """Return the provider for `prefix:name` and the name without the prefix. Raises BadRequest or
         LLMConfigurationError.
         """
+        ...
+
+    def check_options(self, model: str, options: ModelOptions) -> None:
+        """Raise BadRequest if the provider of `prefix:name` doesn't have one of these options."""
         ...
 
 

@@ -22,7 +22,7 @@ from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_with
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
 from loom.domain.agents.request_options import KEY, RunOptions, read_options
-from loom.domain.agents.spec import AgentSpec, autonomy_rules
+from loom.domain.agents.spec import AgentSpec, autonomy_rules, contradiction
 from loom.domain.agents.sub_agent import sub_agent, with_rights_of_parent
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
@@ -167,11 +167,13 @@ class Preparation:
             fallbacks=fallbacks,
             workspace=str(self._workspace(request.workspace or pinned.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else pinned.mode,
+            model_options=request.model_options.or_else(pinned.model_options),
             patience=_given(request.patience, pinned.patience),
             require_done_tool=_given(request.require_done_tool, pinned.require_done_tool),
         )
         if request.permissions:
             self._refuse_dead_rules(spec)
+        self._refuse_options(spec)
         return Equipped(spec=spec)
 
     async def _resolve(self, request: RunRequest, lineage: Lineage | None, bounds: Bounds) -> Equipped:
@@ -201,6 +203,7 @@ class Preparation:
             tools=with_collaboration_tools(tools_of(definition, every), every, definition, lineage),
             workspace=str(self._workspace(request.workspace, bounds)),
             mode=Mode(request.mode) if request.mode else agent.mode,
+            model_options=request.model_options.or_else(agent.model_options),
             patience=_given(request.patience, agent.patience),
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
             hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
@@ -213,6 +216,7 @@ class Preparation:
             spec = sub_agent(spec, definition, lineage)
         spec = self._within_depth(spec, lineage)
         self._refuse_dead_rules(spec)
+        self._refuse_options(spec)
         if spec.output_schema is not None:
             OutputSchema(spec.output_schema)
         equipped = await self._equipped(spec, request)
@@ -308,6 +312,13 @@ class Preparation:
         every = [tool.spec for tool in self._tools.values()]
         if dead := dead_rules(spec.permissions, every, servers=self._servers, place=place):
             raise BadRequest("; ".join(dead), field="permissions")
+
+    def _refuse_options(self, spec: AgentSpec) -> None:
+        """Reject options that one of the agent's models doesn't have, or that contradict other settings."""
+        for name in (spec.model, *spec.fallbacks):
+            self._providers.check_options(name, spec.model_options)
+        if problem := contradiction(spec):
+            raise BadRequest(problem, field="model_options")
 
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
         """Reject a dollar budget that can't be enforced because the model's price is unknown."""

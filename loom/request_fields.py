@@ -39,6 +39,22 @@ class ForkPointFields(TypedDict, total=False):
     """A message that is sent to the agent at that point."""
 
 
+class ModelOptionFields(TypedDict, total=False):
+    """Options of model calls. See docs/models.md."""
+
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None
+    thinking_budget: int | None
+    """Maximum number of tokens for thinking. Anthropic models only."""
+    top_p: float | None
+    seed: int | None
+    stop: Sequence[str] | None
+    """Texts at which the model stops."""
+    parallel_tool_calls: bool | None
+    extra_body: Mapping[str, Any] | None
+    """Fields to add to the body of each request to the provider."""
+    extra_headers: Mapping[str, str] | None
+
+
 class ForkFields(TypedDict, total=False):
     """The request fields that a fork may change."""
 
@@ -64,6 +80,8 @@ class ForkFields(TypedDict, total=False):
     """From 1, which goes first, to 5. The default is 3."""
     tenant: str | None
     """The customer, team or project that the run works for. See docs/tenants.md."""
+    model_options: ModelOptionFields | None
+    """Options of the run's model calls, merged over the agent's. They don't apply to crews."""
 
 
 class CrewRunFields(ForkFields, total=False):

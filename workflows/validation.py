@@ -19,6 +19,7 @@ from temporalio import workflow
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, canonical
+from loom.domain.core.model_options import read_model_options
 from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
 from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.machine.transitions import evolve, start
@@ -103,6 +104,7 @@ class _Asked(_Strict):
     forked_from: _ForkedFrom | None = None
     priority: int | None = Field(None, ge=1, le=5)
     tenant: _Tenant | None = None
+    model_options: dict[str, Any] = Field(default_factory=dict)
 
 
 class _RunRequest(_Asked):
@@ -219,8 +221,9 @@ def _request(checked: _Asked) -> RunRequest:
         parse_rules(checked.permissions)
     given = {name: getattr(checked, name) for name in _Asked.model_fields}
     budget = _budget(checked.budget)
+    options = read_model_options(checked.model_options, "model_options")
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
-    return RunRequest(**{**given, "budget": budget, "forked_from": forked})
+    return RunRequest(**{**given, "budget": budget, "forked_from": forked, "model_options": options})
 
 
 def _budget(checked: _Budget | None) -> Budget:

@@ -15,6 +15,7 @@ from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta, 
 from loom.activities.tenants.ports import TenantAccounts
 from loom.domain.core.errors import BudgetExceededError, LoomError
 from loom.domain.core.messages import Usage
+from loom.domain.core.model_options import ModelOptions
 from loom.domain.core.tenants import TenantLimits, limits_of
 from loom.domain.tree.budget import Share, Spend
 
@@ -39,6 +40,10 @@ class MeteredProviders:
         """See the port."""
         provider, name = self._providers.resolve(model)
         return _Metered(provider, model, self._limits, self._accounts, self._prices), name
+
+    def check_options(self, model: str, options: ModelOptions) -> None:
+        """See the port."""
+        self._providers.check_options(model, options)
 
 
 @dataclass(frozen=True, slots=True)

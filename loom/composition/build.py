@@ -119,6 +119,7 @@ def parts_for(
         openai_base_url=settings.openai_base_url,
         anthropic_base_url=settings.anthropic_base_url,
         unknown=settings.unknown_price,
+        own=settings.prices,
     )
     counted = PostgresTenants(database) if database else OneWorkerTenants()
     servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)

@@ -24,6 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from loom.domain.core.model_prices import ModelPrice
 from loom.domain.core.requests import LONGEST_RUN
 from loom.domain.core.tenants import TENANT_NAME, TenantLimits
 from loom.domain.memory.layers import MemorySettings
@@ -101,6 +102,24 @@ def _tenants(limits: dict[str, TenantLimits]) -> dict[str, TenantLimits]:
             if (limit := getattr(of, field.name)) is not None and not 0 < limit < math.inf:
                 raise ValueError(f"{name}.{field.name} must be a positive number")
     return limits
+
+
+def _known_prices(tables: object) -> object:
+    known = [field.name for field in fields(ModelPrice)]
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        if isinstance(table, dict) and (unknown := [key for key in table if key not in known]):
+            raise ValueError(f"unknown price {name}.{unknown[0]}; known: {', '.join(known)}")
+    return tables
+
+
+def _prices(prices: dict[str, ModelPrice]) -> dict[str, ModelPrice]:
+    for name, price in prices.items():
+        if not re.fullmatch(r"[^:*]+:[^*]*\*?", name):
+            raise ValueError(f"{name!r} is no model: write PREFIX:NAME, or the start of such a name with * at its end")
+        for field in fields(price):
+            if (dollars := getattr(price, field.name)) is not None and not 0 <= dollars < math.inf:
+                raise ValueError(f"{name}.{field.name} must be dollars per million tokens, at least 0")
+    return prices
 
 
 def _host_and_port(address: str) -> str:
@@ -251,6 +270,10 @@ class Settings(BaseSettings):
     )
     unknown_price: Literal["deny", "assume", "free"] = Field(
         "deny", description="Models without a known price: deny dollar budgets, assume a high price, or count as free."
+    )
+    prices: Annotated[dict[str, ModelPrice], BeforeValidator(_known_prices), AfterValidator(_prices)] = Field(
+        default_factory=dict,
+        description='Prices of your own models: the tables [prices."PREFIX:NAME"], or JSON. See docs/models.md.',
     )
     max_depth: Annotated[int, Field(ge=0, le=20)] = Field(
         3, description="Maximum number of sub-agent levels. 0: no sub-agents."

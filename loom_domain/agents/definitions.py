@@ -13,6 +13,7 @@ from loom.domain.agents.reflection import Pattern
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec, covers
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.model_options import ModelOptions
 from loom.domain.core.requests import Budget
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_calls import ToolSpec
@@ -54,6 +55,7 @@ class AgentDefinition:
     budget: Budget = field(default_factory=Budget)
     max_output_tokens: int | None = None
     temperature: float | None = None
+    model_options: ModelOptions = field(default_factory=ModelOptions)
     context_window: int | None = None
     rpm: int | None = None
     """The maximum number of requests per minute to one model, for all runs of the agent together."""
@@ -110,6 +112,7 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
         permissions={**default.permissions, **definition.permissions},
         knowledge=definition.knowledge or default.knowledge,
         budget=definition.budget.or_else(default.budget),
+        model_options=definition.model_options.or_else(default.model_options),
         require_done_tool=definition.require_done_tool or default.require_done_tool,
         config=replace(definition.config, activation=definition.activation or definition.config.activation),
         **given,

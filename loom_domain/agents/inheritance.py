@@ -1,7 +1,7 @@
 """Inheritance between agents: an agent that extends another agent inherits the settings that it leaves out.
 
-Values that an agent sets replace inherited values. Permission rules are merged key by key, and hooks are combined. For
-skills and tools:
+Values that an agent sets replace inherited values. Permission rules and model options are merged key by key, and hooks
+are combined. For skills and tools:
 
     child = (parent + added) − removed
 
@@ -113,6 +113,7 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
         child,
         permissions={**parent.permissions, **child.permissions},
         budget=child.budget.or_else(parent.budget),
+        model_options=child.model_options.or_else(parent.model_options),
         config=config,
         hooks=tuple(dict.fromkeys((*parent.hooks, *child.hooks))),
         **left_open,

@@ -12,6 +12,7 @@ from typing import Any, Final
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Pattern
 from loom.domain.core.messages import JsonObject, canonical
+from loom.domain.core.model_options import ModelOptions
 from loom.domain.core.requests import Budget
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CREATE_PLAN, DONE, MCP
@@ -166,6 +167,7 @@ class AgentSpec:
     """The run's skills, sorted by name."""
     loop_window: int = 0
     """The size of the window for loop detection, in turns. If 0, loops aren't detected."""
+    model_options: ModelOptions = field(default_factory=ModelOptions)
 
     crew: Crew | None = None
     """The crew that makes decisions instead of a model, if the agent is a crew."""
@@ -224,6 +226,19 @@ def window_size(named: int, spec: AgentSpec) -> int:
     smaller. If `named` is 0, the provider's limit is unknown and the agent's setting applies.
     """
     return min(named or spec.context_window, spec.context_window)
+
+
+def contradiction(spec: AgentSpec) -> str:
+    """Return which of the model options contradicts another setting, or an empty text."""
+    thinking = spec.model_options.thinking_budget
+    if thinking is not None and thinking >= spec.max_output_tokens:
+        return (
+            f"model_options.thinking_budget {thinking} must be below max_output_tokens"
+            f" ({spec.max_output_tokens}), which includes thinking: raise max_output_tokens"
+        )
+    if thinking is not None and spec.temperature not in (None, 1):
+        return f"model_options.thinking_budget needs the temperature 1, not {spec.temperature:g}: leave out one of them"
+    return ""
 
 
 def autonomy_rules(tools: Collection[str]) -> str:

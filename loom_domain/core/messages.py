@@ -146,6 +146,8 @@ class Usage:
     cached_tokens: int = 0
     """Prompt tokens read from the provider's cache."""
     model_calls: int = 0
+    cache_write_tokens: int = 0
+    """Prompt tokens written to the provider's cache, for which some providers charge more."""
 
     @property
     def total_tokens(self) -> int:
@@ -159,6 +161,7 @@ class Usage:
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             model_calls=self.model_calls + other.model_calls,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
         )
 
 
@@ -229,6 +232,7 @@ def usage_view(usage: Usage) -> JsonObject:
         "cached_tokens": usage.cached_tokens,
         "total_tokens": usage.total_tokens,
         "model_calls": usage.model_calls,
+        **({"cache_write_tokens": usage.cache_write_tokens} if usage.cache_write_tokens else {}),
     }
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.model_options import ModelOptions
 
 
 class RunStatus(StrEnum):
@@ -100,6 +101,8 @@ class RunRequest:
     """From 1, which goes first, to 5. If None, the server's default applies, which is 3."""
     tenant: str | None = None
     """The customer, team or project that the run works for. Sub-agents work for the same tenant."""
+    model_options: ModelOptions = field(default_factory=ModelOptions)
+    """Options of this run's model calls, which are merged over the agent's. Sub-agents have those of their agents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -350,6 +350,7 @@ def _spent(usage: Usage, cost_micros: int | None, ms: float) -> dict[str, Any]:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_tokens": usage.cached_tokens,
+        **({"cache_write_tokens": usage.cache_write_tokens} if usage.cache_write_tokens else {}),
         "cost": None if cost_micros is None else cost_micros / 1_000_000,
         "ms": ms,
     }

@@ -261,7 +261,7 @@ def _count(view: JsonObject, name: str) -> int:
 
 def read_usage(view: JsonObject) -> Usage:
     """Return the token usage, read from the counts under their public names."""
-    names = ("input_tokens", "output_tokens", "cached_tokens", "model_calls")
+    names = ("input_tokens", "output_tokens", "cached_tokens", "model_calls", "cache_write_tokens")
     return Usage(**{name: view[name] for name in names if isinstance(view.get(name), int)})
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.adapters.models.anthropic_messages import wire_messages, wire_system, wire_tools
+from loom.activities.adapters.models.model_options import MESSAGES, merged, message_fields, refuse_unsupported
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 OFFICIAL_URL: Final = "https://api.anthropic.com"
 
 _WITH_TEMPERATURE: Final = {"anthropic-version": "2023-06-01"}
-"""Headers that select an older API version for requests with a temperature. The SDK's default API version accepts no
-temperature, not even the default one.
+"""Headers that select an older API version for requests with a temperature or `top_p`. The SDK's default API version
+accepts neither, not even the default ones.
 """
 
 _PAUSED: Final = "pause_turn"
@@ -75,6 +76,7 @@ class AnthropicProvider:
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
+        refuse_unsupported(call, MESSAGES)
         heard = _PartialReply()
         with usage_in_errors(call, heard):
             return await self._heard(call, on_delta, heard)
@@ -153,7 +155,7 @@ class AnthropicProvider:
             "/v1/messages",
             body=_body(call, begun),
             cast_to=object,
-            options={"headers": _WITH_TEMPERATURE} if call.temperature is not None else {},
+            options={"headers": _headers(call)},
             stream=True,
             stream_cls=AsyncStream[object],
         )
@@ -186,6 +188,7 @@ def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = ()) -> dict[str,
         "max_tokens": call.max_output_tokens,
         "messages": [*wire_messages(call), *([{"role": "assistant", "content": begun}] if begun else ())],
         "stream": True,
+        **message_fields(call),
     }
     if system := wire_system(call.system):
         body["system"] = system
@@ -195,7 +198,12 @@ def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = ()) -> dict[str,
             body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:
         body["temperature"] = call.temperature
-    return body
+    return merged(body, call.options.extra_body)
+
+
+def _headers(call: ModelCall) -> Mapping[str, str]:
+    samples = call.temperature is not None or call.options.top_p is not None
+    return {**(_WITH_TEMPERATURE if samples else {}), **call.options.extra_headers}
 
 
 class _NotAnEvent(Exception):
@@ -374,5 +382,6 @@ def _usage(sent: Mapping[str, Any]) -> Usage:
         input_tokens=token_count(sent, "input_tokens") + cached + written,
         output_tokens=token_count(sent, "output_tokens"),
         cached_tokens=cached,
+        cache_write_tokens=written,
         model_calls=1,
     )

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
+from loom.activities.adapters.models.model_options import CHAT, chat_fields, merged, refuse_unsupported
 from loom.activities.adapters.models.openai_messages import THINK_TAGS, wire_messages
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 
 OFFICIAL_URL: Final = "https://api.openai.com/v1"
 
+_OFFICIAL_HOST: Final = "api.openai.com"
+_OLD_LIMIT: Final = "max_tokens"
+_NEW_LIMIT: Final = "max_completion_tokens"
+
 _BROKEN_OFF: Final = ("error", "insufficient_system_resource")
 """The finish reasons of compatible servers for a reply that they could not complete."""
 
@@ -58,7 +64,8 @@ class OpenAIProvider:
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
         self._url = (base_url or OFFICIAL_URL).rstrip("/")
-        official = self._url == OFFICIAL_URL
+        host = urlsplit(self._url).hostname or ""
+        official = host == _OFFICIAL_HOST or host.endswith(f".{_OFFICIAL_HOST}")  # such as eu.api.openai.com
         self._server = Server(
             name="OpenAI" if official else "the OpenAI-compatible server",
             key_name="OPENAI_API_KEY",
@@ -68,12 +75,14 @@ class OpenAIProvider:
         )
         self._timeouts = (connect_timeout, read_timeout)
         # Most other servers support only the older name, which OpenAI's newer models reject.
-        self._limit_name = "max_completion_tokens" if official else "max_tokens"
+        self._usual_limit = _NEW_LIMIT if official else _OLD_LIMIT
+        self._limit_names: dict[str, str] = {}
         self._asks_usage = True
         self._client: AsyncOpenAI | None = None
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
+        refuse_unsupported(call, CHAT)
         heard = _PartialReply()
         with usage_in_errors(call, heard):
             return await self._heard(call, on_delta, heard)
@@ -142,7 +151,7 @@ class OpenAIProvider:
         try:
             return await self._post(client, call)
         except APIStatusError as error:
-            if error.status_code not in (400, 422) or not self._adapts_to(error.message):
+            if error.status_code not in (400, 422) or not self._adapts_to(error.message, call.model):
                 raise
         return await self._post(client, call)
 
@@ -155,7 +164,7 @@ class OpenAIProvider:
             "/chat/completions",
             body=self._body(call),
             cast_to=object,
-            options={"security": {"bearer_auth": True}},
+            options={"security": {"bearer_auth": True}, "headers": call.options.extra_headers},
             stream=True,
             stream_cls=ReplyStream,
         )
@@ -165,7 +174,8 @@ class OpenAIProvider:
             "model": call.model,
             "messages": wire_messages(call),
             "stream": True,
-            self._limit_name: call.max_output_tokens,
+            self._limit_names.get(call.model, self._usual_limit): call.max_output_tokens,
+            **chat_fields(call),
         }
         if self._asks_usage:
             body["stream_options"] = {"include_usage": True}
@@ -179,19 +189,18 @@ class OpenAIProvider:
                 }
                 for t in call.tools
             ]
-        return body
+        return merged(body, call.options.extra_body)
 
-    def _adapts_to(self, error_response: str) -> bool:
-        """If the server rejected a field that can be renamed or omitted, adapt later requests and return True."""
+    def _adapts_to(self, error_response: str, model: str) -> bool:
+        """If the server rejected a field that can be renamed or omitted, adapt later requests and return True. Models
+        behind one server may differ in the name of the limit.
+        """
         if "stream_options" in error_response and self._asks_usage:
             self._asks_usage = False
             return True
-        if (
-            "max_completion_tokens" in error_response
-            and "max_tokens" in error_response
-            and self._limit_name == "max_tokens"
-        ):
-            self._limit_name = "max_completion_tokens"
+        name = self._limit_names.get(model, self._usual_limit)
+        if name == _OLD_LIMIT and _OLD_LIMIT in error_response and _NEW_LIMIT in error_response:
+            self._limit_names[model] = _NEW_LIMIT
             return True
         return False
 
@@ -382,5 +391,6 @@ def _usage(sent: Mapping[str, Any]) -> Usage:
         input_tokens=token_count(sent, "prompt_tokens"),
         output_tokens=token_count(sent, "completion_tokens"),
         cached_tokens=cached or token_count(sent, "prompt_cache_hit_tokens"),
+        cache_write_tokens=token_count(sent.get("prompt_tokens_details"), "cache_write_tokens"),
         model_calls=1,
     )

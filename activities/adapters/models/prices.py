@@ -1,9 +1,11 @@
 """Calculate the prices of model calls without network access. The genai-prices package contains the price list."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from loom.domain.core.messages import Usage
+from loom.domain.core.model_prices import ModelPrice
 
 Unknown: TypeAlias = Literal["deny", "assume", "free"]
 ASSUMED: Final = (15, 75)
@@ -21,8 +23,12 @@ class GenaiPrices:
         openai_base_url: str | None = None,
         anthropic_base_url: str | None = None,
         unknown: Unknown = "deny",
+        own: Mapping[str, ModelPrice] | None = None,
     ) -> None:
-        """`unknown` determines how an unlisted model is priced: as unknown, as an expensive model, or as free."""
+        """`own` contains prices by `prefix:name`, or by the start of such a name with `*`. The longest name applies.
+        `unknown` determines how an unlisted model is priced: as unknown, as an expensive model, or as free.
+        """
+        self._own = sorted((own or {}).items(), key=lambda each: len(each[0]), reverse=True)
         self._unknown = unknown
         self._urls = {"openai": openai_base_url, "anthropic": anthropic_base_url}
         self._loaded = False
@@ -31,6 +37,9 @@ class GenaiPrices:
         """Return the price of this usage of `prefix:name` in millionths of a US dollar, or None if the price is
         unknown.
         """
+        for pattern, price in self._own:
+            if model == pattern or (pattern.endswith("*") and model.startswith(pattern[:-1])):
+                return price.cost_micros(usage)
         known = await self._listed(model, usage)
         if known is not None or self._unknown == "deny":
             return known
@@ -61,6 +70,7 @@ class GenaiPrices:
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
             cache_read_tokens=usage.cached_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
         )
         try:
             if url := self._urls[prefix]:

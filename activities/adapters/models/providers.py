@@ -8,17 +8,21 @@ from urllib.parse import urlsplit
 from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
 from loom.activities.adapters.models.demo.model import DemoModel
+from loom.activities.adapters.models.model_options import CHAT, MESSAGES, problem_of
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.wire import READ_TIMEOUT
 from loom.activities.model_permits import Permits, PermittedProvider
 from loom.activities.ports import LLMProvider
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
+from loom.domain.core.model_options import ModelOptions
 
 DEMO: Final = "demo"
 PREFIXES: Final = ("openai", "anthropic")
 
 _NO_KEY: Final = "not-needed"
 """The key for a self-hosted server if no key is configured. The SDKs always require a key."""
+
+_OPTIONS: Final = {"openai": CHAT, "anthropic": MESSAGES}
 
 _Made: TypeAlias = OpenAIProvider | AnthropicProvider
 
@@ -70,6 +74,17 @@ class ConfiguredProviders:
         return PermittedProvider(
             self._provider(prefix), self._permits, account=self._account(prefix), model=f"{prefix}:{name}"
         ), name
+
+    def check_options(self, model: str, options: ModelOptions) -> None:
+        """Raise BadRequest if the provider doesn't have one of these options. The demo model accepts and ignores all
+        settings.
+        """
+        prefix = model.strip().partition(":")[0]
+        if prefix == DEMO or not options.given:
+            return
+        own = getattr(self._registered.get(prefix), "supported_options", ())
+        if problem := problem_of(options, _OPTIONS.get(prefix, own), model):
+            raise BadRequest(problem, field="model_options")
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -33,6 +33,8 @@ READ_TIMEOUT: Final = 120.0
 """Maximum number of seconds between two chunks of a reply."""
 
 _LONGEST_QUOTE: Final = 400
+_SHORTEST_SECRET: Final = 8
+"""Shorter values of headers and fields are too common to mask."""
 
 _TOO_LONG = re.compile(
     r"maximum context length|context length is only|prompt is too long|exceeds? the (?:available |model'?s? )?context"
@@ -165,15 +167,32 @@ class PartialReply(Protocol):
 
 @contextmanager
 def usage_in_errors(call: ModelCall, reply: PartialReply) -> Iterator[None]:
-    """If the reply breaks off, add to the error what the call has used. Missing counts are estimated."""
+    """If the reply breaks off, add to the error what the call has used. Missing counts are estimated.
+
+    A server may repeat the call's own headers and fields in its message, so their values are masked.
+    """
     try:
         yield
     except LoomError as error:
+        error.message = _masked(error.message, call)
         counted = reply.counted
         if reply.said or counted.total_tokens:
             prompt, output = counted.input_tokens or call.expected_prompt, text_tokens(reply.said)
             error.used = replace(counted, input_tokens=prompt, output_tokens=max(counted.output_tokens, output))
         raise
+
+
+def _masked(text: str, call: ModelCall) -> str:
+    for value in (*call.options.extra_headers.values(), *_texts(call.options.extra_body)):
+        text = text.replace(value, "***") if len(value) >= _SHORTEST_SECRET else text
+    return text
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(each)
 
 
 def quote(text: str, server: Server) -> str:

@@ -17,10 +17,12 @@ from loom.domain.agents.inheritance import inherit
 from loom.domain.agents.reflection import MOST_ROUNDS
 from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.model_options import LEAST_THINKING, MOST_STOPS, ModelOptions, read_model_options
 from loom.domain.core.requests import LONGEST_RUN, Budget
 from loom.domain.crews.crew import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
+from loom.request_fields import ModelOptionFields
 
 Delay: TypeAlias = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -34,6 +36,23 @@ class BudgetForm(Form):
     seconds: Annotated[float, Field(gt=0, le=LONGEST_RUN)] | None = Field(
         None, description="Elapsed time in seconds, including waits."
     )
+
+
+class ModelOptionsForm(Form):
+    """Options of model calls. Omitted options come from the extended agent, or else from the provider."""
+
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="How much the model thinks."
+    )
+    thinking_budget: Annotated[int, Field(ge=LEAST_THINKING)] | None = Field(
+        None, description="Maximum number of tokens for thinking, as a part of max_output_tokens. Anthropic only."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = Field(None, description="Share of nucleus sampling.")
+    seed: int | None = Field(None, description="Seed of sampling. OpenAI's chat completions only.")
+    stop: Annotated[list[str], Field(max_length=MOST_STOPS)] = Field([], description="Texts at which the model stops.")
+    parallel_tool_calls: bool | None = Field(None, description="If false, the model makes one tool call per turn.")
+    extra_body: dict[str, Any] = Field({}, description="Fields to add to the body of each request to the provider.")
+    extra_headers: dict[str, str] = Field({}, description="Headers to add to each request to the provider.")
 
 
 class AgentForm(Form):
@@ -82,6 +101,7 @@ class AgentForm(Form):
     budget: BudgetForm = Field(BudgetForm(), description="Spending limits for each run.")
     max_output_tokens: Count | None = Field(None, description="Maximum number of output tokens per model call.")
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(None, description="Sampling temperature.")
+    model_options: ModelOptionsForm = Field(ModelOptionsForm(), description="Options of the agent's model calls.")
     context_window: Annotated[int, Field(ge=1000)] | None = Field(
         None, description="Size of the model's context window in tokens."
     )
@@ -154,6 +174,7 @@ def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefi
             "tools": None if form.tools is None else tuple(form.tools),
             "mode": None if form.mode is None else Mode(form.mode),
             "budget": Budget(**form.budget.model_dump()),
+            "model_options": _options(form.model_options),
             "activation": None if form.activation is None else Activation(form.activation),
             "config": inherit(
                 AgentConfig(),
@@ -177,23 +198,37 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
     except ValidationError as error:
         yield from (f"{where}: {explained(problem, _fields_at)}" for problem in error.errors(include_url=False))
         return
-    try:
-        parse_rules(form.permissions)
-    except BadRequest as error:
-        yield f"{where}: permissions: {error.message}"
+    yield from (f"{where}: {problem}" for problem in _problems_inside(form))
     if form.pattern == "tree" and form.rounds is not None and form.rounds > MOST_LEVELS:
         yield f"{where}: rounds {form.rounds} must be at most {MOST_LEVELS} with the tree pattern"
     if form.branches is not None and form.pattern not in (None, "tree"):
         yield f"{where}: branches need the tree pattern, but the pattern is {form.pattern}: remove one of them"
+
+
+def _problems_inside(form: AgentForm) -> Iterator[str]:
+    """Yield the errors in fields that have rules of their own."""
+    try:
+        parse_rules(form.permissions)
+    except BadRequest as error:
+        yield f"permissions: {error.message}"
+    try:
+        _options(form.model_options)
+    except BadRequest as error:
+        yield error.message
     try:
         if form.output_schema is not None:
             OutputSchema(form.output_schema)
     except BadRequest as error:
-        yield f"{where}: {error.message}"
+        yield error.message
+
+
+def _options(form: ModelOptionsForm) -> ModelOptions:
+    return read_model_options(form.model_dump(exclude_defaults=True), "model_options")
 
 
 def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
-    return sorted((BudgetForm if location[0] == "budget" else AgentForm).model_fields)
+    inner: dict[str, type[Form]] = {"budget": BudgetForm, "model_options": ModelOptionsForm}
+    return sorted(inner.get(str(location[0]), AgentForm).model_fields)
 
 
 class AgentFields(TypedDict, total=False):
@@ -217,6 +252,7 @@ class AgentFields(TypedDict, total=False):
     budget: Mapping[str, float]
     max_output_tokens: int | None
     temperature: float | None
+    model_options: ModelOptionFields
     context_window: int | None
     rpm: int | None
     tpm: int | None

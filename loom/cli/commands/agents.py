@@ -12,13 +12,14 @@ from loom.cli.arguments import App, Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, seconds, visible
 from loom.cli.worker_preview import agents_of, load_registry, named, with_app
-from loom.composition.build import default_agent
+from loom.composition.build import default_agent, secret_mask
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.tool_registry import hidden_tools
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
+from loom.domain.core.model_options import ModelOptions
 
 COLUMN: Final = 20
 """Width of the column that shows field names."""
@@ -60,7 +61,7 @@ def show(
     registry = load_registry(settings)
     agent = named(name, agents_of(registry), "agent", otherwise="`loom agents list` shows all agents")
     stats, hint = _stats(name, settings)
-    facts = _facts(agent, _spec(settings, registry, agent)) | {"stats": stats}
+    facts = _facts(agent, _spec(settings, registry, agent), settings) | {"stats": stats}
     if as_json:
         print_json(facts)
         return
@@ -104,7 +105,7 @@ def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> Age
     return replace(spec_of(agent, default_agent(settings)), tools=tools)
 
 
-def _facts(agent: AgentDefinition, spec: AgentSpec) -> dict[str, Any]:
+def _facts(agent: AgentDefinition, spec: AgentSpec, settings: Settings) -> dict[str, Any]:
     pinned = ("model", "fallbacks", "system_prompt", "permissions", "mode", "max_turns", "max_output_tokens")
     limits = ("temperature", "context_window", "rpm", "tpm", "approval_timeout", "require_done_tool")
     retries = ("model_attempts", "first_retry_delay", "longest_retry_delay", "patience")
@@ -117,12 +118,21 @@ def _facts(agent: AgentDefinition, spec: AgentSpec) -> dict[str, Any]:
         **{key: getattr(spec, key) for key in (*pinned, *limits, *retries, *answers)},
         "branches": agent.branches,
         "budget": asdict(spec.budget),
+        "model_options": _options(spec.model_options, settings),
         "tools": [tool.name for tool in spec.tools],
         "mcp_tools": [name for name in (*(agent.tools or ()), *agent.config.extra_tools) if name.startswith("mcp__")],
         "disabled_tools": agent.config.disabled_tools,
         **{key: getattr(spec.config, key) for key in skills},
         "hooks": agent.hooks,
     }
+
+
+def _options(options: ModelOptions, settings: Settings) -> dict[str, Any]:
+    """Return the options that are set. Values of headers may be secrets of any form, so only their names are shown."""
+    given = {name: getattr(options, name) for name in options.given}
+    if "extra_headers" in given:
+        given["extra_headers"] = dict.fromkeys(given["extra_headers"], "***")
+    return dict(secret_mask(settings).redact_json(given))
 
 
 def _stats(name: str, settings: Settings) -> tuple[dict[str, Any] | None, str]:

@@ -71,6 +71,10 @@ def run(
         str | None,
         typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
     ] = None,
+    model_options: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Options of model calls, such as {"reasoning_effort": "high"}.'),
+    ] = None,
     mode: Annotated[
         str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
     ] = None,
@@ -106,6 +110,7 @@ def run(
         session_id=session,
         workspace=absolute(workspace) if workspace is not None else None,
         permissions=read_permissions(permissions) if permissions is not None else None,
+        model_options=read_object(model_options, "--model-options") if model_options is not None else None,
         mode=mode,
         max_turns=max_turns,
         patience=patience,
