@@ -1,5 +1,6 @@
 """The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -9,7 +10,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncovered, covered, failure_of_call
-from loom.activities.leases import Leases, outlasting
+from loom.activities.leases import Leases, is_stopped, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
 from loom.activities.plan_calls import CallPreparer
@@ -218,7 +219,13 @@ class LanguageModel:
             on_thinking=thought.add,
         )
         started = perf_counter()
-        answer = await provider.answer(call, said_so_far.add)
+        try:
+            answer = await provider.answer(call, said_so_far.add)
+        except asyncio.CancelledError:
+            said_so_far.end()
+            if not is_stopped() or not said_so_far.shown.strip() or request.stage == "critique":
+                raise
+            return ModelReply(broken_off=said_so_far.shown)
         thought.end()
         said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
@@ -278,6 +285,8 @@ class _Streamed:
         self._request = request
         self._masked = masked
         self._event = event
+        self.shown = ""
+        """The text so far."""
 
     def add(self, piece: str) -> None:
         """Report the text so far, except for the part that may be the start of a secret."""
@@ -289,6 +298,7 @@ class _Streamed:
 
     def _show(self, text: str) -> None:
         if text:
+            self.shown += text
             self._writer.emit(self._event(self._request, text))
 
 

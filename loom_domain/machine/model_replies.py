@@ -48,6 +48,8 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
     The worker may have postponed the call, or asked for values that it has not cached, instead of returning an answer.
     """
     reply, at = event.reply, event.at
+    if reply.broken_off:
+        return _with_unfinished_text(state, reply.broken_off)
     if reply.uncovered is not None:
         return with_draft(state, at) or call_not_covered(state, reply.uncovered, at)
     if reply.too_long is not None:
@@ -61,6 +63,16 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
         state, approved = draft_criticised(state, reply)
         return state if approved is None else answered(state, approved, at)
     return _act(state, reply, at) if state.calls.open else _text_answered(state, reply, reply.message.text, at)
+
+
+def _with_unfinished_text(state: RunState, text: str) -> RunState:
+    """Return an aborted run with the text that its model had written. The conversation doesn't contain it, so that the
+    run can be retried as if the call had not been made.
+    """
+    outcome = state.outcome
+    if outcome is None or outcome.status is not RunStatus.ABORTED or outcome.output:
+        return state
+    return replace(state, outcome=replace(outcome, output=state.answer.partial + text))
 
 
 def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:

@@ -161,6 +161,8 @@ class ModelReply:
     """The final answer, checked against the output schema. None if there is no schema or no final answer."""
     approves: bool = False
     """Whether the reply is a critique that approves the draft."""
+    broken_off: str = ""
+    """The text that the model had written when the run was stopped. There is then no message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
