@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
-from loom.domain.core.model_options import ModelOptions
+from loom.domain.core.requests import ModelOptions
 from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tokens import text_tokens, tokens_of

@@ -20,7 +20,7 @@ from temporalio import workflow
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.model_options import read_model_options
-from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, RunError, RunRequest
+from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, ModelOptions, RunError, RunRequest
 from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.memory.backfill import UpkeepRequest
@@ -221,7 +221,7 @@ def _request(checked: _Asked) -> RunRequest:
         parse_rules(checked.permissions)
     given = {name: getattr(checked, name) for name in _Asked.model_fields}
     budget = _budget(checked.budget)
-    options = read_model_options(checked.model_options, "model_options")
+    options = read_model_options(checked.model_options, "model_options") if checked.model_options else ModelOptions()
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
     return RunRequest(**{**given, "budget": budget, "forked_from": forked, "model_options": options})
 

@@ -15,7 +15,7 @@ from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta, 
 from loom.activities.tenants.ports import TenantAccounts
 from loom.domain.core.errors import BudgetExceededError, LoomError
 from loom.domain.core.messages import Usage
-from loom.domain.core.model_options import ModelOptions
+from loom.domain.core.requests import ModelOptions
 from loom.domain.core.tenants import TenantLimits, limits_of
 from loom.domain.tree.budget import Share, Spend
 

@@ -13,8 +13,7 @@ from loom.domain.agents.reflection import Pattern
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec, covers
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.model_options import ModelOptions
-from loom.domain.core.requests import Budget
+from loom.domain.core.requests import Budget, ModelOptions
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import DONE, MCP, MESSAGE_AGENT, READ_ARTIFACT, SHARE

@@ -12,8 +12,7 @@ from typing import Any, Final
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Pattern
 from loom.domain.core.messages import JsonObject, canonical
-from loom.domain.core.model_options import ModelOptions
-from loom.domain.core.requests import Budget
+from loom.domain.core.requests import Budget, ModelOptions
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CREATE_PLAN, DONE, MCP
 from loom.domain.crews.crew import Crew

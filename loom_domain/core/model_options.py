@@ -1,13 +1,13 @@
-"""The options of model calls that an agent or a request sets, beside the temperature and the length of the answer."""
+"""Read the options of model calls from an agent or a request, and refuse those that cannot be."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any, Final
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import ModelOptions
 from loom.domain.core.suggestions import nearest
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -41,47 +41,6 @@ _HEADERS_OF_LOOM: Final = frozenset(
 )
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]{0,4000}[\x21-\x7e])?")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelOptions:
-    """Options of an agent's model calls. What is not set is the provider's default."""
-
-    reasoning_effort: str | None = None
-    """How much the model thinks: one of `EFFORTS`."""
-    thinking_budget: int | None = None
-    """The maximum number of tokens for thinking, which count as output tokens. Anthropic only."""
-    top_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    """Texts at which the model stops. They aren't part of the answer."""
-    parallel_tool_calls: bool | None = None
-    """Whether the model may make several tool calls in one turn."""
-    extra_body: JsonObject = field(default_factory=dict)
-    """Fields to add to the body of each request."""
-    extra_headers: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """The names of the options that are set."""
-        return tuple(each.name for each in fields(self) if getattr(self, each.name) not in (None, (), {}))
-
-    def or_else(self, other: "ModelOptions") -> "ModelOptions":
-        """Return these options, with missing ones taken from the other options. Extra fields and headers are merged."""
-        mine = {name: getattr(self, name) for name in self.given}
-        return replace(
-            other,
-            **{
-                **mine,
-                "extra_body": {**other.extra_body, **self.extra_body},
-                "extra_headers": {**other.extra_headers, **self.extra_headers},
-            },
-        )
-
-    @property
-    def for_short_answers(self) -> "ModelOptions":
-        """The options for calls of Loom's own, such as summaries and ratings, whose answers have another form."""
-        return replace(self, thinking_budget=None, stop=(), parallel_tool_calls=None)
 
 
 KNOWN: Final = tuple(ModelOptions.__dataclass_fields__)

@@ -1,12 +1,11 @@
 """The types of requests and results in the public contract."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.model_options import ModelOptions
 
 
 class RunStatus(StrEnum):
@@ -54,6 +53,47 @@ class Budget:
         """Return this budget, with missing limits taken from the other budget."""
         mine = {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
         return replace(other, **mine)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """Options of an agent's model calls. What is not set is the provider's default."""
+
+    reasoning_effort: str | None = None
+    """How much the model thinks: one of `model_options.EFFORTS`."""
+    thinking_budget: int | None = None
+    """The maximum number of tokens for thinking, which count as output tokens. Anthropic only."""
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts at which the model stops. They aren't part of the answer."""
+    parallel_tool_calls: bool | None = None
+    """Whether the model may make several tool calls in one turn."""
+    extra_body: JsonObject = field(default_factory=dict)
+    """Fields to add to the body of each request."""
+    extra_headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the options that are set."""
+        return tuple(each.name for each in fields(self) if getattr(self, each.name) not in (None, (), {}))
+
+    def or_else(self, other: "ModelOptions") -> "ModelOptions":
+        """Return these options, with missing ones taken from the other options. Extra fields and headers are merged."""
+        mine = {name: getattr(self, name) for name in self.given}
+        return replace(
+            other,
+            **{
+                **mine,
+                "extra_body": {**other.extra_body, **self.extra_body},
+                "extra_headers": {**other.extra_headers, **self.extra_headers},
+            },
+        )
+
+    @property
+    def for_short_answers(self) -> "ModelOptions":
+        """The options for calls of Loom's own, such as summaries and ratings, whose answers have another form."""
+        return replace(self, thinking_budget=None, stop=(), parallel_tool_calls=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,8 +14,9 @@ from loom.activities.ports import ModelCall
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
 from loom.domain.core.messages import Message, ToolCall, Usage, user
-from loom.domain.core.model_options import ModelOptions, read_model_options
+from loom.domain.core.model_options import read_model_options
 from loom.domain.core.model_prices import ModelPrice
+from loom.domain.core.requests import ModelOptions
 from loom.domain.core.tool_calls import ToolSpec
 from tests import model_server as served
 from tests.model_server import ModelServer, Reply, SeenRequest, serving

@@ -21,7 +21,7 @@ from loom.activities.tenants.metered import MeteredProviders
 from loom.activities.tenants.one_worker import OneWorkerTenants
 from loom.domain.core.errors import BudgetExceededError, LLMUnavailableError
 from loom.domain.core.messages import Message, Usage, user
-from loom.domain.core.model_options import ModelOptions
+from loom.domain.core.requests import ModelOptions
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.tree.budget import Spend

@@ -8,7 +8,8 @@ from typing import Any, Final
 from loom.activities.adapters.models.wire import reasoning_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.errors import LLMConfigurationError
-from loom.domain.core.model_options import LEAST_THINKING, ModelOptions
+from loom.domain.core.model_options import LEAST_THINKING
+from loom.domain.core.requests import ModelOptions
 
 _EVERYWHERE: Final = ("reasoning_effort", "top_p", "parallel_tool_calls", "extra_body", "extra_headers")
 CHAT: Final = frozenset((*_EVERYWHERE, "seed", "stop"))

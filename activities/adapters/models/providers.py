@@ -14,7 +14,7 @@ from loom.activities.adapters.models.wire import READ_TIMEOUT
 from loom.activities.model_permits import Permits, PermittedProvider
 from loom.activities.ports import LLMProvider
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
-from loom.domain.core.model_options import ModelOptions
+from loom.domain.core.requests import ModelOptions
 
 DEMO: Final = "demo"
 PREFIXES: Final = ("openai", "anthropic")

@@ -17,8 +17,8 @@ from loom.domain.agents.inheritance import inherit
 from loom.domain.agents.reflection import MOST_ROUNDS
 from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.model_options import LEAST_THINKING, MOST_STOPS, ModelOptions, read_model_options
-from loom.domain.core.requests import LONGEST_RUN, Budget
+from loom.domain.core.model_options import LEAST_THINKING, MOST_STOPS, read_model_options
+from loom.domain.core.requests import LONGEST_RUN, Budget, ModelOptions
 from loom.domain.crews.crew import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules

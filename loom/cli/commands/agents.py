@@ -19,7 +19,7 @@ from loom.composition.tool_registry import hidden_tools
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
-from loom.domain.core.model_options import ModelOptions
+from loom.domain.core.requests import ModelOptions
 
 COLUMN: Final = 20
 """Width of the column that shows field names."""
