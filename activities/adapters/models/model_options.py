@@ -14,8 +14,6 @@ from loom.domain.core.requests import ModelOptions
 _EVERYWHERE: Final = ("reasoning_effort", "top_p", "parallel_tool_calls", "extra_body", "extra_headers")
 CHAT: Final = frozenset((*_EVERYWHERE, "seed", "stop"))
 """The options of OpenAI's chat completions."""
-RESPONSES: Final = frozenset(_EVERYWHERE)
-"""The options of OpenAI's responses."""
 MESSAGES: Final = frozenset((*_EVERYWHERE, "thinking_budget", "stop"))
 """The options of Anthropic's messages."""
 
