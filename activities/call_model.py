@@ -202,30 +202,16 @@ class LanguageModel:
         provider, model = self._providers.resolve(spec.model)
         said_so_far = _Streamed(writer, request, self._masked(), model_said)
         thought = _Streamed(writer, request, self._masked(), model_thought)
-        call = ModelCall(
-            model=model,
-            system=assembled.system,
-            messages=assembled.messages,
-            tools=_tools(spec, request),
-            may_call=not request.wrap_up and request.stage != "critique",
-            max_output_tokens=bound.output,
-            temperature=spec.temperature,
-            options=spec.model_options,
-            origin=request.origin,
-            prompt_tokens=round(assembled.tokens * request.measures.ratio),
-            rpm=spec.rpm,
-            tpm=spec.tpm,
-            insists=request.insists,
-            on_thinking=thought.add,
-        )
+        call = replace(_call(request, spec, model, assembled, bound), on_thinking=thought.add)
         started = perf_counter()
         try:
             answer = await provider.answer(call, said_so_far.add)
         except asyncio.CancelledError:
             said_so_far.end()
-            if not is_stopped() or not said_so_far.shown.strip() or request.stage == "critique":
+            shown = said_so_far.shown
+            if not is_stopped() or not shown.strip() or request.stage == "critique":
                 raise
-            return ModelReply(broken_off=said_so_far.shown)
+            return ModelReply(broken_off=shown)
         thought.end()
         said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
@@ -285,8 +271,12 @@ class _Streamed:
         self._request = request
         self._masked = masked
         self._event = event
-        self.shown = ""
-        """The text so far."""
+        self._shown: list[str] = []
+
+    @property
+    def shown(self) -> str:
+        """The text that has been reported."""
+        return "".join(self._shown)
 
     def add(self, piece: str) -> None:
         """Report the text so far, except for the part that may be the start of a secret."""
@@ -298,8 +288,26 @@ class _Streamed:
 
     def _show(self, text: str) -> None:
         if text:
-            self.shown += text
+            self._shown.append(text)
             self._writer.emit(self._event(self._request, text))
+
+
+def _call(request: ModelRequest, spec: AgentSpec, model: str, assembled: Assembled, bound: Covered) -> ModelCall:
+    return ModelCall(
+        model=model,
+        system=assembled.system,
+        messages=assembled.messages,
+        tools=_tools(spec, request),
+        may_call=not request.wrap_up and request.stage != "critique",
+        max_output_tokens=bound.output,
+        temperature=spec.temperature,
+        options=spec.model_options,
+        origin=request.origin,
+        prompt_tokens=round(assembled.tokens * request.measures.ratio),
+        rpm=spec.rpm,
+        tpm=spec.tpm,
+        insists=request.insists,
+    )
 
 
 def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import ReasoningEffort
 from loom.domain.permissions.judge import Mode
 
 ModeName: TypeAlias = Mode | Literal["default", "read-only", "accept-edits", "bypass"]
@@ -42,7 +43,7 @@ class ForkPointFields(TypedDict, total=False):
 class ModelOptionFields(TypedDict, total=False):
     """Options of model calls. See docs/models.md."""
 
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None
+    reasoning_effort: ReasoningEffort | None
     thinking_budget: int | None
     """Maximum number of tokens for thinking. Anthropic models only."""
     top_p: float | None

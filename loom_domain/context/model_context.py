@@ -137,11 +137,10 @@ def build_context(
     window = measures.window(spec)
     reserved = tokens_of(tools)
     groups = groups_of(messages)
-    prompts = tuple(_prompts(spec, skill_parts(spec.skills, tools) if spec.skills else ()))
-    hint = late_hint(spec.skills, tools, messages) if spec.skills else ()
     replaced = tuple(place for place, message in enumerate(messages) if is_summary(message))
-    texts = (*prompts, *(_summary(messages[place]) for place in replaced), *hint)
-    around = reserved + sum(map(size_of, texts)) - tokens_of(messages[place] for place in replaced)
+    summaries = [messages[place] for place in replaced]
+    texts = _texts(spec, tools, messages, summaries)
+    around = reserved + sum(map(size_of, texts)) - tokens_of(summaries)
     lasting = without_ephemeral(messages, tools)
 
     def shown(until: int) -> tuple[tuple[Message, ...], int]:
@@ -218,6 +217,14 @@ def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent
             break
         point = start
     return point
+
+
+def _texts(
+    spec: AgentSpec, tools: Sequence[ToolSpec], messages: Sequence[Message], summaries: Sequence[Message]
+) -> tuple[Component, ...]:
+    prompts = _prompts(spec, skill_parts(spec.skills, tools) if spec.skills else ())
+    hint = late_hint(spec.skills, tools, messages) if spec.skills else ()
+    return (*prompts, *map(_summary, summaries), *hint)
 
 
 def _prompts(spec: AgentSpec, about_skills: Sequence[Component]) -> Iterator[Component]:

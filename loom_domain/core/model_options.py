@@ -1,16 +1,16 @@
-"""Read the options of model calls from an agent or a request, and refuse those that cannot be."""
+"""Read the options of model calls from an agent or a request, and refuse invalid ones."""
 
 import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.requests import ModelOptions
+from loom.domain.core.requests import ModelOptions, ReasoningEffort
 from loom.domain.core.suggestions import nearest
 
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+EFFORTS: Final = get_args(ReasoningEffort)
 LEAST_THINKING: Final = 1024
 MOST_STOPS: Final = 16
 
@@ -31,7 +31,7 @@ _SET_BY_LOOM: Final[Mapping[str, str]] = {
     **{name: f"set `{name}` instead" for name in ("reasoning_effort", "top_p", "seed", "stop", "parallel_tool_calls")},
     "stop_sequences": "set `stop` instead",
 }
-"""The fields of a body that have another place, and the reason or the place."""
+"""The fields of a body that `extra_body` can't set, with the reason or with the setting to use instead."""
 
 _HEADERS_OF_LOOM: Final = frozenset(
     (
@@ -60,7 +60,7 @@ def _problems(told: JsonObject) -> Iterator[tuple[str, str]]:
     for name, value in told.items():
         if name not in KNOWN:
             hint = nearest(str(name), KNOWN, f"the options are {', '.join(KNOWN)}")
-            yield name, f"is not an option: {hint}; other fields of a request belong into extra_body"
+            yield name, f"is not an option: {hint}; put other fields of a request into extra_body"
         elif problem := _problem(name, value):
             yield name, problem
 
@@ -120,7 +120,7 @@ def _problem_of_headers(value: Any) -> str:
         return "must be an object of header names and texts"
     for name, text in value.items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
-            return f"contains {name!r}, which cannot be the name of a header"
+            return f"contains {name!r}, which is not a valid header name"
         if name.lower() in _HEADERS_OF_LOOM:
             return f"must not contain {name}: Loom sets it"
         if not isinstance(text, str) or not _HEADER_VALUE.fullmatch(text):  # the value may be a secret

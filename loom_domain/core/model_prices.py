@@ -1,4 +1,4 @@
-"""The price of a model that a person has set, for models that are in no price list."""
+"""Prices that are set by hand, for models that no price list contains."""
 
 from dataclasses import dataclass
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.messages import JsonObject
 
@@ -55,12 +55,15 @@ class Budget:
         return replace(other, **mine)
 
 
+ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a model thinks before it answers."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelOptions:
-    """Options of an agent's model calls. What is not set is the provider's default."""
+    """Options of an agent's model calls. The provider's defaults apply to options that aren't set."""
 
-    reasoning_effort: str | None = None
-    """How much the model thinks: one of `model_options.EFFORTS`."""
+    reasoning_effort: ReasoningEffort | None = None
     thinking_budget: int | None = None
     """The maximum number of tokens for thinking, which count as output tokens. Anthropic only."""
     top_p: float | None = None

@@ -20,6 +20,8 @@ _PARSED: Final = 512 * 1024
 """Maximum length of a text that is parsed. Longer texts take seconds."""
 _COMPARED: Final = 50_000
 """Maximum number of lines in which similar lines are searched."""
+_WANTED: Final = 1000
+"""Maximum number of lines that are searched in other forms."""
 _AROUND: Final = 2
 _PLACES: Final = 3
 _SHOWN: Final = 30
@@ -40,7 +42,7 @@ def why_missed(text: str, old: str, new: str) -> str:
         return "its line breaks or quotes are escaped twice: send them as they are in the file"
     if new.strip() and new in text:
         return f"`new_string` is there already, at line {_line_at(text, new)}: perhaps this edit has been made"
-    for form, reason in _FORMS.items():
+    for form, reason in _FORMS.items() if len(wanted) <= _WANTED else ():
         if at := _windows(lines, wanted, form):
             return f"only {reason} differ. The file has{_or_more(at)}:\n{_numbered(lines, at[0], at[0] + len(wanted))}"
     return _nearest(lines, wanted)

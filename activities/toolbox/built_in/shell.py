@@ -1,6 +1,5 @@
 """`bash`: run one shell command in a sandbox."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +35,8 @@ other programs, a person can approve only the exact command.
 """
 
 
-_NEEDS_GIT: Final = re.compile(r"\.git\b.*(?:Read-only file system|Permission denied)")
-"""Matches what Git prints if a command has to write to `.git`."""
+_NOT_WRITABLE: Final = ("Read-only file system", "Permission denied")
+"""What Git prints if a command has to write to `.git`."""
 _TO_COMMIT: Final = (
     "(In this sandbox, .git is read-only. To commit, call the tool git_commit, which also stages the files. For other "
     "changes to the repository, such as branches, ask a person.)"
@@ -165,9 +164,13 @@ def outcome(finished: Finished, seconds: float) -> str:
         )
     if finished.exit_code != 0:
         why = f": {finished.limit}" if finished.limit else ""
-        advice = f"\n{_TO_COMMIT}" if _NEEDS_GIT.search(output) else ""
+        advice = f"\n{_TO_COMMIT}" if _needs_git(output) else ""
         raise ToolExecutionError(f"exit code {finished.exit_code}{why}\n{output or '(no output)'}{advice}")
     return output
+
+
+def _needs_git(output: str) -> bool:
+    return any(".git" in line and any(said in line for said in _NOT_WRITABLE) for line in output.splitlines())
 
 
 def limited(progress: Callable[[str], None]) -> Callable[[str], None]:

@@ -18,7 +18,7 @@ from loom.domain.agents.reflection import MOST_ROUNDS
 from loom.domain.agents.spec import Activation, AgentConfig
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.model_options import LEAST_THINKING, MOST_STOPS, read_model_options
-from loom.domain.core.requests import LONGEST_RUN, Budget, ModelOptions
+from loom.domain.core.requests import LONGEST_RUN, Budget, ModelOptions, ReasoningEffort
 from loom.domain.crews.crew import FEWEST_BRANCHES, MOST_BRANCHES, MOST_LEVELS
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
@@ -41,9 +41,7 @@ class BudgetForm(Form):
 class ModelOptionsForm(Form):
     """Options of model calls. Omitted options come from the extended agent, or else from the provider."""
 
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="How much the model thinks."
-    )
+    reasoning_effort: ReasoningEffort | None = Field(None, description="How much the model thinks.")
     thinking_budget: Annotated[int, Field(ge=LEAST_THINKING)] | None = Field(
         None, description="Maximum number of tokens for thinking, as a part of max_output_tokens. Anthropic only."
     )
