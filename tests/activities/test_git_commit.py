@@ -71,6 +71,13 @@ async def test_new_changed_and_deleted_files_are_committed(place: Path) -> None:
     git(place, "fsck", "--strict")
 
 
+async def test_a_change_of_the_same_size_within_the_same_second_is_committed(place: Path) -> None:
+    for number in range(3, 9):
+        (place / "a.py").write_text(f"print({number})\n")
+        await commit(place, key=str(number))
+        assert git(place, "show", "HEAD:a.py") == f"print({number})"
+
+
 async def test_the_first_commit_of_a_repository_is_made(tmp_path: Path) -> None:
     git(tmp_path, "init", "-q", "-b", "trunk")
     (tmp_path / "a").write_text("a")

@@ -82,7 +82,8 @@ if [ -n "$head" ] && [ -f "$GIT_DIR/logs/HEAD" ]; then
 fi
 if [ -z "$made" ]; then
   export GIT_INDEX_FILE=/tmp/index
-  if [ -f "$GIT_DIR/index" ]; then cp "$GIT_DIR/index" "$GIT_INDEX_FILE"; fi
+  # With a newer time, Git would miss changes that were made just after the index was written.
+  if [ -f "$GIT_DIR/index" ]; then cp --preserve=timestamps "$GIT_DIR/index" "$GIT_INDEX_FILE"; fi
   if [ -n "$head" ]; then git read-tree --reset "$head"; else git read-tree --empty; fi
   for path in "$@"; do
     git ls-files -z --cached --others --exclude-standard -- "$path" > /tmp/one
