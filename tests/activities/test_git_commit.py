@@ -75,7 +75,7 @@ async def test_new_changed_and_deleted_files_are_committed(place: Path) -> None:
 async def test_a_change_of_the_same_size_in_the_second_in_which_git_saw_the_file_is_committed(place: Path) -> None:
     await asyncio.sleep(1 - time() % 1)  # Git compares whole seconds
     (place / "a.py").write_text("print(3)\n")
-    git(place, "add", "a.py")
+    git(place, "commit", "-qam", "print 3")
     (place / "a.py").write_text("print(4)\n")
     await asyncio.sleep(1)
     await commit(place)
