@@ -80,7 +80,7 @@ def _problem(name: str, value: Any) -> str:
         case "stop":
             texts = [value] if isinstance(value, str) else value
             is_fine = isinstance(texts, list | tuple) and all(isinstance(text, str) and text for text in texts)
-            return "" if is_fine and 0 < len(texts) <= MOST_STOPS else f"must be 1 to {MOST_STOPS} texts"
+            return "" if is_fine and 0 < len(texts) <= MOST_STOPS else f"must be a list of 1 to {MOST_STOPS} strings"
         case "parallel_tool_calls":
             return "" if isinstance(value, bool) else f"must be true or false, not {value!r}"
         case "extra_body":
@@ -124,5 +124,5 @@ def _problem_of_headers(value: Any) -> str:
         if name.lower() in _HEADERS_OF_LOOM:
             return f"must not contain {name}: Loom sets it"
         if not isinstance(text, str) or not _HEADER_VALUE.fullmatch(text):  # the value may be a secret
-            return f"has a value for {name} that cannot be sent: use one line of ASCII text"
+            return f"must have a string for {name}: one line of ASCII text"
     return ""

@@ -48,7 +48,7 @@ async def test_a_request_s_options_are_merged_over_those_of_the_agent_and_its_pa
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        ({"agent": "careful"}, "anthropic:scripted has no option `seed`"),
+        ({"agent": "careful"}, "anthropic:scripted doesn't support `seed`"),
         ({"model": "anthropic:x", "model_options": {"thinking_budget": 9000}}, "must be below max_output_tokens"),
     ],
 )
@@ -78,7 +78,7 @@ async def test_a_retry_with_a_model_that_lacks_an_option_says_so(working: Workin
     await loom.client.retry(run_id, model="anthropic:x", max_turns=5)
     result = await loom.client.result(run_id)
     assert result.error is not None
-    assert "x has no option `seed`" in result.error.message
+    assert "x doesn't support `seed`" in result.error.message
 
 
 async def test_a_fork_s_options_are_merged_over_those_of_the_run(working: Working, app: str) -> None:

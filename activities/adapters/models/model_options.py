@@ -18,7 +18,7 @@ MESSAGES: Final = frozenset((*_EVERYWHERE, "thinking_budget", "stop"))
 """The options of Anthropic's messages."""
 
 _EFFORTS_OF_MESSAGES: Final = ("low", "medium", "high", "xhigh", "max")
-_INSTEAD: Final = {"thinking_budget": "; set `reasoning_effort`, or the server's own field in `extra_body`"}
+_INSTEAD: Final = {"thinking_budget": "set `reasoning_effort` instead, or the server's own field in `extra_body`"}
 
 
 def problem_of(options: ModelOptions, supported: Collection[str], model: str) -> str:
@@ -26,11 +26,11 @@ def problem_of(options: ModelOptions, supported: Collection[str], model: str) ->
     unknown = next((name for name in options.given if name not in supported), None)
     if unknown is not None:
         known = ", ".join(sorted(supported)) or "none"
-        hint = _INSTEAD.get(unknown, "")
-        return f"{model} has no option `{unknown}`{hint}: remove it, or use another model (its options: {known})"
+        way_out = _INSTEAD.get(unknown, "remove it, or use another model")
+        return f"{model} doesn't support `{unknown}`: {way_out} (supported options: {known})"
     if supported is MESSAGES and options.reasoning_effort not in (None, *_EFFORTS_OF_MESSAGES):
         known = ", ".join(_EFFORTS_OF_MESSAGES)
-        return f"{model} has no reasoning_effort {options.reasoning_effort!r}: use one of {known}"
+        return f"{model} doesn't support the reasoning_effort {options.reasoning_effort!r}: use one of {known}"
     return ""
 
 

@@ -266,7 +266,7 @@ def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None
         FunctionTool(
             spec=tool_spec(
                 "delete_file",
-                "Delete a file or a link, but no folder.",
+                "Delete a file or a link, but not a folder.",
                 DeleteFile,
                 effect=Effect.ONCE,
                 timeout=timeout,

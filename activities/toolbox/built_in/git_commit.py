@@ -126,7 +126,7 @@ class GitCommit(Arguments):
 
     message: Annotated[str, AfterValidator(_said)] = Field(max_length=20_000, description="Commit message")
     paths: tuple[str, ...] = Field(
-        default=(".",), min_length=1, max_length=1000, description="Files and folders to commit. Deleted ones, too"
+        default=(".",), min_length=1, max_length=1000, description="Files and folders to commit, including deleted ones"
     )
 
 

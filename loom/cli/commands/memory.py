@@ -67,10 +67,15 @@ def search(
     node: Annotated[list[str] | None, typer.Option(help="Filter by agent; repeatable.")] = None,
     min_importance: Annotated[float, typer.Option(min=0, max=1, help="Minimum importance of memories.")] = 0.0,
     since: Annotated[
-        datetime | None, typer.Option(formats=_FORMATS, help="Only memories from this time on; default zone: UTC.")
+        datetime | None,
+        typer.Option(
+            formats=_FORMATS,
+            metavar="TIME",
+            help="Only memories from this time on, such as 2026-01-31 or 2026-01-31T12:00. UTC unless it has a zone.",
+        ),
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option(formats=_FORMATS, help="Only memories from before this time; default zone: UTC.")
+        datetime | None, typer.Option(formats=_FORMATS, metavar="TIME", help="Only memories from before this time.")
     ] = None,
     threshold: Annotated[
         float, typer.Option(min=-1, max=1, help="Minimum similarity of hits that don't contain the words.")
@@ -107,15 +112,17 @@ def search(
 def add(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Text to remember.")],
     *,
-    session: Annotated[str | None, typer.Option("--session", metavar="S", help="The session that it is for.")] = None,
-    for_all: Annotated[bool, typer.Option("--global", help="Remember it for all sessions.")] = False,
-    by: Annotated[str, typer.Option(metavar="NAME", help="The person who says it.")] = "",
-    importance: Annotated[float, typer.Option(min=0, max=1, help="Its importance.")] = 0.8,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="S", help="Session whose runs can find it.")
+    ] = None,
+    for_all: Annotated[bool, typer.Option("--global", help="Let the runs of all sessions find it.")] = False,
+    by: Annotated[str, typer.Option(metavar="NAME", help="Name of the speaker.")] = "",
+    importance: Annotated[float, typer.Option(min=0, max=1, help="Importance, from 0 to 1.")] = 0.8,
     as_json: Json = False,
 ) -> None:
-    """Remember a text that no run has said.
+    """Add a memory by hand.
 
-    Runs of the session find it like a message from a person.
+    Runs can find it like a message from a person: those of one session (--session) or all of them (--global).
     """
     task = _added(text, session, for_all=for_all, by=by, importance=importance)
     _with_memory(lambda opened: opened.memory.remember([task]))
@@ -254,9 +261,10 @@ def reembed(as_json: Json = False) -> None:
 def _added(text: str, session: str | None, *, for_all: bool, by: str, importance: float) -> Task:
     """Return the text as a task. Raises BadRequest if the text or the session is missing."""
     if not 0 < len(text.strip()) <= LONGEST:
-        raise BadRequest(f"the text has {len(text.strip()):,} characters: 1 to {LONGEST:,} are possible", field="text")
+        told = f"has {len(text.strip()):,} characters" if text.strip() else "is empty"
+        raise BadRequest(f"the text {told}: it must have 1 to {LONGEST:,} characters", field="text")
     if bool(session) == for_all:
-        raise BadRequest("say who finds it: use either --session S or --global", field="session")
+        raise BadRequest("choose which runs can find it: pass either --session S or --global", field="session")
     name = f"memory-{uuid4()}"
     return Task(
         task_id=f"{name}/1",
