@@ -81,13 +81,13 @@ bench-peers: $(STAMP) $(PEERS)/.installed
 KILLS = 500
 chaos: $(STAMP)
 	@$(RUN) -m tests.chaos.mixed --kills $(KILLS) --seed $(SEED)
-	@for release in $$(git tag --list 'v*'); do $(RUN) -m tests.acceptance.upgrade --base $$release || exit; done
+	@$(RUN) -m tests.acceptance.upgrade
 
 # Changes that would break runs in flight; the recorded histories must find each of them.
 planted-changes: $(STAMP)
 	@$(RUN) -m tests.replay.planted
 
-# Runs of the earlier release BASE, finished by this one: `make upgrade BASE=v0.3.0`.
+# Runs of the earlier release BASE, finished by this one: `make upgrade BASE=0.3.0`.
 upgrade: $(STAMP)
 	@$(RUN) -m tests.acceptance.upgrade --base $(BASE)
 

@@ -1,4 +1,4 @@
-"""Runs that an earlier release started, finished by this one: `python -m tests.acceptance.upgrade --base v0.3.0`.
+"""Runs that an earlier release started, finished by this one: `python -m tests.acceptance.upgrade --base 0.3.0`.
 
 Installs the earlier release from this repository's history, starts runs on it, and kills its worker in a command of
 one of them. Then it stops that release while the others wait, starts this one in the same home, and finishes the runs.
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,8 @@ from tests.processes import command_of
 
 CHECKOUT: Final = Path(__file__).parents[2]
 SOURCES: Final = CHECKOUT / "examples" / "audit" / "sources"
+RELEASES: Final[Mapping[str, str]] = json.loads((CHECKOUT / "tests/replay/releases.json").read_text())
+"""The commit of each release, since not every clone has the tags."""
 PATIENCE: Final = 90.0
 """Seconds that one wait may take."""
 ROTATE_AFTER: Final = 100
@@ -75,14 +77,20 @@ class Release:
 
 
 def main() -> int:
-    """Upgrade once; the exit code says whether every run was finished."""
+    """Upgrade from one release or from each of them; the exit code says whether every run was finished."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", required=True, help="the tag or commit of the earlier release")
+    parser.add_argument("--base", help="an earlier release or commit; without it, each release is tried")
     base = parser.parse_args().base
+    return max(_upgraded(release) for release in ([base] if base else RELEASES))
+
+
+def _upgraded(base: str) -> int:
     with TemporaryDirectory(prefix="loom-upgrade-") as place, _model() as model_url:
         where = Path(place)
         where.chmod(0o755)  # releases up to 0.3.0 start Postgres as another user, who must be able to enter
-        before = Release(root=_installed(base, where / "before"), home=where / "home", model_url=model_url)
+        before = Release(
+            root=_installed(RELEASES.get(base, base), where / "before"), home=where / "home", model_url=model_url
+        )
         after = Release(root=CHECKOUT, home=where / "home", model_url=model_url)
         try:
             runs = _started(before, where)
