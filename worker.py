@@ -34,6 +34,7 @@ from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.search_attributes import register_missing
 from loom.activities.adapters.temporal.waiting_runs import TemporalWaitingRuns
+from loom.activities.run_tool import ToolRunner
 from loom.app.loom_app import LoomApp
 from loom.composition.build import opened, parts_for, secret_mask
 from loom.composition.knowledge import knowledge_ingestion
@@ -309,6 +310,28 @@ async def _beside(served: _Served, settings: Settings, task_queue: str) -> Async
         memory_running(parts.memory, settings, served.client, task_queue),
         task_handlers_running(parts.registry.handlers, settings),
         knowledge_ingestion(parts),
+        _own_queue(served),
+    ):
+        yield
+
+
+@asynccontextmanager
+async def _own_queue(served: _Served) -> AsyncIterator[None]:
+    """Serve the tool calls that only this worker can continue, because an MCP server keeps them open."""
+    queue = served.parts.servers.own_queue
+    if not queue:
+        yield
+        return
+    config = served.client.config(active_config=True)
+    config["plugins"] = []  # this plugin would add all of Loom to the worker
+    only = [each for each in served.activities if each.__name__ == ToolRunner.run_tool.__name__]
+    async with Worker(
+        Client(**config),
+        task_queue=queue,
+        activities=only,
+        graceful_shutdown_timeout=GRACE,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
     ):
         yield
 

@@ -14,7 +14,8 @@ from loom.domain.core.requests import ModelOptions
 from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tokens import text_tokens, tokens_of
-from loom.domain.core.tool_calls import ToolResult, ToolSpec
+from loom.domain.core.tool_calls import ToolResult, ToolSpec, Verdict
+from loom.domain.core.tool_input import InputAnswer, NeededInput
 from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
 from loom.domain.run.activity_payloads import ChildOutcome, StopReason
@@ -187,6 +188,15 @@ class ToolContext:
     """Reports partial output to the live stream."""
     skill: SkillUse | None = None
     """The skill for this call, as pinned to the run."""
+    sampling: Verdict = Verdict.DENY
+    """Whether the tool's MCP server may call the run's model."""
+    round: int = 0
+    """How often the call has asked for input. If this isn't 0, the call goes on."""
+    answers: tuple[InputAnswer, ...] = ()
+    """The answers to the latest requests for input."""
+    earlier_answers: tuple[InputAnswer, ...] = ()
+    server_state: str = ""
+    """The MCP server's own state of the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +209,8 @@ class ToolOutput:
     """
     parts: tuple[Part, ...] = ()
     """Images and files."""
+    needs: NeededInput | None = None
+    """Set if the tool needs input before it can go on. The output is then empty."""
     is_warning: bool = False
     """The call succeeded, but not exactly as requested. The text explains the difference."""
 

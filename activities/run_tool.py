@@ -4,7 +4,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from temporalio import activity
@@ -23,7 +23,7 @@ from loom.domain.agents.hooks import Registered
 from loom.domain.core.errors import ManifestChangedError
 from loom.domain.core.messages import JsonObject, ToolCall, arguments_digest
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, artifact_id, describe, failed, tool_message
-from loom.domain.machine.activity_requests import idempotency_key
+from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.stream_events import (
     has_made_a_tool,
@@ -33,6 +33,9 @@ from loom.domain.run.stream_events import (
     tool_returned,
     tool_segment,
 )
+
+if TYPE_CHECKING:
+    from loom.activities.kept_calls import KeptCalls
 
 _log = structlog.get_logger("loom.tool")
 
@@ -67,6 +70,8 @@ class ToolRunner:
         self._masked = masked
         self._ephemeral = EphemeralMemory()
         self._registered = registered
+        self._kept: KeptCalls | None = None
+        """The calls that wait for input on this worker. None if there has been none."""
 
     @activity.defn(name="run_tool")
     async def run_tool(self, request: ToolRequest) -> ToolResult:
@@ -84,6 +89,8 @@ class ToolRunner:
 
     async def _attempted(self, request: ToolRequest) -> ToolResult:
         run_id = request.origin.run_id
+        if request.round and self._kept is not None:
+            self._kept.release(key_without_arguments(request))
         segment = tool_segment(request.turn, request.call_id, request.attempt)
         async with stream_writer(self._stream, request.origin, request.turn, segment) as writer:
             writer.notices(request.notices)
@@ -98,6 +105,16 @@ class ToolRunner:
                 return await self._run(request, arguments, writer, {})
             with self._ephemeral.of(run_id, request.call_id) as state:
                 return await self._run(request, arguments, writer, state)
+
+    def _keep(self, request: ToolRequest, context: ToolContext) -> None:
+        """Keep a call open until its run goes on with it, or ends."""
+        if self._kept is None:
+            from loom.activities.kept_calls import KeptCalls  # noqa: PLC0415 - off the path of a plain run
+
+            self._kept = KeptCalls()
+        abandon = getattr(self._tools.get(request.tool), "abandon", None)
+        if abandon is not None:
+            self._kept.keep(key_without_arguments(request), partial(abandon, context))
 
     async def _found(self, request: ToolRequest) -> JsonObject | None:
         """Return the call's arguments if this worker has arguments with a matching digest."""
@@ -126,6 +143,11 @@ class ToolRunner:
             artifact=artifact_id(request.turn, call.id),
             progress=told.progress,
             skill=request.skill,
+            sampling=request.sampling,
+            round=request.round,
+            answers=request.answers,
+            earlier_answers=request.earlier_answers,
+            server_state=request.server_state,
         )
         registered = self._registered(agent) if self._registered else ()
         run = partial(
@@ -144,6 +166,11 @@ class ToolRunner:
             result = await self._effects.carried_out(
                 request, scope, lambda key: run(context=replace(context, idempotency_key=key)), warn=told.show
             )
+        if result.needs is not None:
+            if result.needs.queue:
+                self._keep(request, context)
+            _log.info("tool_needs_input", requests=len(result.needs.requests), round=request.round + 1)
+            return result
         told.ended(result)
         if has_made_a_tool(request.tool, result):
             shown = self._hygiene.clean_arguments(arguments)

@@ -11,11 +11,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
+from mcp_types import CreateMessageResult, SamplingMessage, TextContent, ToolAnnotations
+from pydantic import BaseModel
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--http", type=int)
@@ -107,6 +110,59 @@ def flood(lines: int) -> str:
 def picture(size: int = 8) -> list[Any]:
     """A text and an image."""
     return ["a picture", Image(data=b"\x89PNG" + b"\0" * size, format="png")]
+
+
+class Room(BaseModel):
+    """What a guest must say."""
+
+    room: Literal["quiet", "bright"]
+    nights: int = 1
+
+
+def which_room(city: str) -> Elicit[Room]:
+    """Ask for the room."""
+    return Elicit(f"Which room in {city}?", Room)
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=True))
+def book(city: str, wanted: Annotated[ElicitationResult[Room], Resolve(which_room)]) -> str:
+    """Book a room, once a person has chosen it."""
+    match wanted:
+        case AcceptedElicitation(data=chosen):
+            note(f"booked {city} {chosen.room} {chosen.nights}")
+            return f"booked {chosen.room} in {city} for {chosen.nights}"
+        case _:
+            return f"not booked: {wanted.action}"
+
+
+def words_for(text: str) -> Sample:
+    """Ask the model."""
+    asked = SamplingMessage(role="user", content=TextContent(type="text", text=f"Sum up: {text}"))
+    return Sample([asked], max_tokens=50, system_prompt="Be brief.")
+
+
+@server.tool()
+def summarize(text: str, summary: Annotated[CreateMessageResult, Resolve(words_for)]) -> str:
+    """Sum up a text with the client's model."""
+    return f"{len(text)} characters: {summary.content.text if isinstance(summary.content, TextContent) else ''}"
+
+
+@server.resource("notes://today", mime_type="text/plain")
+def today() -> str:
+    """What is noted for today."""
+    return "Water the plants."
+
+
+@server.resource("notes://{day}")
+def of_day(day: str) -> str:
+    """What is noted for a day."""
+    return f"Nothing on {day}."
+
+
+@server.prompt()
+def review(code: str) -> str:
+    """How to review code."""
+    return f"Review this code: {code}"
 
 
 @server.tool()

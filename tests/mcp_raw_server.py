@@ -2,7 +2,8 @@
 
 Speaks the older protocol over its pipes and starts at once. It lists what is in the file, whatever that is, and does
 by a tool's name: die, hang (answers nothing more), quiet (never answers this call), env, child, flood, reload (the list
-has changed), session (an answer that is no answer); anything else is echoed. The diary has one line for each message.
+has changed), session (an answer that is no answer), book (asks a person), sum (asks the model); anything else is
+echoed. The diary has one line for each message.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 TOOLS, DIARY = Path(sys.argv[1]), Path(sys.argv[2])
+ASKED: dict[str, Any] = {}
 
 
 def send(**message: Any) -> None:
@@ -37,7 +39,21 @@ def note(text: str) -> None:
         diary.write(text + "\n")
 
 
-def call(request: Any) -> None:  # noqa: C901 - one branch for each behaviour
+def ask(request: Any, method: str, **params: Any) -> None:
+    """Ask the client, and answer the request with what it says."""
+    number = f"ask-{len(ASKED)}"
+    ASKED[number] = request
+    send(id=number, method=method, params=params)
+
+
+def heard(answer: Any) -> None:
+    """Take the answer to a question."""
+    given = answer.get("result") or answer["error"]
+    note(f"heard {json.dumps(given)}")
+    say(ASKED.pop(answer["id"]), json.dumps(given))
+
+
+def call(request: Any) -> None:  # noqa: C901, PLR0912 - one branch for each behaviour
     """Do what the tool's name says."""
     name, arguments = request["params"]["name"], request["params"].get("arguments", {})
     if name == "die":
@@ -62,6 +78,13 @@ def call(request: Any) -> None:  # noqa: C901 - one branch for each behaviour
         send(method="notifications/tools/list_changed")
     elif name == "session":
         result(request, content="no list")
+    elif name == "book":
+        note("book begun")
+        form = {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]}
+        ask(request, "elicitation/create", message=f"Which room in {arguments['city']}?", requestedSchema=form)
+    elif name == "sum":
+        content = {"type": "text", "text": "Sum up."}
+        ask(request, "sampling/createMessage", messages=[{"role": "user", "content": content}], maxTokens=50)
     elif name == "meta":
         say(request, json.dumps(request["params"].get("_meta")))
     else:
@@ -71,6 +94,9 @@ def call(request: Any) -> None:  # noqa: C901 - one branch for each behaviour
 print("this is no message", flush=True)
 for line in sys.stdin:
     message = json.loads(line)
+    if "method" not in message:
+        heard(message)
+        continue
     note(" ".join([message["method"], message.get("params", {}).get("name", "")]).strip())
     match message["method"]:
         case "initialize":

@@ -19,6 +19,7 @@ from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
+from loom.activities.sample_model import Sampler
 from loom.activities.tenants.gate import TenantGate
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import short_digest
@@ -34,6 +35,7 @@ from loom.domain.machine.activity_requests import (
     origin_of,
     prepare_calls_request,
     prepare_request,
+    sample_request,
     summary_of,
     summary_of_compression,
     summary_of_evaluation,
@@ -47,6 +49,7 @@ from loom.domain.run.activity_payloads import (
     ModelReply,
     Prepared,
     PreparedCalls,
+    Sampled,
 )
 from loom.domain.run.events import (
     AnswerEvaluated,
@@ -59,9 +62,11 @@ from loom.domain.run.events import (
     HookReturned,
     ModelFailed,
     ModelReplied,
+    ModelSampled,
     RunAdmitted,
     RunPrepared,
     RunRefused,
+    SamplingFailed,
 )
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import RunState
@@ -194,6 +199,24 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
     )
 
 
+def sample(state: RunState, call_id: str) -> ScheduledActivity[Sampled]:
+    """Call the model for an MCP server."""
+    request = sample_request(state, call_id)
+    key = _numbered(f"t{request.turn}-sample-{call_id}", request.attempt)
+    with turn_group(state):
+        handle = workflow.start_activity_method(
+            Sampler.sample_model,
+            request,
+            **_named(state, options.SAMPLE, key, f"t{request.turn} · model {request.model} for {request.tool}"),
+        )
+    return ScheduledActivity(
+        handle=handle,
+        on_result=lambda sampled: ModelSampled(call_id=call_id, sampled=sampled, at=workflow.now()),
+        on_failure=lambda failure: SamplingFailed(call_id=call_id, failure=failure, at=workflow.now()),
+        notices=len(request.notices),
+    )
+
+
 def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivity[PreparedCalls]:
     """Check calls again after permission rules have changed."""
     request = prepare_calls_request(state, calls)
@@ -215,12 +238,17 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
     """Execute one call. If several calls run in parallel, the first one also publishes the notices."""
     execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
     request = tool_request(state, call, execution, with_notices=with_notices)
+    config = _tool_options(call.plan.timeout, call.plan.queue)
+    if call.exchange is not None and call.exchange.needed.queue:
+        # Only this worker has the call. If it doesn't respond, it's gone.
+        config["task_queue"] = call.exchange.needed.queue
+        config["schedule_to_start_timeout"] = options.OWN_QUEUE
     return workflow.start_activity_method(
         ToolRunner.run_tool,
         request,
         **_named(
             state,
-            _with_lease(state, _tool_options(call.plan.timeout, call.plan.queue)),
+            _with_lease(state, config),
             _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
             f"t{request.turn} · {describe(call.call)}",
         ),

@@ -40,6 +40,7 @@ from loom.domain.run.actions import (
     RunChildren,
     RunHook,
     RunTools,
+    SampleModel,
 )
 from loom.domain.run.activity_payloads import PublishRequest
 from loom.domain.run.events import (
@@ -226,6 +227,8 @@ class AgentRun:
                 return await self._event(scheduling.plan_calls(self._state, calls))
             case RunTools(calls=calls):
                 return await self._run_tools(calls)
+            case SampleModel(call_id=call_id):
+                return await self._event(scheduling.sample(self._state, call_id))
             case RunChildren(calls=calls):
                 return await self._run_children(calls)
             case AskPerson(until=until):

@@ -78,6 +78,14 @@ MODEL: Final = ActivityConfig(
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 COMPRESS: Final = MODEL
+OWN_QUEUE: Final = timedelta(seconds=10)
+"""How long a worker may take to accept work that only it can do. It may be busy."""
+SAMPLE: Final = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=10),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(maximum_attempts=5),
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
 EVALUATE: Final = ActivityConfig(
     # The final answer waits for the evaluation, which therefore must not block indefinitely during an outage.
     schedule_to_close_timeout=timedelta(minutes=5),

@@ -12,7 +12,8 @@ from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.untrusted_text import defused, defused_json
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.tool_calls import Effect, Scope, ToolSpec
+from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom.domain.core.tool_input import InputAnswer
 from loom.domain.permissions.subjects import Subject
 from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, tool_name, traits_of
 
@@ -34,6 +35,22 @@ class McpCall:
     key: str | None = None
     """Idempotency key, for tools that declare that they are safe to repeat."""
     progress: Callable[[str], None] = lambda _text: None
+    id: str = ""
+    """Tells this call apart from all other calls. It stays the same when the call goes on with answers."""
+    sampling: Verdict = Verdict.DENY
+    """Whether the server may call the run's model during the call."""
+    round: int = 0
+    """How often the call has asked for input."""
+    answers: tuple[InputAnswer, ...] = ()
+    """The answers to the latest requests for input."""
+    earlier_answers: tuple[InputAnswer, ...] = ()
+    state: str = ""
+    """The server's own state of the call."""
+
+    @property
+    def known_answers(self) -> tuple[InputAnswer, ...]:
+        """All answers so far, for a call that is made again from its beginning."""
+        return (*self.earlier_answers, *self.answers)
 
 
 class McpLink(Protocol):
@@ -44,7 +61,13 @@ class McpLink(Protocol):
         ...
 
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
-        """Send the call once and return its result. Raises the tool errors in `loom.domain.core.errors`."""
+        """Send the call once and return its result, or the input that it needs. Raises the tool errors in
+        `loom.domain.core.errors`.
+        """
+        ...
+
+    def abandon(self, call_id: str) -> None:
+        """Stop a call that waits for input, because its run has ended."""
         ...
 
 
@@ -63,6 +86,8 @@ class McpTool:
     """Maximum number of seconds for the call itself. The spec's timeout also includes the time to restore an idle
     connection.
     """
+    sampling_server: str = ""
+    """The server's name if it may ask for model calls. Each call's rules then decide."""
 
     def is_available(self) -> str | None:
         """Return None if the server is responding. Otherwise, explain the problem and what Loom does about it."""
@@ -87,16 +112,27 @@ class McpTool:
     def run(self, arguments: object, context: ToolContext) -> Awaitable[ToolOutput]:
         """Send the call to the server."""
         effect = self.spec.effect
+        key = context.idempotency_key if effect is Effect.IDEMPOTENT else None
         return self.link.call(
             McpCall(
                 tool=self.name,
                 arguments=cast("JsonObject", arguments),
                 effect=effect,
                 timeout=min(self.limit, context.timeout),
-                key=context.idempotency_key if effect is Effect.IDEMPOTENT else None,
+                key=key,
                 progress=context.progress,
+                id=_id_of(context),
+                sampling=context.sampling,
+                round=context.round,
+                answers=context.answers,
+                earlier_answers=context.earlier_answers,
+                state=context.server_state,
             )
         )
+
+    def abandon(self, context: ToolContext) -> None:
+        """Stop a call that waits for input, because its run has ended."""
+        self.link.abandon(_id_of(context))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +153,9 @@ def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Off
         if not server.offers(each.name):
             continue
         name = tool_name(server.name, each.name)
-        if name in tools:
+        if each.needs_task:
+            refused.append(f"{each.name!r}: it runs only as an MCP task, which Loom doesn't support")
+        elif name in tools:
             refused.append(f"{each.name!r}: the server lists it twice, and the first one is used")
         elif len(tools) == TOOLS_LIMIT:
             refused.append(f"{each.name!r}: the server lists more than {TOOLS_LIMIT} tools")
@@ -141,7 +179,18 @@ def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink) -> Mc
         scope=Scope.MCP,
         declared=stands.declared,
     )
-    return McpTool(spec=spec, name=listed.name, schema=ArgumentSchema(listed.schema), link=link, limit=server.timeout)
+    return McpTool(
+        spec=spec,
+        name=listed.name,
+        schema=ArgumentSchema(listed.schema),
+        link=link,
+        limit=server.timeout,
+        sampling_server=server.name if server.sampling else "",
+    )
+
+
+def _id_of(context: ToolContext) -> str:
+    return f"{context.run_id}/{context.execution}/{context.artifact or context.call_id}"
 
 
 def _texts(value: object) -> Iterator[str]:

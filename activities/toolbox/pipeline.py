@@ -37,7 +37,7 @@ from loom.domain.core.errors import (
 )
 from loom.domain.core.messages import JsonObject, ToolCall, call_digest
 from loom.domain.core.tool_calls import Effect, ErrorType, PreparedCall, ToolResult, ToolSpec, Verdict, failed
-from loom.domain.core.tool_names import ASK_USER, CREATE_PLAN, CREATE_TOOL, DELEGATE, DONE, MADE
+from loom.domain.core.tool_names import ASK_USER, CREATE_PLAN, CREATE_TOOL, DELEGATE, DONE, MADE, SAMPLING
 from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
 from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.rules import Kind, kind_of
@@ -89,6 +89,8 @@ def plan(
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
         made = replace(made, timeout=_timeout(arguments, limits.timeout))
+        if server := getattr(tool, "sampling_server", ""):
+            made = replace(made, sampling=_judge_sampling(server, spec, grants))
         if judged.verdict is not Verdict.ASK:
             return made
         return replace(made, digest=call_digest(run_id, call), grants=authorized.grants(tool, arguments))
@@ -128,6 +130,8 @@ async def execute(
         with watch.stage():
             came = await _run(tool, arguments, context)
         output = came if isinstance(came, ToolOutput) else ToolOutput(text=came)
+        if output.needs is not None:
+            return ToolResult(content="", needs=output.needs, stage_ms=tuple(watch.spent))
         result = ToolResult(
             content=output.text, parts=output.parts, status="warning" if output.is_warning else "success"
         )
@@ -278,6 +282,12 @@ def authorize(
         place=place,
     )
     return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
+
+
+def _judge_sampling(server: str, spec: AgentSpec, grants: Sequence[str]) -> Verdict:
+    """Judge the model calls that an MCP server may ask for during a call. A rule's pattern names the server."""
+    place = Place(workspace=spec.workspace, home=str(Path.home()))
+    return judge_under(SAMPLING, (Subject(text=server),), chain_of(spec, grants), arguments={}, place=place).verdict
 
 
 def chain_of(spec: AgentSpec, grants: Sequence[str]) -> tuple[Level, ...]:

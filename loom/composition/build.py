@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from uuid import uuid4
 
 from pydantic import SecretStr
 
@@ -122,7 +123,9 @@ def parts_for(
         own=settings.prices,
     )
     counted = PostgresTenants(database) if database else OneWorkerTenants()
-    servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home)
+    # Only this process has the calls that a server keeps open, so their answers come on a queue of its own.
+    own_queue = f"{settings.task_queue}-{uuid4().hex}"
+    servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home, own_queue=own_queue)
     return WorkerParts(
         registry=registry,
         connections=connections,

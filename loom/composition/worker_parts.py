@@ -36,6 +36,7 @@ from loom.activities.publish import Progress
 from loom.activities.recall import ContextSource, Knowledge, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
+from loom.activities.sample_model import Sampler
 from loom.activities.skills import RunSkills, SkillLibrary
 from loom.activities.start_gate import StartGate
 from loom.activities.tenants.gate import TenantGate
@@ -221,7 +222,14 @@ class WorkerParts:
             redact=self.sanitizer.clean,
             prices=self.prices,
         )
-        return [model.call_model, conductor.conduct_crew, compressor.compress_context, evaluator.evaluate_answer]
+        sampler = Sampler(providers=self.providers, stream=self.stream, redact=self.sanitizer.clean, prices=self.prices)
+        return [
+            model.call_model,
+            conductor.conduct_crew,
+            compressor.compress_context,
+            evaluator.evaluate_answer,
+            sampler.sample_model,
+        ]
 
     def _tool_activities(self, manifests: Manifests) -> list[Callable[..., Any]]:
         """Return the activities that judge and run tool calls."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.messages import JsonObject, Message, Part, ToolCall, canonical, short_digest
 from loom.domain.core.tokens import TOOL, text_tokens
+from loom.domain.core.tool_input import Exchange, NeededInput
 from loom.domain.core.tool_names import ASK_USER, MADE
 
 STAGES: Final = ("discover", "validate", "authorize", "check_cancel", "execute", "format")
@@ -128,6 +129,8 @@ class PreparedCall:
     """The interceptor's result. If set, the tool does not run."""
     stopped: str = ""
     """The reason that the interceptor stopped the call."""
+    sampling: Verdict = Verdict.DENY
+    """Whether the tool's MCP server may call the run's model during the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,6 +150,13 @@ class ToolResult:
     """The id of the stored full output, if `content` was truncated."""
     length: int = 0
     """The number of characters in the full output, if it was truncated."""
+    needs: NeededInput | None = None
+    """Set if the call isn't finished, because its MCP server needs input first."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the call has ended. If not, another attempt must follow."""
+        return not self.resend and self.needs is None
 
     @property
     def metadata(self) -> JsonObject:
@@ -194,10 +204,14 @@ class OpenCall:
     """How often the rules or the call's arguments have changed since the call was checked. If this isn't 0, the call
     must be checked again.
     """
+    exchange: Exchange | None = None
+    """The input that the call's MCP server has asked for."""
 
     @property
     def awaits_person(self) -> bool:
-        """Whether the call still needs approval."""
+        """Whether the call still needs a person's approval, or an answer for its MCP server."""
+        if self.exchange is not None:
+            return self.result is None and self.exchange.open is not None and self.exchange.open.asks
         return self.result is None and self.plan.verdict is Verdict.ASK and self.decision is None and not self.stale
 
 

@@ -5,6 +5,8 @@ from typing import Final
 DONE: Final = "done"
 """Ends the run. The run itself executes this tool, not a worker's toolbox."""
 ASK_USER: Final = "ask_user"
+SAMPLING: Final = "mcp_sampling"
+"""Stands for the model calls of MCP servers in permission rules. It isn't a tool."""
 """Asks a person a question. The next message from a person is the reply."""
 DELEGATE: Final = "delegate_task"
 """Delegates a task to a sub-agent."""

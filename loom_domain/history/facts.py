@@ -24,6 +24,8 @@ from loom.domain.run.activity_payloads import (
     Prepared,
     PreparedCalls,
     PrepareRequest,
+    Sampled,
+    SampleRequest,
     ToolRequest,
 )
 
@@ -45,9 +47,10 @@ ActivityRequest: TypeAlias = (
     | PrepareCallsRequest
     | CompressRequest
     | EvaluateRequest
+    | SampleRequest
 )
 ActivityOutcome: TypeAlias = (
-    Prepared | HookResult | ModelReply | ToolResult | PreparedCalls | Compressed | Evaluated | AttemptFailure
+    Prepared | HookResult | ModelReply | ToolResult | PreparedCalls | Compressed | Evaluated | Sampled | AttemptFailure
 )
 
 

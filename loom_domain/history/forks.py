@@ -162,7 +162,7 @@ def _put_together(turn: PastTurn, brought: Mapping[str, ToolResult]) -> tuple[Me
     reply = asked.attempt.reply if asked else None
     if asked is None or reply is None or reply.message is None or asked.messages is None:
         raise _not_over(turn.number)
-    results = {tool.request.call_id: tool.result for tool in turn.tools if tool.result and not tool.result.resend}
+    results = {tool.request.call_id: tool.result for tool in turn.tools if tool.result and tool.result.is_final}
     answers = []
     for call, plan in zip(reply.message.tool_calls, reply.plans, strict=True):
         result = results.get(call.id) or brought.get(call.id) or _without_running(call, plan)
@@ -253,7 +253,7 @@ def _artifacts(records: Sequence[Record], until: int) -> tuple[JsonObject, ...]:
 
 
 def _succeeded(tool: ToolAttempt) -> bool:
-    return tool.result is not None and not tool.result.resend and tool.result.status == "success"
+    return tool.result is not None and tool.result.is_final and tool.result.status == "success"
 
 
 def _arguments(turn: PastTurn, tool: ToolAttempt) -> JsonObject:

@@ -55,6 +55,8 @@ from loom.domain.run.activity_payloads import (
     Prepared,
     PreparedCalls,
     PrepareRequest,
+    Sampled,
+    SampleRequest,
     ToolRequest,
 )
 from loom.domain.run.stream_events import (
@@ -70,8 +72,10 @@ from loom.domain.run.stream_events import (
     milliseconds,
     model_failed,
     model_replied,
+    model_sampled,
     model_segment,
     run_started,
+    sampling_segment,
     scope_of,
     tool_called,
     tool_registered,
@@ -135,14 +139,15 @@ def _done(attempt: ActivityAttempt, known: History, mask: Mask) -> Iterator[Task
         yield from _work(request, attempt, attempt.began, known, mask)
 
 
-def _work(
+def _work(  # noqa: C901 - one case a request
     request: HookRequest
     | ModelRequest
     | ConductRequest
     | ToolRequest
     | PrepareCallsRequest
     | CompressRequest
-    | EvaluateRequest,
+    | EvaluateRequest
+    | SampleRequest,
     attempt: ActivityAttempt,
     began: datetime,
     known: History,
@@ -173,6 +178,8 @@ def _work(
             return _compression(request, attempt, began, known.pinned(request))
         case EvaluateRequest():
             return _evaluation(request, attempt, began, known.pinned(request))
+        case SampleRequest():
+            return _sampling(request, attempt, began)
         case _:
             assert_never(request)
 
@@ -254,7 +261,7 @@ def _tool(
     scope = scope_of(tool_segment(request.turn, request.call_id, request.attempt))
     arguments, summary = mask.clean_arguments(call.arguments), mask.clean(describe(call))
     yield tool_called(request, arguments=arguments, summary=summary).task(origin, scope, began)
-    if isinstance(outcome, ToolResult):
+    if isinstance(outcome, ToolResult) and outcome.needs is None:
         yield tool_returned(request, outcome).task(origin, scope, attempt.ended)
         if has_made_a_tool(request.tool, outcome):
             yield tool_registered(request, arguments).task(origin, scope, attempt.ended)
@@ -281,6 +288,14 @@ def _evaluation(
     if isinstance(outcome, Evaluated) and not outcome.resend and outcome.uncovered is None:
         event = answer_evaluated(pinned.model, request, outcome, ms=_ms(began, attempt.ended))
         yield event.task(request.origin, scope_of(evaluation_segment(request.turn, request.attempt)), attempt.ended)
+
+
+def _sampling(request: SampleRequest, attempt: ActivityAttempt, began: datetime) -> Iterator[Task]:
+    outcome = attempt.outcome
+    if isinstance(outcome, Sampled) and outcome.uncovered is None:
+        event = model_sampled(request, outcome, ms=_ms(began, attempt.ended))
+        scope = scope_of(sampling_segment(request.turn, request.call_id, request.attempt))
+        yield event.task(request.origin, scope, attempt.ended)
 
 
 def _end(ended: RunEnded) -> Notice:

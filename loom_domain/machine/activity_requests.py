@@ -1,5 +1,7 @@
 """Derive each activity's request from the run's state."""
 
+from typing import Any
+
 from loom.domain.agents.branches_pattern import has_branches
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.context.compression import KnownFacts
@@ -7,6 +9,7 @@ from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
 from loom.domain.core.tasks import Origin, correlation_of
 from loom.domain.core.tool_calls import OpenCall, ToolSpec, describe
+from loom.domain.core.tool_input import Exchange
 from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.limits import allowance
 from loom.domain.machine.tool_results import is_accounted
@@ -17,6 +20,7 @@ from loom.domain.run.activity_payloads import (
     ModelRequest,
     PrepareCallsRequest,
     PrepareRequest,
+    SampleRequest,
     ToolRequest,
 )
 from loom.domain.run.retry_policy import NOT_TRIED
@@ -215,6 +219,42 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         note=_note(open_call),
         execution=execution,
         notices=state.notices.pending if with_notices else (),
+        sampling=plan.sampling,
+        **({} if open_call.exchange is None else _continued(open_call.exchange)),
+    )
+
+
+def _continued(exchange: Exchange) -> dict[str, Any]:
+    """Return the fields of a request that continues a call with the answers that its MCP server asked for."""
+    return {
+        "round": exchange.round,
+        "answers": exchange.answers,
+        "earlier_answers": exchange.earlier,
+        "server_state": exchange.needed.state,
+    }
+
+
+def sample_request(state: RunState, call_id: str) -> SampleRequest:
+    """Return the request to call the run's model for the MCP server of a call."""
+    call = next(each for each in state.calls.open if each.call.id == call_id)
+    if call.exchange is None or (request := call.exchange.open) is None:
+        raise ValueError("no model call is due; ask `next_action` first")
+    spec = state.agent
+    return SampleRequest(
+        origin=origin_of(state),
+        turn=state.turn,
+        call_id=call_id,
+        attempt=1 + len(call.exchange.answers) + len(call.exchange.earlier),
+        tool=call.call.name,
+        model=spec.model,
+        call=request.sampling,
+        max_output_tokens=spec.max_output_tokens,
+        options=spec.model_options,
+        rpm=spec.rpm,
+        tpm=spec.tpm,
+        ratio=state.window.ratio,
+        allowance=allowance(state),
+        notices=state.notices.pending,
     )
 
 
@@ -223,7 +263,8 @@ def idempotency_key(request: ToolRequest) -> str:
     attempt.
     """
     named = request.arguments_digest or arguments_digest(request.arguments or {})
-    return f"{key_without_arguments(request)}/{named}"
+    # A round of a call that asks for input has a result of its own: the input that it needs next.
+    return f"{key_without_arguments(request)}/{named}{f'/r{request.round}' if request.round else ''}"
 
 
 def key_without_arguments(request: ToolRequest) -> str:

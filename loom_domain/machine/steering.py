@@ -17,6 +17,7 @@ from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical,
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
+from loom.domain.machine.input_step import answered, refused_content
 from loom.domain.machine.model_retry import retried
 from loom.domain.machine.tool_results import granted, settled
 from loom.domain.permissions.judge import GUARD
@@ -33,7 +34,7 @@ from loom.domain.run.events import (
     RetryRequested,
     SteeringEvent,
 )
-from loom.domain.run.pending_approvals import find_ask, open_asks
+from loom.domain.run.pending_approvals import find_ask, open_asks, own_ask
 from loom.domain.run.state import Hold, Outcome, ParkedOn, Phase, RunState, expires_at, note, with_calls
 from loom.domain.tree.signals import PARENT, with_answer
 from loom.domain.tree.tree import TreeAsk
@@ -60,8 +61,8 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 
     if state.outcome is not None and not _reopens(event):
         return f"the run has ended: {state.outcome.status}"
     match event:
-        case Approved(call_id=call_id, digest=digest):
-            return _refused_answer(state, call_id, digest)
+        case Approved(call_id=call_id, digest=digest, arguments=arguments):
+            return _refused_answer(state, call_id, digest) or _refused_content(state, call_id, arguments)
         case Denied(call_id=call_id):
             return _refused_answer(state, call_id, None)
         case PauseRequested():
@@ -147,6 +148,11 @@ def _refused_answer(state: RunState, call_id: str | None, digest: str | None) ->
     return None
 
 
+def _refused_content(state: RunState, call_id: str | None, arguments: JsonObject | None) -> str | None:
+    ask = find_ask(state, call_id)
+    return refused_content(ask, arguments) if ask is not None and ask.schema is not None else None
+
+
 def _refused_resume(state: RunState, by: str) -> str | None:
     if state.hold is None:
         return "the run is not paused"
@@ -205,6 +211,9 @@ def _approve(state: RunState, event: Approved) -> RunState:
     if (call := _own(state, ask)) is None:
         answer = {"scope": event.scope, "arguments": event.arguments, "digest": ask.digest, "by": event.by}
         return _handed_down(state, ask, "approve", **answer)
+    if call.exchange is not None:
+        decision = Decision(approved=True, by=event.by, at=event.at)
+        return answered(_decision_noted(state, call, decision, ask.digest), call, decision, event.arguments)
     # Don't compare with `==`, because True == 1.
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
     # If an approval changes the arguments, the rules that it adds depend on the call prepared with the new arguments.
@@ -226,6 +235,9 @@ def _deny(state: RunState, event: Denied) -> RunState:
 
 
 def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
+    if call.exchange is not None:
+        digest = own_ask(state, call).digest
+        return answered(_decision_noted(state, call, decision, digest), call, decision, None)
     decided = replace(call, decision=decision)
     if not decision.approved:
         reason = decision.reason or "no reason given"
@@ -233,6 +245,10 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
         text = f"Denied{by}: {reason}. Do not try the same again; find another way or ask what is wanted."
         decided = replace(decided, result=failed(text, "permission"))
     state = with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
+    return _decision_noted(state, call, decision, call.plan.digest)
+
+
+def _decision_noted(state: RunState, call: OpenCall, decision: Decision, digest: str) -> RunState:
     return note(
         state,
         Action.APPROVAL_DECIDED,
@@ -245,7 +261,7 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
         by=decision.by,
         reason=decision.reason,
         rule=call.plan.rule,
-        digest=call.plan.digest,
+        digest=digest,
     )
 
 
@@ -279,8 +295,12 @@ def resumed(state: RunState, at: datetime) -> RunState:
     """Return the next state of a run that is resumed. The approval timeout restarts for all open asks."""
     return with_calls(
         replace(state, hold=None),
-        lambda c: replace(c, asked_at=at) if c.asked_at and c.decision is None and c.result is None else c,
+        lambda c: replace(c, asked_at=at) if c.asked_at and c.result is None and _is_undecided(c) else c,
     )
+
+
+def _is_undecided(call: OpenCall) -> bool:
+    return call.decision is None or call.exchange is not None
 
 
 def _set_permissions(state: RunState, event: PermissionsSet) -> RunState:
@@ -294,4 +314,5 @@ def under_other_rules(state: RunState, spec: AgentSpec | None) -> RunState:
     state = replace(state, calls=replace(state.calls, rules_changed=state.phase is Phase.THINKING))
     if spec is not None:
         state = replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))
-    return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None else c)
+    # A call that its MCP server has begun can't be taken back, so it isn't checked again.
+    return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if c.result is None and not c.exchange else c)

@@ -9,7 +9,7 @@ the order of the calls.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from loom.domain.core.messages import JsonObject, ToolCall, call_digest, canonical
 from loom.domain.core.tool_calls import (
@@ -26,7 +26,8 @@ from loom.domain.core.tool_calls import (
     tool_message,
 )
 from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, TODO
-from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools
+from loom.domain.machine.input_step import restarted, sampling_due, with_asks_noted, with_needed
+from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools, SampleModel
 from loom.domain.run.events import CallsPrepared, ToolsReturned
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
@@ -54,7 +55,10 @@ def is_accounted(call: OpenCall) -> bool:
     return call.begun or call.away < PATIENCE
 
 
-def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | Backoff | RunTools | RunChildren:
+NextForCalls: TypeAlias = PrepareCalls | AskPerson | AwaitPerson | Backoff | SampleModel | RunTools | RunChildren
+
+
+def next_for_calls(state: RunState) -> NextForCalls:
     """Return the next action for the open calls. If any calls are stale, the next action is to check them again."""
     if stale := tuple(call for call in state.calls.open if call.stale and call.result is None):
         return PrepareCalls(calls=stale)
@@ -65,6 +69,9 @@ def next_for_calls(state: RunState) -> PrepareCalls | AskPerson | AwaitPerson | 
         return AwaitPerson(call_id=state.question.call.id)
     if state.retry_at is not None:
         return Backoff(until=state.retry_at)
+    exchanging = any(call.exchange is not None for call in state.calls.open)
+    if exchanging and (sampling := sampling_due(state)) is not None:
+        return SampleModel(call_id=sampling.call.id)
     group = next_group(state.calls.open, state.agent.parallel_limit)
     quick = tuple(call for call in group if call.call.name not in HANDED_ON)
     return RunTools(calls=quick) if quick else RunChildren(calls=group)
@@ -87,8 +94,12 @@ def granted(state: RunState, grants: Iterable[str]) -> RunState:
         return state
     return with_calls(
         replace(state, calls=replace(state.calls, grants=more)),
-        lambda c: replace(c, stale=c.stale + 1) if c.awaits_person or (c.stale and c.result is None) else c,
+        lambda c: replace(c, stale=c.stale + 1) if _is_judged_again(c) else c,
     )
+
+
+def _is_judged_again(call: OpenCall) -> bool:
+    return call.exchange is None and (call.awaits_person or (call.stale > 0 and call.result is None))
 
 
 def calls_prepared(state: RunState, event: CallsPrepared) -> RunState:
@@ -169,10 +180,14 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
         if call.call.id in event.outcomes and call.result is None and not call.awaits_person
     }
     ledger = state.environment.ledger
-    state = with_calls(state, lambda c: _returned(c, came[c.call.id], ledger=ledger) if c.call.id in came else c)
+    state = with_calls(
+        state, lambda c: _returned(c, came[c.call.id], event.at, ledger=ledger) if c.call.id in came else c
+    )
+    if any(call.exchange is not None for call in state.calls.open):
+        state = with_asks_noted(state, came, event.at)
     finished = {call.call.id for call in state.calls.open if call.result is not None} & came.keys()
     state = _with_side_results(state, [call for call in state.calls.open if call.call.id in finished])
-    produced = state.conversation.produced | {name for name in finished if isinstance(came[name], ToolResult)}
+    produced = state.conversation.produced | {name for name in finished if _is_result(came[name])}
     return settled(
         replace(
             state,
@@ -181,6 +196,11 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
             retry_at=_retry_at(state, came, event.at),
         )
     )
+
+
+def _is_result(outcome: ToolResult | Failure) -> bool:
+    """Whether a worker has this result of a call, and has cached it."""
+    return isinstance(outcome, ToolResult) and outcome.needs is None
 
 
 def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunState:
@@ -211,19 +231,22 @@ def _with_tool(state: RunState, made: ToolSpec) -> RunState:
     return replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))
 
 
-def _returned(call: OpenCall, outcome: ToolResult | Failure, *, ledger: bool) -> OpenCall:
+def _returned(call: OpenCall, outcome: ToolResult | Failure, at: datetime | None, *, ledger: bool) -> OpenCall:
     if isinstance(outcome, ToolResult):
+        if outcome.needs is not None:
+            return with_needed(call, outcome.needs, at)
         return replace(call, attempt=call.attempt + 1, inline=True) if outcome.resend else replace(call, result=outcome)
     if outcome.kind == "provider":
         return replace(call, result=_broken(outcome))
     lost = call.lost + (outcome.kind == "lost")
-    again = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
+    may_retry = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
     # With a record of effects, the next attempt looks up this attempt's outcome. Otherwise, the outcome is unknown.
-    if not again or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
+    if not may_retry or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     away = call.away + (outcome.type == STORE_AWAY)
-    return replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away, lost=lost)
+    again = replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away, lost=lost)
+    return again if call.exchange is None else restarted(again, outcome)
 
 
 def _broken(failure: Failure) -> ToolResult:

@@ -19,6 +19,7 @@ from loom.domain.core.tool_calls import failed
 from loom.domain.machine.compression_step import compression_failed, context_compressed
 from loom.domain.machine.delegation import child_ended, children_began
 from loom.domain.machine.evaluation_step import answer_evaluated, evaluation_failed
+from loom.domain.machine.input_step import model_sampled, sampling_failed
 from loom.domain.machine.limits import hard_end
 from loom.domain.machine.model_replies import answered, model_replied
 from loom.domain.machine.model_retry import model_failed
@@ -67,6 +68,7 @@ from loom.domain.run.events import (
     MessageReceived,
     ModelFailed,
     ModelReplied,
+    ModelSampled,
     NoticesPublished,
     PauseRequested,
     PermissionsSet,
@@ -76,6 +78,7 @@ from loom.domain.run.events import (
     RunPrepared,
     RunRefused,
     RunReopened,
+    SamplingFailed,
     SignalIgnored,
     SignatureUsed,
     TimeRanOut,
@@ -182,7 +185,7 @@ def closed(state: RunState) -> RunState:
     if state.tree.children:
         state = replace(state, tree=without_unbegun(state.tree))
     unasked = failed("not run: the run ended while this waited for approval", "aborted")
-    state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person else c)
+    state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person and c.exchange is None else c)
     return end_calls(state, "not finished: the run ended before. If this had begun, it may have taken effect in part.")
 
 
@@ -327,6 +330,18 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     ToolsReturned: Transition(
         to={A: (A, R), ENDED: (ENDED,)},
         change=tools_returned,
+        fits=lambda state, _: state.phase is A,
+        otherwise="no tool call is open",
+    ),
+    ModelSampled: Transition(
+        to={A: (A,), ENDED: (ENDED,)},
+        change=model_sampled,
+        fits=lambda state, _: state.phase is A,
+        otherwise="no tool call is open",
+    ),
+    SamplingFailed: Transition(
+        to={A: (A,), ENDED: (ENDED,)},
+        change=sampling_failed,
         fits=lambda state, _: state.phase is A,
         otherwise="no tool call is open",
     ),

@@ -19,6 +19,7 @@ from typing import Final
 
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import STRICTNESS, Verdict
+from loom.domain.core.tool_names import SAMPLING
 from loom.domain.permissions import guards
 from loom.domain.permissions.rules import (
     DEFAULT,
@@ -42,6 +43,7 @@ BUILT_IN: Final[Mapping[str, Verdict]] = {
     **dict.fromkeys(("read_file", "list_dir", "glob", "grep", "todo", "done", "ask_user"), Verdict.ALLOW),
     "delegate_task": Verdict.ALLOW,
     "create_plan": Verdict.ALLOW,
+    SAMPLING: Verdict.ASK,
     **dict.fromkeys(
         ("write_file", "edit_file", "delete_file", "git_commit", "bash", "python", "http_fetch"), Verdict.ASK
     ),

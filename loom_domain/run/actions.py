@@ -83,6 +83,13 @@ class RunTools:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SampleModel:
+    """Call the model for the MCP server of this call."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunChildren:
     """Start a child run for each of these calls and wait until all child runs have ended."""
 
@@ -118,6 +125,7 @@ Action: TypeAlias = (
     | AskPerson
     | AwaitPerson
     | RunTools
+    | SampleModel
     | RunChildren
     | AwaitBudget
     | AwaitAdmission

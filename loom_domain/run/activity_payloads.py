@@ -15,11 +15,12 @@ from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import Group, JsonObject, Message, Tail, ToolCall, Usage
 from loom.domain.core.output_schema import CheckedAnswer
-from loom.domain.core.requests import RunError, RunRequest, RunResult
+from loom.domain.core.requests import ModelOptions, RunError, RunRequest, RunResult
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tenants import Admission
-from loom.domain.core.tool_calls import Effect, PreparedCall, ToolSpec
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolSpec, Verdict
+from loom.domain.core.tool_input import InputAnswer
 from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
 from loom.domain.tools.todos import Todos
@@ -289,6 +290,50 @@ class ToolRequest:
     started with the same run id, this part differs.
     """
     notices: tuple[Notice, ...] = ()
+    sampling: Verdict = Verdict.DENY
+    """Whether the tool's MCP server may call the run's model."""
+    round: int = 0
+    """How often the call has asked for input. If this isn't 0, the request continues a call."""
+    answers: tuple[InputAnswer, ...] = ()
+    """The answers to the latest requests for input."""
+    earlier_answers: tuple[InputAnswer, ...] = ()
+    server_state: str = ""
+    """The MCP server's own state of the call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRequest:
+    """The request to call the run's model for an MCP server."""
+
+    origin: Origin
+    turn: int
+    call_id: str
+    attempt: int = 1
+    tool: str
+    model: str
+    call: JsonObject
+    """`messages`, `system`, `max_tokens` and `temperature`."""
+    max_output_tokens: int
+    options: ModelOptions = field(default_factory=ModelOptions)
+    rpm: int | None = None
+    tpm: int | None = None
+    ratio: float = 1.0
+    """The ratio of the provider's token count to Loom's, as measured by the run so far."""
+    allowance: Share | None = None
+    """The remaining budget for this request. None means no limit."""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """The model's answer to an MCP server."""
+
+    text: str = ""
+    stop: StopReason = "end"
+    uncovered: Spend | None = None
+    """The amount that the call might use. Set only if the call was not sent because it might exceed its allowance."""
+    usage: Usage = field(default_factory=Usage)
+    cost_micros: int | None = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

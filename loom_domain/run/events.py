@@ -9,7 +9,7 @@ from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import Budget, RunError
 from loom.domain.core.tool_calls import ToolResult
-from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
+from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
 from loom.domain.run.retry_policy import Failure
 from loom.domain.tree.events import TreeEvent
 
@@ -122,6 +122,24 @@ class ToolsReturned:
     outcomes: Mapping[str, ToolResult | Failure]
     at: datetime | None = None
     """The time of the event. If None, calls that must run again do so without a delay."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSampled:
+    """The model answered an MCP server."""
+
+    call_id: str
+    sampled: Sampled
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingFailed:
+    """The model could not answer an MCP server."""
+
+    call_id: str
+    failure: Failure
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,6 +313,8 @@ OwnEvent: TypeAlias = (
     | BackoffEnded
     | CallsPrepared
     | ToolsReturned
+    | ModelSampled
+    | SamplingFailed
     | AsksExpired
     | TimeRanOut
     | RunReopened

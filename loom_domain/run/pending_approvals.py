@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import OpenCall
+from loom.domain.core.tool_input import Exchange
 from loom.domain.permissions.risk import risk_of
 from loom.domain.run.state import RunState, expires_at
 from loom.domain.tree.tree import TreeAsk
@@ -31,7 +32,7 @@ def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
 def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
     """Return the ask for one of the run's own calls."""
     expiry = expires_at(state, call)
-    return TreeAsk(
+    ask = TreeAsk(
         call_id=call.call.id,
         run_id=state.run_id,
         agent=state.request.agent,
@@ -45,6 +46,24 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
         for_run=call.plan.grants,
         asked_at=call.asked_at.isoformat() if call.asked_at else None,
         expires_at=expiry.isoformat() if expiry else None,
+    )
+    return ask if call.exchange is None else _of_server(ask, call.exchange)
+
+
+def _of_server(ask: TreeAsk, exchange: Exchange) -> TreeAsk:
+    """Return the ask of an MCP server for input. Its digest binds the answer to the question."""
+    request = exchange.open
+    if request is None:
+        return ask
+    return replace(
+        ask,
+        reason=f"its MCP server asks: {request.message}",
+        rule="",
+        digest=exchange.digest(ask.digest or ask.call_id),
+        for_run=(),
+        question=request.message,
+        schema=request.schema if request.kind == "form" else None,
+        url=request.url,
     )
 
 

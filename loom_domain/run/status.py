@@ -17,7 +17,7 @@ from loom.domain.run.state import (
     total_usage,
     waiting_on,
 )
-from loom.domain.tree.tree import TreeAsk, child_view
+from loom.domain.tree.tree import TreeAsk, child_view, plain_ask
 
 
 def status_view(state: RunState) -> JsonObject:
@@ -66,7 +66,7 @@ def _parked_view(state: RunState) -> JsonObject | None:
 
 
 def _ask_view(ask: TreeAsk) -> JsonObject:
-    return {**asdict(ask), "arguments": dict(ask.arguments), "for_run": list(ask.for_run)}
+    return {**plain_ask(ask), "arguments": dict(ask.arguments), "for_run": list(ask.for_run)}
 
 
 def _context_view(state: RunState) -> JsonObject:

@@ -20,7 +20,15 @@ from loom.domain.core.tasks import Action, Origin, Segment, Task, task_of
 from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, made_tool
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.permissions.risk import risk_of
-from loom.domain.run.activity_payloads import CompressRequest, Evaluated, EvaluateRequest, ModelRequest, ToolRequest
+from loom.domain.run.activity_payloads import (
+    CompressRequest,
+    Evaluated,
+    EvaluateRequest,
+    ModelRequest,
+    Sampled,
+    SampleRequest,
+    ToolRequest,
+)
 from loom.domain.run.state import turn_id
 from loom.domain.tree.lineage import Lineage
 
@@ -221,6 +229,26 @@ def answer_evaluated(model: str, request: EvaluateRequest, evaluated: Evaluated,
             "quality_metrics": evaluated.metrics,
             **({"why": evaluated.why} if evaluated.why else {}),
             **_spent(evaluated.usage, evaluated.cost_micros, ms),
+        }
+    )
+
+
+def sampling_segment(turn: int, call_id: str, attempt: int) -> Segment:
+    """Return the segment that a model call for an MCP server writes."""
+    return Segment(name=f"t{turn}-sample-{call_id}", attempt=attempt)
+
+
+def model_sampled(request: SampleRequest, sampled: Sampled, *, ms: float) -> StreamEvent:
+    """Return the event for a model call that an MCP server asked for."""
+    return _model_call(
+        {
+            "model": request.model,
+            "turn": request.turn,
+            "attempt": request.attempt,
+            "purpose": "sampling",
+            "call_id": request.call_id,
+            "tool": request.tool,
+            **_spent(sampled.usage, sampled.cost_micros, ms),
         }
     )
 

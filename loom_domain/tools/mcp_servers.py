@@ -59,6 +59,10 @@ class McpServer:
     """The tools to use, under the names that the server gives them. If empty, all tools are used."""
     disabled_tools: tuple[str, ...] = ()
     """The tools to exclude, under the names that the server gives them."""
+    elicitation: bool = True
+    """Whether the server may ask people questions during a call."""
+    sampling: bool = False
+    """Whether the server may ask for calls to the run's model. The rule `mcp_sampling` then decides."""
 
     def __post_init__(self) -> None:
         if complaint := _complaint(self):
@@ -92,6 +96,8 @@ class ListedTool:
     description: str = ""
     schema: JsonObject = field(default_factory=dict)
     hints: Hints = field(default_factory=Hints)
+    needs_task: bool = False
+    """Whether the server runs the tool only as a task of the protocol 2025-11-25."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,7 +198,7 @@ def _converted(server: str, key: str, value: object) -> Any:
             return dict(value)
         case "url", str():
             return value
-        case "trust", bool():
+        case (("trust" | "elicitation" | "sampling"), bool()):
             return value
         case (("timeout" | "connect_timeout"), int() | float()) if not isinstance(value, bool):
             return float(value)
@@ -205,7 +211,7 @@ _WANTED: Final = {
     **dict.fromkeys(("timeout", "connect_timeout"), "a number of seconds"),
     "command": "a string or a list of strings",
     "url": "a text",
-    "trust": "true or false",
+    **dict.fromkeys(("trust", "elicitation", "sampling"), "true or false"),
 }
 
 

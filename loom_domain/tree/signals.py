@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from loom.domain.core.messages import JsonObject, canonical, short_digest
 from loom.domain.permissions.judge import Level
-from loom.domain.tree.tree import Child, ChildReport, Tree, TreeAsk, TreeSignal, child_of, with_child
+from loom.domain.tree.tree import Child, ChildReport, Tree, TreeAsk, TreeSignal, child_of, plain_ask, with_child
 
 REPORT: Final = "child_report"
 """The signal that a child sends to report to its parent."""
@@ -54,7 +54,7 @@ def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
     known = _report_digest(report, regularly=tree.lineage.detached)
     if known == tree.reported:
         return tree
-    payload = {**asdict(report), "asks": [asdict(ask) for ask in report.asks]}
+    payload = {**asdict(report), "asks": [plain_ask(ask) for ask in report.asks]}
     return with_signal(replace(tree, reported=known), tree.lineage.parent_run_id, REPORT, payload)
 
 

@@ -5,7 +5,7 @@ only its own children. Each child reports to its parent on the child's own desce
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from loom.domain.core.messages import JsonObject, Usage, usage_view
 from loom.domain.core.requests import RunResult, RunStatus
@@ -44,11 +44,25 @@ class TreeAsk:
     for_run: tuple[str, ...] = ()
     asked_at: str | None = None
     expires_at: str | None = None
+    question: str = ""
+    """The question of an MCP server. An approval answers it with `arguments`, and a denial declines to answer."""
+    schema: JsonObject | None = None
+    """The JSON Schema of the answer's fields, if the question has any."""
+    url: str = ""
+    """The address that the MCP server asks a person to open."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
         """Identifies this ask. If the same call needs approval again, the new ask has a different key."""
         return (self.call_id, self.digest, self.asked_at)
+
+
+def plain_ask(ask: TreeAsk) -> JsonObject:
+    """Return the ask as JSON. The fields of an MCP server's question are left out if there is none, because releases
+    before 0.5 don't know them.
+    """
+    given = asdict(ask)
+    return {name: value for name, value in given.items() if value or name not in ("question", "schema", "url")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

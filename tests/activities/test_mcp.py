@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ from tests.waiting import eventually
 
 TESTS = Path(__file__).parent.parent
 ECHO = (sys.executable, str(TESTS / "mcp_echo_server.py"))
-QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5, restart=0.5)
+PATIENT = replace(QUICK, restart=20.0)
 ANY = {"type": "object"}
 NODE_PACKAGE = "@modelcontextprotocol/server-everything@2026.8.31"
 
@@ -59,7 +61,12 @@ class Raw:
     def __init__(self, folder: Path) -> None:
         self.listed = folder / "tools.json"
         self.diary = folder / "diary"
-        self.list(*map(tool, ("say", "die", "hang", "quiet", "env", "child", "flood", "reload", "session", "meta")))
+        self.list(
+            *map(
+                tool,
+                ("say", "die", "hang", "quiet", "env", "child", "flood", "reload", "session", "meta", "book", "sum"),
+            )
+        )
 
     def list(self, *tools: Any) -> None:
         """What it lists from now on."""
@@ -280,11 +287,11 @@ async def test_a_dead_server_keeps_its_tools_and_says_what_is_wrong(raw: Raw) ->
 
 
 async def test_a_hanging_server_ends_the_call_and_its_session(raw: Raw) -> None:
-    async with connect(raw.server(timeout=0.3)) as servers:
+    async with connect(raw.server(timeout=0.3), patience=PATIENT) as servers:
         with pytest.raises(ToolExecutionTimeout, match=r"^hang was stopped after 0.3 s without a response"):
             await call(servers, "mcp__raw__hang")
-        assert "has not yet shown that it is alive" in str(servers.tools["mcp__raw__say"].is_available())
-        await raw.heard("initialize", times=2)
+        assert (await call(servers, "mcp__raw__say", a=1)).text == '{"a": 1}'
+        assert await raw.heard("initialize", times=2)
         await until_available(servers, "mcp__raw__say")
 
 
@@ -515,7 +522,8 @@ def http(folder: Path) -> AbstractAsyncContextManager[Http]:
 
 
 async def test_a_published_server_over_http_is_killed_in_a_call_and_found_again(node_server: str) -> None:
-    async with serving(Http(node_server, "streamableHttp")) as web, connect(web.server(), first_wait=0.1) as servers:
+    web = Http(node_server, "streamableHttp")
+    async with serving(web), connect(web.server(), first_wait=0.1, patience=PATIENT) as servers:
         await until_available(servers, "mcp__web__echo")
         assert (await call(servers, "mcp__web__echo", message="hi")).text == "Echo: hi"
 
@@ -527,9 +535,9 @@ async def test_a_published_server_over_http_is_killed_in_a_call_and_found_again(
         with pytest.raises(ToolExecutionError, match="was lost during the call"):
             await lost
 
+        waiting = asyncio.create_task(call(servers, "mcp__web__echo", message="back"))
         web.start()
-        await until_available(servers, "mcp__web__echo")
-        assert (await call(servers, "mcp__web__echo", message="back")).text == "Echo: back"
+        assert (await waiting).text == "Echo: back"
 
 
 async def test_a_server_over_http_is_called_told_apart_killed_and_found_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from temporalio.client import Client
 from temporalio.worker import Worker
@@ -21,7 +22,7 @@ from tests.activities.test_mcp import Raw
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 
-QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5)
+QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5, restart=0.5)
 
 
 class WithServers(LoomPlugin):
@@ -30,29 +31,32 @@ class WithServers(LoomPlugin):
     def __init__(self, settings: Settings, servers: Sequence[McpServer]) -> None:
         super().__init__(settings)
         self._servers = servers
+        self._queue = settings.task_queue
 
     def parts_for(self, client: Client) -> WorkerParts:
         """The usual parts, with the servers."""
         parts = super().parts_for(client)
-        mcp = McpServers(self._servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK)
+        queue = f"{self._queue}-{uuid4().hex}"
+        mcp = McpServers(self._servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK, own_queue=queue)
         registry = replace(parts.registry, mcp_servers=tuple(self._servers))
         return replace(parts, registry=registry, servers=mcp, tools=JoinedToolSets(parts.tools, mcp.tools))
 
 
 @asynccontextmanager
 async def working_with(
-    addresses: Addresses, workspace: Path, answers: Any, *servers: McpServer
+    addresses: Addresses, workspace: Path, answers: Any, *servers: McpServer, replay: bool = True, **given: Any
 ) -> AsyncIterator[tuple[Harness, ModelServer]]:
     """A worker with these servers beside its built-in tools; its runs are replayed at the end."""
     async with ModelServer(answers) as model:
-        settings = settings_for(addresses, workspace, model)
+        settings = settings_for(addresses, workspace, model, **given)
         async with connected(settings) as temporal, LoomClient.connected(settings) as client:
             plugin = WithServers(settings, servers)
             working = Worker(temporal, task_queue=settings.task_queue, plugins=[plugin])
             async with plugin.opened(working), working:
                 ready = Harness(client=client, settings=settings, workspace=workspace)
                 yield ready, model
-                await replay_all(ready)
+                if replay:
+                    await replay_all(ready)
 
 
 def read_by_model(model: ModelServer, index: int) -> list[str]:

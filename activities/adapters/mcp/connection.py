@@ -11,26 +11,48 @@ scope may exit it. Calls run in separate tasks, so a failing server affects only
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final, cast
 
 import anyio
 import structlog
 from mcp.client.client import Client
-from mcp.client.session import IncomingMessage
+from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, CallToolResult, RequestParamsMeta, ToolListChangedNotification
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    REQUEST_TIMEOUT,
+    CallToolResult,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    InputRequiredResult,
+    RequestParamsMeta,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
+from loom.activities.adapters.mcp.input_requests import asked_of_model, asked_of_person, needed, response, responses
+from loom.activities.adapters.mcp.open_calls import OpenCall, OpenCalls
 from loom.activities.adapters.mcp.results import forgotten, listed_tools, output_of, refusal, repeatable
 from loom.activities.adapters.mcp.stderr import StderrTail
 from loom.activities.adapters.mcp.transport import Transport, open_transport
 from loom.activities.ports import ToolOutput
 from loom.activities.toolbox.mcp_tool import McpCall
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError
+from loom.domain.core.messages import canonical
+from loom.domain.core.tool_calls import Effect
+from loom.domain.core.tool_input import NeededInput
 from loom.domain.tools.mcp_servers import ListedTool, McpServer, visible
 
 _log = structlog.get_logger("loom.mcp")
@@ -38,6 +60,11 @@ _log = structlog.get_logger("loom.mcp")
 KEY: Final = "loom.dev/idempotency-key"
 """The name of the `_meta` field that contains a request's idempotency key."""
 
+_LONGEST_CALL: Final = 30 * 86_400.0
+_STATE_PAUSE: Final = 0.25
+"""Seconds before a call goes on whose server only needs more time."""
+_REJECTED: Final = -1
+"""The error code for a model call that a person has rejected, from the examples in the MCP specification."""
 _PAGES: Final = 50
 """Maximum number of pages in a list of tools. The limit is needed because a faulty server may never end its list."""
 
@@ -56,6 +83,8 @@ class ConnectionTimeouts:
     """If a session lasts longer than this number of seconds, the reconnection delay is reset when the session ends."""
     probe: float = 10.0
     """Timeout in seconds for the health check after a call has timed out."""
+    restart: float = 15.0
+    """How long calls wait for a server that has been lost, in seconds."""
     idle: float | None = None
     """If there is no call for this number of seconds, the connection is closed. The default is 5 minutes for HTTP and
     30 minutes for a program.
@@ -66,7 +95,12 @@ class ServerConnection:
     """The connection to one server. The server may be unavailable."""
 
     def __init__(
-        self, server: McpServer, environment: Mapping[str, str], on_listed: OnListed, patience: ConnectionTimeouts
+        self,
+        server: McpServer,
+        environment: Mapping[str, str],
+        on_listed: OnListed,
+        patience: ConnectionTimeouts,
+        own_queue: str = "",
     ) -> None:
         self._server = server
         self._environment = environment
@@ -77,18 +111,25 @@ class ServerConnection:
         self._life = anyio.CancelScope()
         self._client: Client | None = None
         self._trouble: str | None = "Loom is connecting to it for the first time"
+        self._recovered = anyio.Event()
+        self._recovers_by = 0.0
+        """Until this time, calls wait for a server that has been lost."""
         self._wanted = anyio.Event()
         self._wanted.set()
         self._settled = anyio.Event()
         self._stale = anyio.Event()
-        self._calls: set[asyncio.Task[CallToolResult]] = set()
+        self._calls = OpenCalls()
+        self._own_queue = own_queue
+        self._asks = False
+        """Whether the server has asked a question that doesn't say which call it belongs to."""
+        self._turn = asyncio.Lock()
         self._used = 0.0
 
     def trouble(self) -> str | None:
         """Return None if the server can be called. Otherwise, return why it can't be called and what Loom is doing
-        about that.
+        about that. A call to a server that is being restarted waits for it.
         """
-        if self._trouble is None:
+        if self._trouble is None or monotonic() < self._recovers_by:
             return None
         return f"the MCP server {self._server.name} is unavailable: {self._trouble}"
 
@@ -119,24 +160,101 @@ class ServerConnection:
         """Send the call once. Raises a domain tool error if the call fails. A canceled caller doesn't wait for the
         server's response.
         """
-        client = await self._connected_client()
-        sending = asyncio.create_task(self._sent(client, call))
-        self._calls.add(sending)
-        sending.add_done_callback(self._forget)
+        async with self._turn if self._asks else nullcontext():
+            return await self._called(call)
+
+    def abandon(self, call_id: str) -> None:
+        """Stop a call that waits for input, because its run has ended."""
+        self._calls.abandon(call_id)
+
+    async def _called(self, call: McpCall) -> ToolOutput:
+        opened = await self._opened(call)
         try:
-            result = await asyncio.shield(sending)
+            result = await opened.outcome(call.timeout)
         except asyncio.CancelledError:
-            sending.cancel()  # the library notifies the server of the cancellation, and the session continues
+            opened.cancel()  # the library notifies the server of the cancellation, and the session continues
             raise
         except MCPError as error:
             raise self._refused(call, error) from None
-        except (RuntimeError, ValidationError, TimeoutError, OSError, anyio.BrokenResourceError) as error:
+        except TimeoutError:
+            opened.cancel()
+            raise self._refused(call, MCPError(code=REQUEST_TIMEOUT, message="no result in time")) from None
+        except (RuntimeError, ValidationError, OSError, anyio.BrokenResourceError) as error:
             reason = self._redacted(readable(error))
             raise ToolExecutionError(
                 f"the MCP server {self._server.name} returned no usable result for {call.tool} ({reason}):"
                 f" {repeatable(call)}"
             ) from None
-        return output_of(result, self._redacted)
+        match result:
+            case CallToolResult():
+                return output_of(result, self._redacted)
+            case InputRequiredResult():
+                asked = result.input_requests or {}
+                return ToolOutput(needs=needed(asked, result.request_state, call, self._server.name, self._redacted))
+            case _:
+                self._calls.keep(opened)
+                return ToolOutput(needs=NeededInput(requests=(result,), queue=self._own_queue))
+
+    async def _opened(self, call: McpCall) -> OpenCall:
+        """Send the call, or go on with a call that waits for these answers.
+
+        A call that waits on a worker that is lost is sent again only if that's harmless.
+        """
+        if call.round and (waiting := self._calls.take(call.id)) is not None:
+            waiting.go_on(call)
+            return waiting
+        if call.round and not call.state and call.effect is Effect.ONCE:
+            raise ToolExecutionError(
+                f"the connection to the MCP server {self._server.name} was lost while {call.tool} waited for input:"
+                f" {repeatable(call)}"
+            )
+        client = await self._connected_client(call.timeout)
+        opened = OpenCall(call, asyncio.create_task(self._sent(client, call)))
+        opened.task.add_done_callback(_forget)
+        self._calls.add(opened)
+        return opened
+
+    async def _on_elicitation(
+        self, context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult | ErrorData:
+        """Answer a question that a server asks during a call, before the protocol 2026-07-28."""
+        del context
+        opened = self._asking_call()
+        if opened is None:
+            return ElicitResult(action="cancel")
+        try:
+            request = asked_of_person(params, self._redacted, number=opened.number(params.message))
+        except LoomError as error:
+            return ErrorData(code=INVALID_PARAMS, message=error.message)
+        answer = response(await opened.ask(request))
+        return answer if isinstance(answer, ElicitResult) else ElicitResult(action="cancel")
+
+    async def _on_sampling(
+        self, context: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult | ErrorData:
+        """Answer a model call that a server asks for during a call, before the protocol 2026-07-28."""
+        del context
+        opened = self._asking_call()
+        if opened is None:
+            return ErrorData(code=INTERNAL_ERROR, message="Loom can't tell for which call this is: call again")
+        try:
+            text = canonical(params.model_dump(mode="json", exclude_none=True))
+            verdict, number = opened.call.sampling, opened.number(text)
+            request = asked_of_model(params, self._server.name, self._redacted, verdict=verdict, number=number)
+        except LoomError as error:
+            return ErrorData(code=INVALID_REQUEST, message=error.message)
+        answer = await opened.ask(request)
+        if answer.action != "accept":
+            return ErrorData(code=_REJECTED, message=f"there is no answer: {answer.reason}")
+        sampled = response(answer)
+        return sampled if isinstance(sampled, CreateMessageResult) else ErrorData(code=INTERNAL_ERROR, message="")
+
+    def _asking_call(self) -> OpenCall | None:
+        self._asks = True
+        opened = self._calls.only()
+        if opened is None:
+            _log.warning("mcp_question_unclear", server=self._server.name, calls=len(list(self._calls)))
+        return opened
 
     async def _run_session(self) -> bool:
         """Run one session until it ends. Return False if it failed."""
@@ -161,6 +279,8 @@ class ServerConnection:
                 read_timeout_seconds=self._server.timeout,
                 message_handler=self._hear,
                 cache=None,
+                elicitation_callback=self._on_elicitation if self._server.elicitation else None,
+                sampling_callback=self._on_sampling if self._server.sampling else None,
             )
             async with client:
                 await self._list(client, transport)
@@ -175,7 +295,8 @@ class ServerConnection:
             raise TimeoutError(f"no response within {limit:g} s")
 
     def _open(self, client: Client) -> None:
-        self._client, self._trouble = client, None
+        self._client = client
+        self._has_recovered()
         self._used = anyio.current_time()
         self._settled.set()
         _log.info("mcp_connected", server=self._server.name, protocol=client.protocol_version)
@@ -204,7 +325,7 @@ class ServerConnection:
     async def _refresh(self, client: Client, transport: Transport) -> None:
         with anyio.move_on_after(self._patience.probe) as scope:
             await self._list(client, transport)
-            self._trouble = None
+            self._has_recovered()
         if scope.cancelled_caught:
             raise TimeoutError(f"it did not list its tools within {self._patience.probe:g} s")
 
@@ -246,35 +367,58 @@ class ServerConnection:
                 break
         self._on_listed(found, tuple(transport.malformed))
 
-    async def _connected_client(self) -> Client:
-        """Return a client whose server is responding. Wake the connection if it is asleep."""
+    def _has_recovered(self) -> None:
+        self._trouble = None
+        self._recovered.set()
+
+    def _is_lost(self, why: str, seconds: float) -> None:
+        """Record a problem. For this number of seconds, calls wait for the server to recover."""
+        if self._trouble is None:
+            self._recovered, self._recovers_by = anyio.Event(), monotonic() + seconds
+        self._trouble = why
+
+    async def _connected_client(self, patience: float) -> Client:
+        """Return a client whose server is responding. Wake the connection if it is asleep, and wait for up to
+        `patience` seconds for a server that is being restarted.
+        """
+        if self._trouble is not None:
+            with anyio.move_on_after(min(patience, max(0.0, self._recovers_by - monotonic()))):
+                await self._recovered.wait()
         if self._client is None and self._trouble is None:
             if self._settled.is_set():  # another caller may already be waiting for this connection
                 self._settled = anyio.Event()
             self._wanted.set()
             await self._settled.wait()
         if self._client is None or self._trouble is not None:
-            raise ToolUnavailableError(f"{self.trouble()}; nothing was run")
+            why = f"the MCP server {self._server.name} is unavailable: {self._trouble}"
+            raise ToolUnavailableError(f"{why}; nothing was run")
         self._used = anyio.current_time()
         return self._client
 
-    async def _sent(self, client: Client, call: McpCall) -> CallToolResult:
+    async def _sent(self, client: Client, call: McpCall) -> CallToolResult | InputRequiredResult:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = "" if total is None else f"/{total:g}"
             call.progress(self._redacted(visible(message or f"{progress:g}{of}"))[:2000])
 
-        return await client.call_tool(
-            call.tool,
-            dict(call.arguments),
-            read_timeout_seconds=call.timeout,
-            progress_callback=tell,
-            meta=cast("RequestParamsMeta", {KEY: call.key}) if call.key else None,
-        )
-
-    def _forget(self, task: "asyncio.Task[CallToolResult]") -> None:
-        self._calls.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieve the exception, because every waiting caller may have been canceled
+        state = call.state or None
+        given = responses(call.answers, self._server.name) if call.state else {}
+        while True:
+            result = await client.session.call_tool(
+                call.tool,
+                dict(call.arguments),
+                # `OpenCall.outcome` limits the time, because a call may wait for a person for days.
+                read_timeout_seconds=_LONGEST_CALL,
+                progress_callback=tell,
+                input_responses=given or None,
+                request_state=state,
+                meta=cast("RequestParamsMeta", {KEY: call.key}) if call.key else None,
+                allow_input_required=True,
+            )
+            if isinstance(result, CallToolResult) or result.input_requests:
+                return result
+            # The server needs more time, and nothing else.
+            given, state = {}, result.request_state
+            await asyncio.sleep(_STATE_PAUSE)
 
     def _refused(self, call: McpCall, error: MCPError) -> LoomError:
         if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
@@ -284,13 +428,19 @@ class ServerConnection:
     def _check_alive(self) -> None:
         """Check whether the server is alive by listing its tools. Other calls wait for the check."""
         if self._client is not None:
-            self._trouble = "it did not respond to a call and has not yet shown that it is alive"
+            why = "it did not respond to a call and has not yet shown that it is alive"
+            self._is_lost(why, self._patience.probe)
             self._stale.set()
 
     def _fail(self, reason: str) -> None:
-        self._trouble = f"{self._redacted(reason)}; Loom is reconnecting"
+        self._is_lost(f"{self._redacted(reason)}; Loom is reconnecting", self._patience.restart)
         self._settled.set()
         _log.warning("mcp_lost", server=self._server.name, reason=self._trouble)
+
+
+def _forget(task: "asyncio.Task[CallToolResult | InputRequiredResult]") -> None:
+    if not task.cancelled():
+        task.exception()  # retrieve the exception, because every waiting caller may have been canceled
 
 
 def _reason(error: BaseException, transport: Transport) -> str:

@@ -41,6 +41,8 @@ result is stored in the workflow history.
 """
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
+_SHORTEST_DATA: Final = 16
+"""Base64 data of fewer characters may occur in ordinary text."""
 _FORGOTTEN: Final = "Session terminated"
 
 
@@ -51,6 +53,7 @@ def listed_tools(result: ListToolsResult) -> list[ListedTool]:
             name=tool.name,
             description=tool.description or "",
             schema=tool.input_schema,
+            needs_task=tool.execution is not None and tool.execution.task_support == "required",
             hints=Hints()
             if (given := tool.annotations) is None
             else Hints(
@@ -72,7 +75,7 @@ def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput
     text = "\n".join(collected.texts)
     if not text.strip() and result.structured_content is not None:
         text = json.dumps(result.structured_content, ensure_ascii=False)
-    text = clip(defused(scrub(text)), TEXT_LIMIT)
+    text = clip(defused(scrub(collected.without_data(text))), TEXT_LIMIT)
     if result.is_error:
         raise ToolExecutionError(text or "the tool failed and its server gave no reason: try something else")
     return ToolOutput(text=text, parts=tuple(collected.parts))
@@ -85,6 +88,7 @@ class _Collected:
         self.texts: list[str] = []
         self.parts: list[Part] = []
         self._room = PARTS_LIMIT
+        self._data: dict[str, str] = {}
 
     def add(self, block: Any) -> None:
         """Add one block of content."""
@@ -105,8 +109,18 @@ class _Collected:
                 about = "; ".join(str(part) for part in (block.mime_type, block.description) if part)
                 self.texts.append(f"{block.name}: {block.uri}{f' ({about})' if about else ''}")
 
+    def without_data(self, text: str) -> str:
+        """Replace the base64 data of the result's images and files in its text. Servers repeat structured content as
+        text, and the model would pay for the data twice.
+        """
+        for data, what in self._data.items():
+            text = text.replace(data, f"[{what}]")
+        return text
+
     def _add_part(self, part: Part) -> None:
         what = f"{part.type} {part.media_type}"[:100]
+        if len(part.data) >= _SHORTEST_DATA:
+            self._data[part.data] = what
         if len(part.data) > self._room:
             self.texts.append(f"[{what} of {len(part.data) * 3 // 4} bytes was left out: ask for a smaller one]")
         elif _MEDIA_TYPE.fullmatch(part.media_type) is None or not _is_base64(part.data):

@@ -64,8 +64,11 @@ class McpServers:
         home: Path | None = None,
         first_wait: float = FIRST_WAIT,
         patience: "ConnectionTimeouts | None" = None,
+        own_queue: str = "",
     ) -> None:
-        """`environment` is the worker's environment. If there is no `home`, tools aren't cached for the next start."""
+        """`environment` is the worker's environment. If there is no `home`, tools aren't cached for the next start.
+        `own_queue` is a task queue that only this worker serves.
+        """
         names = [server.name for server in servers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
@@ -74,6 +77,8 @@ class McpServers:
         self._tool_cache = None if home is None else ToolCache(home)
         self._first_wait = first_wait
         self._patience = patience
+        self.own_queue = own_queue if servers else ""
+        """The task queue for calls that only this worker can continue. Empty if there is none."""
         self._box = LiveTools()
         self._links: dict[str, ServerConnection] = {}
         self._refused: dict[str, Sequence[str]] = {}
@@ -97,7 +102,8 @@ class McpServers:
 
         for server in self._servers:
             on_listed = partial(self._listed, server)
-            link = ServerConnection(server, self._environment, on_listed, self._patience or ConnectionTimeouts())
+            patience = self._patience or ConnectionTimeouts()
+            link = ServerConnection(server, self._environment, on_listed, patience, self.own_queue)
             self._links[server.name] = link
             if self._tool_cache is not None:
                 self._put(server, self._tool_cache.load(server))

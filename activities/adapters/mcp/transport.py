@@ -173,6 +173,7 @@ def _tool(entry: Any) -> dict[str, Any]:
         "description": described if isinstance(described, str) else "",
         "inputSchema": _checked_schema(name, schema),
         "annotations": _annotations(entry.get("annotations")),
+        **_execution(entry.get("execution")),
     }
 
 
@@ -187,6 +188,12 @@ def _checked_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
         if key in schema and not (isinstance(schema[key], kind) and holds(schema[key])):
             raise ValueError(f"{name[:60]!r}: `{key}` of its schema is malformed")
     return schema
+
+
+def _execution(given: Any) -> dict[str, Any]:
+    """Return whether the tool runs only as a task. No other value matters to Loom."""
+    needs_task = isinstance(given, dict) and given.get("taskSupport") == "required"
+    return {"execution": {"taskSupport": "required"}} if needs_task else {}
 
 
 def _annotations(given: Any) -> dict[str, bool]:

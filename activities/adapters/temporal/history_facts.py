@@ -45,6 +45,8 @@ from loom.domain.run.activity_payloads import (
     Prepared,
     PreparedCalls,
     PrepareRequest,
+    Sampled,
+    SampleRequest,
     ToolRequest,
 )
 from loom.domain.tree.lineage import is_child
@@ -58,6 +60,7 @@ TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] 
     "plan_calls": (PrepareCallsRequest, PreparedCalls),
     "compress_context": (CompressRequest, Compressed),
     "evaluate_answer": (EvaluateRequest, Evaluated),
+    "sample_model": (SampleRequest, Sampled),
 }
 """Maps each activity that contributes facts to its input and result types."""
 
