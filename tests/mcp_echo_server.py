@@ -17,6 +17,7 @@ from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
+from mcp.server.request_state import RequestStateSecurity
 from mcp_types import CreateMessageResult, SamplingMessage, TextContent, ToolAnnotations
 from pydantic import BaseModel
 
@@ -27,7 +28,8 @@ parser.add_argument("--slow", type=float, default=0.0)
 options = parser.parse_args()
 
 READS = ToolAnnotations(read_only_hint=True)
-server = MCPServer("echo", log_level="CRITICAL")
+# With a key of its own, each process would refuse the calls that another one has begun.
+server = MCPServer("echo", log_level="CRITICAL", request_state_security=RequestStateSecurity(keys=["k" * 32]))
 
 
 def note(text: str) -> None:

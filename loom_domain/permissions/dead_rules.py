@@ -12,7 +12,7 @@ from typing import Final
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import ToolSpec, Verdict
-from loom.domain.core.tool_names import ASK_USER, CREATE_TOOL, DONE, HANDED_ON, MADE, MCP
+from loom.domain.core.tool_names import ASK_USER, CREATE_TOOL, DONE, HANDED_ON, MADE, MCP, SAMPLING
 from loom.domain.permissions import patterns
 from loom.domain.permissions.judge import BUILT_IN
 from loom.domain.permissions.rules import (
@@ -161,7 +161,7 @@ def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> 
 
 
 def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
-    if rule.tool in (*SKILL_TOOLS, *HANDED_ON) or (
+    if rule.tool in (*SKILL_TOOLS, *HANDED_ON, SAMPLING) or (
         parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW
     ):
         return

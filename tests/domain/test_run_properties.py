@@ -16,7 +16,14 @@ from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
-from loom.domain.machine.activity_requests import evaluate_request, model_request, summary_of, tool_request
+from loom.domain.core.tool_input import InputRequest, NeededInput
+from loom.domain.machine.activity_requests import (
+    evaluate_request,
+    model_request,
+    sample_request,
+    summary_of,
+    tool_request,
+)
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
@@ -35,8 +42,9 @@ from loom.domain.run.actions import (
     RunChildren,
     RunHook,
     RunTools,
+    SampleModel,
 )
-from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls
+from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
 from loom.domain.run.conversation import TooLong
 from loom.domain.run.events import (
     AbortRequested,
@@ -53,6 +61,7 @@ from loom.domain.run.events import (
     MessageReceived,
     ModelFailed,
     ModelReplied,
+    ModelSampled,
     NoticesPublished,
     PauseRequested,
     PermissionsSet,
@@ -62,6 +71,7 @@ from loom.domain.run.events import (
     RunPrepared,
     RunRefused,
     RunReopened,
+    SamplingFailed,
     SignalIgnored,
     TimeRanOut,
     ToolsReturned,
@@ -142,7 +152,19 @@ def an_outcome(dice: Random) -> ToolResult | Failure:
     """Any end of an attempt at a tool call."""
     resend = ToolResult(content="", resend=True)
     wrong = ToolResult(content="no", status="error", error_type="execution")
-    return dice.choice((ToolResult(content="ok"), ToolResult(content="ok"), wrong, resend, a_failure(dice)))
+    needs = ToolResult(content="", needs=needed_input(dice))
+    return dice.choice((ToolResult(content="ok"), ToolResult(content="ok"), wrong, resend, needs, a_failure(dice)))
+
+
+def needed_input(dice: Random) -> NeededInput:
+    """Questions and model calls of an MCP server."""
+    form = InputRequest(key="f", kind="form", message="Which?", schema={"properties": {"command": {}}})
+    page = InputRequest(key="u", kind="url", message="Sign in", url="https://example.com")
+    sample = InputRequest(
+        key="s", kind="sampling", message="sum up", sampling={"max_tokens": 5}, asks=dice.random() < 0.5
+    )
+    requests = dice.choices((form, page, sample), k=dice.randrange(1, 3))
+    return NeededInput(requests=tuple(requests), state=dice.choice(("", "s")), queue=dice.choice(("", "own")))
 
 
 def a_reply(dice: Random, state: RunState) -> Event:
@@ -224,6 +246,14 @@ def of_children(dice: Random, state: RunState, call_ids: list[str]) -> Event:
     return ChildEnded(run_id=child.run_id, result=result_of(told(says("ok")), outcome), at=AT)
 
 
+def a_sample(dice: Random, call_id: str) -> Event:
+    """What the run's model says to an MCP server, if anything."""
+    if dice.random() < 0.3:
+        return SamplingFailed(call_id=call_id, failure=LOST, at=AT)
+    short = Spend(tokens=9) if dice.random() < 0.3 else None
+    return ModelSampled(call_id=call_id, sampled=Sampled(text="hi", uncovered=short), at=AT)
+
+
 def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - one case an action
     """What performing the run's next action brings."""
     match next_action(state):
@@ -247,6 +277,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
         case RunTools(calls=calls):
             came = {c.call.id: an_outcome(dice) for c in calls if dice.random() < 0.8}
             return ToolsReturned(outcomes=came, at=AT)
+        case SampleModel(call_id=call_id):
+            return a_sample(dice, call_id)
         case RunChildren(calls=calls):
             return of_children(dice, state, [c.call.id for c in calls])
         case AskPerson():
@@ -393,6 +425,8 @@ def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
         case CallModel():
             assert model_request(state).turn == state.turn
             assert summary_of(state)
+        case SampleModel(call_id=call_id):
+            assert sample_request(state, call_id).call_id == call_id
         case EvaluateAnswer():
             assert evaluate_request(state).turn == state.turn
         case Finish(outcome=outcome):

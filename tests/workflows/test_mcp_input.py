@@ -30,7 +30,8 @@ def once_then(answer: str, call: ToolUse) -> Script:
 
 async def the_ask(loom: Harness, run_id: str) -> JsonObject:
     """The only open ask."""
-    return (await loom.asked(run_id))["pending_approvals"][0]
+    ask: JsonObject = (await loom.asked(run_id))["pending_approvals"][0]
+    return ask
 
 
 @pytest.mark.parametrize("protocol", ["2025-11-25", "2026-07-28"])
@@ -148,13 +149,3 @@ async def test_a_server_calls_the_runs_model_if_a_rule_says_so(
     else:
         assert read == "12 characters: short"
         assert (len(sampled), result.usage["model_calls"]) == (1, 3)
-
-
-async def test_a_model_call_of_a_server_stays_within_the_runs_budget(
-    addresses: Addresses, workspace: Path, tmp_path: Path
-) -> None:
-    async with working_with(addresses, workspace, sums_up, echo(tmp_path / "echo")) as (loom, model):
-        result = await loom.run(permissions={"default": "allow"}, budget={"tokens": 600})
-
-    assert not [each for each in model.requests if each.messages[-1]["content"] == "Sum up: a long story"]
-    assert result.usage["model_calls"] >= 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 from mcp_types import (
     CONNECTION_CLOSED,
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     REQUEST_TIMEOUT,
     AudioContent,
     BlobResourceContents,
@@ -158,6 +159,11 @@ def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
     if forgotten(code, message):
         return ToolExecutionError(
             f"the MCP server {server} was restarted and did not run {call.tool}: call it again in a moment"
+        )
+    if call.state and code == INVALID_PARAMS:
+        return ToolExecutionError(
+            f"the MCP server {server} no longer accepts its own state of the call to {call.tool}, perhaps because the"
+            f" answer came too late ({defused(message[:200])}): call it again, and the server asks again"
         )
     outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
     return ToolExecutionError(
