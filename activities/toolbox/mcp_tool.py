@@ -15,7 +15,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.core.tool_input import InputAnswer
 from loom.domain.permissions.subjects import Subject
-from loom.domain.tools.mcp_servers import ListedTool, McpServer, description, tool_name, traits_of
+from loom.domain.tools.mcp_servers import FeatureKind, ListedTool, McpServer, description, tool_name, traits_of
 
 TOOLS_LIMIT: Final = 500
 """Maximum number of tools per server. Every tool is included in each model call."""
@@ -35,6 +35,8 @@ class McpCall:
     key: str | None = None
     """Idempotency key, for tools that declare that they are safe to repeat."""
     progress: Callable[[str], None] = lambda _text: None
+    feature: FeatureKind | None = None
+    """Set if the call is about the server's resources or prompts, and not a tool of the server."""
     id: str = ""
     """Tells this call apart from all other calls. It stays the same when the call goes on with answers."""
     sampling: Verdict = Verdict.DENY
@@ -86,6 +88,8 @@ class McpTool:
     """Maximum number of seconds for the call itself. The spec's timeout also includes the time to restore an idle
     connection.
     """
+    feature: FeatureKind | None = None
+    """Set if Loom has added the tool for the server's resources or prompts."""
     sampling_server: str = ""
     """The server's name if it may ask for model calls. Each call's rules then decide."""
 
@@ -121,6 +125,7 @@ class McpTool:
                 timeout=min(self.limit, context.timeout),
                 key=key,
                 progress=context.progress,
+                feature=self.feature,
                 id=_id_of(context),
                 sampling=context.sampling,
                 round=context.round,
@@ -185,6 +190,7 @@ def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink) -> Mc
         schema=ArgumentSchema(listed.schema),
         link=link,
         limit=server.timeout,
+        feature=listed.feature,
         sampling_server=server.name if server.sampling else "",
     )
 

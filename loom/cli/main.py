@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "agents": ("agents", "List and show a worker's agents."),
     "crew": ("crews", "Run and inspect crews: several agents on one task."),
     "knowledge": ("knowledge", "Manage knowledge bases: documents that runs can search."),
+    "mcp": ("mcp", "Sign in at MCP servers."),
     "memory": ("memory", "Search, export and delete memories of past runs."),
     "skills": ("skills", "List, check and add skills."),
     "diff": ("snapshots", "Show a run's changes to its workspace."),

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, short_digest
@@ -34,6 +34,21 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OAuth:
+    """How Loom is authorized at a server. With a secret, the worker gets its own tokens. Without one, a person signs
+    in.
+    """
+
+    client_id: str = ""
+    client_secret: str = ""
+    """`${NAME}` is replaced by the worker's `NAME` variable."""
+    issuer: str = ""
+    """The authorization server that the client id and the secret belong to."""
+    scope: str = ""
+    """The scopes to ask for, separated by spaces."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class McpServer:
     """A server that provides tools, either a program to start or an address to connect to."""
 
@@ -49,6 +64,8 @@ class McpServer:
     """The program's environment variables. `${NAME}` is replaced by the worker's own `NAME` variable."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """The HTTP headers. `${NAME}` is replaced as in `env`."""
+    oauth: OAuth | None = None
+    """Set if the server at `url` requires OAuth."""
     trust: bool = False
     """Whether to trust the server's declarations about which tools are read-only, destructive or safe to repeat."""
     timeout: float = 60.0
@@ -88,6 +105,10 @@ class Hints:
     open_world: bool | None = None
 
 
+FeatureKind: TypeAlias = Literal["list_resources", "read_resource", "get_prompt"]
+"""The tools for a server's resources and prompts."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedTool:
     """A tool as its server lists it."""
@@ -98,6 +119,8 @@ class ListedTool:
     hints: Hints = field(default_factory=Hints)
     needs_task: bool = False
     """Whether the server runs the tool only as a task of the protocol 2025-11-25."""
+    feature: FeatureKind | None = None
+    """Set if Loom has added the tool for the server's resources or prompts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,6 +219,8 @@ def _converted(server: str, key: str, value: object) -> Any:
             return tuple(value)
         case (("env" | "headers"), dict()) if _all_text(value.values()):
             return dict(value)
+        case "oauth", dict() if set(value) <= _OAUTH and _all_text(value.values()):
+            return OAuth(**value)
         case "url", str():
             return value
         case (("trust" | "elicitation" | "sampling"), bool()):
@@ -205,12 +230,14 @@ def _converted(server: str, key: str, value: object) -> Any:
     raise BadRequest(f"mcp.{server}.{key} must be {_WANTED[key]}", field=f"mcp.{server}.{key}")
 
 
+_OAUTH: Final = frozenset(each.name for each in fields(OAuth))
 _WANTED: Final = {
     **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), "a list of strings"),
     **dict.fromkeys(("env", "headers"), "a table of strings"),
     **dict.fromkeys(("timeout", "connect_timeout"), "a number of seconds"),
     "command": "a string or a list of strings",
     "url": "a text",
+    "oauth": "a table of strings: client_id, client_secret, issuer, scope",
     **dict.fromkeys(("trust", "elicitation", "sampling"), "true or false"),
 }
 
@@ -230,8 +257,22 @@ def _complaint(server: McpServer) -> str:
         return "`env` is for servers with `command`; one with `url` takes `headers`"
     if server.command and server.headers:
         return "`headers` are for servers with `url`; one with `command` takes `env`"
+    if (oauth := server.oauth) is not None and (complaint := _oauth_complaint(server, oauth)):
+        return complaint
     if not (0 < server.timeout <= 3600 and 0 < server.connect_timeout <= 600):
         return "`timeout` must be over 0 and at most 3600 seconds, and `connect_timeout` over 0 and at most 600"
+    return ""
+
+
+def _oauth_complaint(server: McpServer, oauth: OAuth) -> str:
+    if not server.url:
+        return "`oauth` is for servers with `url`"
+    if any(name.lower() == "authorization" for name in server.headers):
+        return "give either `oauth` or the header Authorization"
+    if oauth.client_secret and not (oauth.client_id and oauth.issuer):
+        return "`oauth` with a `client_secret` needs `client_id` and `issuer`, the authorization server they belong to"
+    if oauth.client_id and not oauth.client_secret:
+        return "`oauth` with a `client_id` needs `client_secret`; leave both out if a person signs in"
     return ""
 
 

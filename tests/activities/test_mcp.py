@@ -202,6 +202,24 @@ async def test_an_image_that_is_too_large_is_left_out_and_said_to_be(echo: McpSe
     )
 
 
+async def test_resources_and_prompts_are_reached_through_tools(echo: McpServers) -> None:
+    listed = await call(echo, "mcp__echo__list_resources")
+    assert listed.text.splitlines() == [
+        "notes://today: today; text/plain; What is noted for today.",
+        "notes://{day}: of_day; text/plain; What is noted for a day. [template]",
+    ]
+    read = await call(echo, "mcp__echo__read_resource", uri="notes://Monday")
+    assert read.text == "notes://Monday:\nNothing on Monday."
+    prompt = await call(echo, "mcp__echo__get_prompt", name="review", arguments={"code": "x = 1"})
+    assert prompt.text == "user:\nReview this code: x = 1"
+    specs = {name: echo.tools[name].spec for name in echo.tools}
+    assert "review(code): How to review code." in specs["mcp__echo__get_prompt"].description
+    assert specs["mcp__echo__read_resource"].effect is Effect.READ
+    assert not [name for name in specs if name.startswith("mcp__time__") and "resource" in name]
+    with pytest.raises(ToolExecutionError, match="notes:/other"):
+        await call(echo, "mcp__echo__read_resource", uri="notes:/other")
+
+
 async def test_a_tool_that_fails_says_why(echo: McpServers) -> None:
     with pytest.raises(ToolExecutionError, match="^Error executing tool fail: no such city$"):
         await call(echo, "mcp__echo__fail", reason="no such city")
@@ -271,7 +289,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
 
 
 async def test_a_dead_server_keeps_its_tools_and_says_what_is_wrong(raw: Raw) -> None:
-    slow = ConnectionTimeouts(first_pause=60)
+    slow = replace(QUICK, first_pause=60.0)
     async with connect(raw.server(), patience=slow) as servers:
         with pytest.raises(ToolExecutionError):
             await call(servers, "mcp__raw__die")

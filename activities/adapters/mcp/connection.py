@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Final, cast
 
@@ -35,7 +36,9 @@ from mcp_types import (
     ElicitResult,
     ErrorData,
     InputRequiredResult,
+    PromptListChangedNotification,
     RequestParamsMeta,
+    ResourceListChangedNotification,
     ToolListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -44,6 +47,7 @@ from pydantic import ValidationError
 from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
 from loom.activities.adapters.mcp.input_requests import asked_of_model, asked_of_person, needed, response, responses
 from loom.activities.adapters.mcp.open_calls import OpenCall, OpenCalls
+from loom.activities.adapters.mcp.resources import feature_result, feature_tools
 from loom.activities.adapters.mcp.results import forgotten, listed_tools, output_of, refusal, repeatable
 from loom.activities.adapters.mcp.stderr import StderrTail
 from loom.activities.adapters.mcp.transport import Transport, open_transport
@@ -60,6 +64,7 @@ _log = structlog.get_logger("loom.mcp")
 KEY: Final = "loom.dev/idempotency-key"
 """The name of the `_meta` field that contains a request's idempotency key."""
 
+_CHANGES: Final = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
 _LONGEST_CALL: Final = 30 * 86_400.0
 _STATE_PAUSE: Final = 0.25
 """Seconds before a call goes on whose server only needs more time."""
@@ -100,6 +105,8 @@ class ServerConnection:
         environment: Mapping[str, str],
         on_listed: OnListed,
         patience: ConnectionTimeouts,
+        *,
+        home: Path | None = None,
         own_queue: str = "",
     ) -> None:
         self._server = server
@@ -112,6 +119,8 @@ class ServerConnection:
         self._client: Client | None = None
         self._trouble: str | None = "Loom is connecting to it for the first time"
         self._recovered = anyio.Event()
+        self._served = False
+        """Whether the server has been connected since the last failure."""
         self._recovers_by = 0.0
         """Until this time, calls wait for a server that has been lost."""
         self._wanted = anyio.Event()
@@ -120,6 +129,7 @@ class ServerConnection:
         self._stale = anyio.Event()
         self._calls = OpenCalls()
         self._own_queue = own_queue
+        self._home = home
         self._asks = False
         """Whether the server has asked a question that doesn't say which call it belongs to."""
         self._turn = asyncio.Lock()
@@ -208,7 +218,7 @@ class ServerConnection:
                 f"the connection to the MCP server {self._server.name} was lost while {call.tool} waited for input:"
                 f" {repeatable(call)}"
             )
-        client = await self._connected_client(call.timeout)
+        client = await self._connected_client()
         opened = OpenCall(call, asyncio.create_task(self._sent(client, call)))
         opened.task.add_done_callback(_forget)
         self._calls.add(opened)
@@ -275,7 +285,7 @@ class ServerConnection:
         self._stale = anyio.Event()
         with anyio.CancelScope(deadline=anyio.current_time() + limit) as scope:
             client = Client(
-                open_transport(self._server, self._environment, transport),
+                open_transport(self._server, self._environment, transport, self._home),
                 read_timeout_seconds=self._server.timeout,
                 message_handler=self._hear,
                 cache=None,
@@ -295,7 +305,7 @@ class ServerConnection:
             raise TimeoutError(f"no response within {limit:g} s")
 
     def _open(self, client: Client) -> None:
-        self._client = client
+        self._client, self._served = client, True
         self._has_recovered()
         self._used = anyio.current_time()
         self._settled.set()
@@ -337,12 +347,17 @@ class ServerConnection:
         """Subscribe to changes if the server supports subscriptions. Older servers notify `_hear` without a
         subscription.
         """
-        offered = client.server_capabilities.tools
-        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or offered is None or not offered.list_changed:
+        offered = client.server_capabilities
+        tools, prompts, resources = (
+            each is not None and bool(each.list_changed) for each in (offered.tools, offered.prompts, offered.resources)
+        )
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (tools or prompts or resources):
             return
         while True:
             try:
-                async with client.listen(tools_list_changed=True) as changes:
+                async with client.listen(
+                    tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
+                ) as changes:
                     async for _ in changes:
                         self._stale.set()
             except (MCPError, SubscriptionLost, TimeoutError) as error:
@@ -351,7 +366,7 @@ class ServerConnection:
             self._stale.set()  # changes made before the subscription weren't announced
 
     async def _hear(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
+        if isinstance(message, _CHANGES):
             self._stale.set()
 
     async def _list(self, client: Client, transport: Transport) -> None:
@@ -365,6 +380,8 @@ class ServerConnection:
             cursor = page.next_cursor
             if not cursor:
                 break
+        own = {tool.name for tool in found}
+        found += [tool for tool in await feature_tools(client, self._server.name) if tool.name not in own]
         self._on_listed(found, tuple(transport.malformed))
 
     def _has_recovered(self) -> None:
@@ -374,15 +391,17 @@ class ServerConnection:
     def _is_lost(self, why: str, seconds: float) -> None:
         """Record a problem. For this number of seconds, calls wait for the server to recover."""
         if self._trouble is None:
-            self._recovered, self._recovers_by = anyio.Event(), monotonic() + seconds
+            self._recovered = anyio.Event()
+        self._recovers_by = max(self._recovers_by, monotonic() + seconds)
         self._trouble = why
 
-    async def _connected_client(self, patience: float) -> Client:
-        """Return a client whose server is responding. Wake the connection if it is asleep, and wait for up to
-        `patience` seconds for a server that is being restarted.
+    async def _connected_client(self) -> Client:
+        """Return a client whose server is responding. Wake the connection if it is asleep, and wait for a server that
+        is being restarted.
         """
-        if self._trouble is not None:
-            with anyio.move_on_after(min(patience, max(0.0, self._recovers_by - monotonic()))):
+        until = monotonic() + self._server.connect_timeout
+        while self._trouble is not None and (left := min(until, self._recovers_by) - monotonic()) > 0:
+            with anyio.move_on_after(left):
                 await self._recovered.wait()
         if self._client is None and self._trouble is None:
             if self._settled.is_set():  # another caller may already be waiting for this connection
@@ -400,6 +419,8 @@ class ServerConnection:
             of = "" if total is None else f"/{total:g}"
             call.progress(self._redacted(visible(message or f"{progress:g}{of}"))[:2000])
 
+        if call.feature is not None:
+            return await feature_result(client, call)
         state = call.state or None
         given = responses(call.answers, self._server.name) if call.state else {}
         while True:
@@ -429,11 +450,14 @@ class ServerConnection:
         """Check whether the server is alive by listing its tools. Other calls wait for the check."""
         if self._client is not None:
             why = "it did not respond to a call and has not yet shown that it is alive"
-            self._is_lost(why, self._patience.probe)
+            self._is_lost(why, self._patience.probe + self._patience.restart)
             self._stale.set()
 
     def _fail(self, reason: str) -> None:
-        self._is_lost(f"{self._redacted(reason)}; Loom is reconnecting", self._patience.restart)
+        self._is_lost(
+            f"{self._redacted(reason)}; Loom is reconnecting", self._patience.restart if self._served else 0.0
+        )
+        self._served = False
         self._settled.set()
         _log.warning("mcp_lost", server=self._server.name, reason=self._trouble)
 

@@ -17,7 +17,8 @@ class SecretReplacer:
     """
 
     def __init__(self, server: McpServer, environment: Mapping[str, str]) -> None:
-        names = dict.fromkeys((*variables(server.env), *variables(server.headers)))
+        secret = {"client_secret": server.oauth.client_secret} if server.oauth else {}
+        names = dict.fromkeys((*variables(server.env), *variables(server.headers), *variables(secret)))
         values = {environment.get(name, "") for name in names}
         # Replace the longest values first, because one value may be a prefix of another.
         self._secrets = sorted((value for value in values if len(value) >= _SHORTEST_SECRET), key=len, reverse=True)

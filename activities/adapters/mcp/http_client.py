@@ -15,7 +15,10 @@ _QUIET: Final = 300.0
 
 
 def http_client(
-    server: McpServer, environment: Mapping[str, str], on_refused: Callable[[int], None]
+    server: McpServer,
+    environment: Mapping[str, str],
+    on_refused: Callable[[int], None],
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
     """Create a client for one server. The client calls `on_refused` with the status of each error response."""
 
@@ -34,6 +37,7 @@ def http_client(
         headers={**expand(server.headers, environment), "accept-encoding": "identity"},
         timeout=httpx2.Timeout(min(30.0, server.connect_timeout), read=max(_QUIET, server.timeout + 30)),
         event_hooks={"response": [bound]},
+        auth=auth,
     )
 
 

@@ -74,6 +74,7 @@ class McpServers:
             raise BadRequest(f"two MCP servers are named {twice[0]!r}: rename one", field=f"mcp.{twice[0]}")
         self._servers = servers
         self._environment = environment
+        self._home = home
         self._tool_cache = None if home is None else ToolCache(home)
         self._first_wait = first_wait
         self._patience = patience
@@ -103,7 +104,9 @@ class McpServers:
         for server in self._servers:
             on_listed = partial(self._listed, server)
             patience = self._patience or ConnectionTimeouts()
-            link = ServerConnection(server, self._environment, on_listed, patience, self.own_queue)
+            link = ServerConnection(
+                server, self._environment, on_listed, patience, home=self._home, own_queue=self.own_queue
+            )
             self._links[server.name] = link
             if self._tool_cache is not None:
                 self._put(server, self._tool_cache.load(server))

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -20,6 +21,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
 from loom.activities.adapters.mcp.http_client import BODY_LIMIT, http_client
+from loom.activities.adapters.mcp.oauth import oauth_of
 from loom.activities.adapters.mcp.process_guard import guarded
 from loom.activities.adapters.mcp.stderr import StderrTail, logged_stderr
 from loom.domain.core.errors import ToolUnavailableError
@@ -51,10 +53,10 @@ class Transport:
 
 @asynccontextmanager
 async def open_transport(
-    server: McpServer, environment: Mapping[str, str], transport: Transport
+    server: McpServer, environment: Mapping[str, str], transport: Transport, home: Path | None = None
 ) -> AsyncIterator[Streams]:
-    """Connect to the server. On exit, end all of the server's processes or its HTTP session."""
-    through = _http(server, environment, transport) if server.url else _process(server, environment, transport)
+    """Connect to the server. On exit, end all of the server's processes or its HTTP session. Sign-ins are in `home`."""
+    through = _http(server, environment, transport, home) if server.url else _process(server, environment, transport)
     async with through as (reading, writing):
         yield _SanitizedStream(reading, transport), writing
 
@@ -81,12 +83,14 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def _http(server: McpServer, environment: Mapping[str, str], transport: Transport) -> AsyncIterator[Streams]:
+async def _http(
+    server: McpServer, environment: Mapping[str, str], transport: Transport, home: Path | None
+) -> AsyncIterator[Streams]:
     def note(status: int) -> None:
         transport.remark = f"HTTP {status}"
 
     async with (
-        http_client(server, environment, note) as client,
+        http_client(server, environment, note, oauth_of(server, environment, home)) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=BODY_LIMIT) as streams,
     ):
         yield streams
