@@ -107,7 +107,11 @@ def parts_for(
     knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
     mask = secret_mask(settings)
     sandbox, why_not = find_sandbox(
-        settings.sandbox, settings.private_paths, settings.sandbox_limits, settings.sandbox_readable
+        settings.sandbox,
+        settings.private_paths,
+        settings.sandbox_limits,
+        settings.sandbox_readable,
+        settings.sandbox_environment,
     )
     made = MadeTools(sandbox=sandbox, missing=why_not)
     memory = memory_from(settings, database, embedder, providers)

@@ -7,6 +7,7 @@ from pathlib import Path
 from loom.activities.adapters.documents.yaml_syntax import parse_yaml
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.adapters.skills.folders import SkillFolders
+from loom.activities.adapters.skills.requirements import noting
 from loom.activities.adapters.web.fetcher import PinnedFetcher
 from loom.activities.adapters.web.html_reader import SeparateHtmlReader
 from loom.activities.knowledge.ports import KnowledgeStore
@@ -94,7 +95,12 @@ def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
     """Return a factory for the tools that skills provide. Skill scripts run in the sandbox, like created tools."""
-    return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
+    return SkillTools(
+        sandbox=made.sandbox,
+        missing=made.missing,
+        timeout=settings.tool_timeout,
+        note_of_missing=noting(made.sandbox),
+    )
 
 
 def skills_from(settings: Settings, registry: Registry) -> SkillFolders:
