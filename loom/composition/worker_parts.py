@@ -33,7 +33,7 @@ from loom.activities.ports import (
 )
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
-from loom.activities.recall import ContextSource, Knowledge, SessionMemory
+from loom.activities.recall import ContextSource, Knowledge, PersonMemory, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.skills import RunSkills, SkillLibrary
@@ -196,6 +196,7 @@ class WorkerParts:
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),
+            people=PersonMemory(self.memory.people, self.memory.limits) if self.memory is not None else None,
             leases=self.model_calls,
         )
         conductor = CrewConductor(

@@ -47,6 +47,11 @@ def asked(messages: Sequence[Message]) -> str:
     return "\n".join(new).strip()
 
 
+def last_question(messages: Sequence[Message]) -> str:
+    """Return the last text that a person has written, or an empty string."""
+    return next((message.text for message in reversed(messages) if is_from_person(message)), "")
+
+
 def remembered(recent: Sequence[Hit], important: Sequence[Hit], summaries: Sequence[Hit], most: int) -> str:
     """Return memories of the session's other runs in at most `most` tokens, or an empty string if there are none."""
     told = {hit.memory.task_id for hit in recent if _said(hit.memory)}

@@ -75,6 +75,11 @@ class MemorySettings:
     """The maximum number of L3 and L4 entries that are recalled."""
     recall_tokens: int = 4_000
     """The maximum total number of tokens in all recalled entries."""
+    person_facts: int = 200
+    """The maximum number of facts about one person. The oldest are deleted first."""
+    recall_person_tokens: int = 1_000
+    """The part of `recall_tokens` that facts about the run's user and tenant may use, if the run has a user or tenant.
+    """
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid. The message names the setting."""
@@ -86,6 +91,8 @@ class MemorySettings:
         for name in ("important_over", "same_from"):
             if getattr(self, name) > 1:
                 raise ValueError(f"{name} must be between 0 and 1")
+        if self.recall_person_tokens > self.recall_tokens:
+            raise ValueError("recall_person_tokens must not be greater than recall_tokens, which it is part of")
         if self.summary_length < LEAST_SUMMARY or self.batch < 1:
             raise ValueError(f"summary_length must be at least {LEAST_SUMMARY}, and batch at least 1")
 
@@ -201,6 +208,8 @@ class Forgotten:
     memories: int = 0
     notes: int = 0
     """The number of versions of notes that the session's agents wrote for themselves and each other."""
+    person_facts: int = 0
+    """The number of facts that people said about themselves in the session."""
     artifacts: int = 0
     """The number of long outputs."""
     effects: int = 0
