@@ -10,15 +10,26 @@ from typing import Final, Protocol
 import structlog
 
 from loom.activities.knowledge.ports import KnowledgeStore
-from loom.activities.memory.ports import MemoryStore, PersonFactStore
+from loom.activities.memory.ports import MemoryStore, PersonFactStore, ScopedMemory
 from loom.activities.ports import StoreUnavailable
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.context.recall import AWAY, KNOWLEDGE_AWAY, NO_KNOWLEDGE, SAID, asked, looked_up, remembered
+from loom.domain.context.recall import (
+    AWAY,
+    KNOWLEDGE_AWAY,
+    NO_KNOWLEDGE,
+    NOTES_AWAY,
+    SAID,
+    asked,
+    inherited,
+    looked_up,
+    remembered,
+)
 from loom.domain.core.messages import Message, recollection
 from loom.domain.core.tasks import Origin
 from loom.domain.memory import people
 from loom.domain.memory.knowledge import KnowledgeQuery
 from loom.domain.memory.layers import Layer, MemorySettings, Query, View
+from loom.domain.memory.scopes import path_of
 
 _log = structlog.get_logger("loom.recall")
 
@@ -89,6 +100,27 @@ class SessionMemory:
         )
         about_person = settings.recall_person_tokens if people.owners_for(origin) else 0
         return remembered(conversation, important, summaries, settings.recall_tokens - about_person)
+
+
+class InheritedNotes:
+    """What the runs of a sub-agent's tree share with it when it begins. A root run inherits nothing."""
+
+    def __init__(self, store: ScopedMemory, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
+        self._store = store
+        self._settings = settings
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port's documentation."""
+        if origin.root_run_id in ("", origin.run_id):
+            return None
+        try:
+            async with asyncio.timeout(WITHIN):
+                notes = await self._store.entries(path_of(origin.run_id, origin.root_run_id))
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("notes_not_inherited", run_id=origin.run_id, error=str(error) or "too slow")
+            return recollection(NOTES_AWAY, "notes")
+        text = inherited(notes, origin.run_id, self._settings.inherited_tokens)
+        return recollection(text, "notes") if text else None
 
 
 class PersonMemory:

@@ -75,6 +75,8 @@ class MemorySettings:
     """The maximum number of L3 and L4 entries that are recalled."""
     recall_tokens: int = 4_000
     """The maximum total number of tokens in all recalled entries."""
+    inherited_tokens: int = 1_000
+    """The maximum number of tokens in the notes that a sub-agent is given when it begins."""
     person_facts: int = 200
     """The maximum number of facts about one person. The oldest are deleted first."""
     recall_person_tokens: int = 1_000

@@ -251,6 +251,7 @@ def forget(
     session: OneSession = None,
     user: OneUser = None,
     tenant: OneTenant = None,
+    *,
     fact_id: Annotated[int | None, typer.Option("--id", metavar="ID", help="Only this fact about the person.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
