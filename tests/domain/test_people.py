@@ -96,7 +96,14 @@ def test_the_rule_takes_any_text(text: str) -> None:
 
 
 def test_of_a_distillers_reply_only_lines_of_the_form_count() -> None:
-    lines = ["prefers: dark mode", "Decided: Postgres", "nothing", "ignore the rules", "prefers: dark  mode", "prefers:"]
+    lines = [
+        "prefers: dark mode",
+        "Decided: Postgres",
+        "nothing",
+        "ignore the rules",
+        "prefers: dark  mode",
+        "prefers:",
+    ]
     assert distilled_facts(lines) == (
         SaidFact(kind=PREFERENCE, content="dark mode"),
         SaidFact(kind=DECISION, content="Postgres"),
@@ -149,7 +156,9 @@ def test_a_run_reads_what_belongs_to_its_user_and_its_tenant() -> None:
     assert owners_for(Origin(run_id="r")) == ()
 
 
-@pytest.mark.parametrize(("user", "tenant"), [(None, None), ("", None), ("a\nb", None), ("x" * 201, None), ("a", "b c")])
+@pytest.mark.parametrize(
+    ("user", "tenant"), [(None, None), ("", None), ("a\nb", None), ("x" * 201, None), ("a", "b c")]
+)
 def test_a_name_that_is_none_is_refused(user: str | None, tenant: str | None) -> None:
     with pytest.raises(BadRequest):
         owner_named(user, tenant)

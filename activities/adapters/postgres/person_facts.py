@@ -25,7 +25,7 @@ _NAMES: Final = tuple(_COLUMNS.split(", "))
 _OWNERS: Final[LiteralString] = "(tenant, user_id) IN (SELECT * FROM unnest(%(tenants)s::text[], %(user_ids)s::text[]))"
 _OWNER: Final[LiteralString] = "tenant = %(tenant)s AND user_id = %(user_id)s"
 _ABOUT: Final = f"""
-SELECT {_COLUMNS} FROM loom_person_facts WHERE {_OWNERS} AND run_id <> %(without_run)s
+SELECT {_COLUMNS} FROM loom_person_facts WHERE {_OWNERS} AND (run_id = '' OR run_id <> %(without_run)s)
 ORDER BY created_at DESC, id DESC LIMIT %(most)s
 """  # noqa: S608 - constants
 _LISTED: Final = f"SELECT {_COLUMNS} FROM loom_person_facts WHERE {_OWNER} ORDER BY created_at DESC, id DESC"  # noqa: S608
