@@ -98,8 +98,10 @@ class SessionMemory:
             self._store.recall(Query(text=question, view=view(settings.recall_important, Layer.L2))),
             self._store.recall(Query(text=question, view=view(settings.recall_summaries, Layer.L3, Layer.L4))),
         )
-        about_person = settings.recall_person_tokens if people.owners_for(origin) else 0
-        return remembered(conversation, important, summaries, settings.recall_tokens - about_person)
+        others = (0 if is_root else settings.notes_tokens) + (
+            settings.person_tokens if people.owners_for(origin) else 0
+        )
+        return remembered(conversation, important, summaries, settings.recall_tokens - others)
 
 
 class InheritedNotes:
@@ -119,7 +121,7 @@ class InheritedNotes:
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("notes_not_inherited", run_id=origin.run_id, error=str(error) or "too slow")
             return recollection(NOTES_AWAY, "notes")
-        text = inherited(notes, origin.run_id, self._settings.inherited_tokens)
+        text = inherited(notes, origin.run_id, self._settings.notes_tokens)
         return recollection(text, "notes") if text else None
 
 
@@ -144,7 +146,7 @@ class PersonMemory:
         try:
             async with asyncio.timeout(WITHIN):
                 facts = await self._store.about(owners, without_run=origin.run_id)
-                most = self._settings.recall_person_tokens
+                most = self._settings.person_tokens
                 fitting = people.fitting(facts, most)
                 if len(fitting) < len(facts):
                     similar = await self._store.similarities(owners, question) if question else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -35,7 +36,7 @@ def ann() -> FactOwner:
     return FactOwner(user_id=f"ann-{uuid4().hex}", tenant="acme")
 
 
-def said(text: str, owner: FactOwner, session: str = "s", **of: object) -> Task:
+def said(text: str, owner: FactOwner, session: str = "s", **of: Any) -> Task:
     metadata = {"user_id": owner.user_id, **({"tenant": owner.tenant} if owner.tenant else {})}
     return task(text, session_id=session, run_id=of.pop("run_id", f"run-{session}"), metadata=metadata, **of)
 
