@@ -27,8 +27,8 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
+from loom.cli import person_facts
 from loom.cli.arguments import Json, new_app
-from loom.cli.commands import person_facts
 from loom.cli.connection import with_client
 from loom.cli.logs import silence
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice
