@@ -24,6 +24,7 @@ from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, ModelOpti
 from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.memory.backfill import UpkeepRequest
+from loom.domain.memory.people import USER_ID
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.carried_state import upgraded
@@ -56,6 +57,7 @@ _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
 """The maximum length of a name. Names become search attributes, which the server limits to 2,048 bytes."""
 _Tenant = Annotated[str, StringConstraints(pattern=TENANT_NAME)]
+_UserId = Annotated[str, StringConstraints(pattern=USER_ID)]
 
 
 class _Strict(BaseModel):
@@ -104,6 +106,7 @@ class _Asked(_Strict):
     forked_from: _ForkedFrom | None = None
     priority: int | None = Field(None, ge=1, le=5)
     tenant: _Tenant | None = None
+    user_id: _UserId | None = None
     model_options: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from temporalio import activity
 
+from loom.activities.memory.person_facts import PersonFactKeeper
 from loom.activities.memory.ports import (
     Distiller,
     DistillerUnavailable,
@@ -18,6 +19,7 @@ from loom.activities.memory.ports import (
     EmbedderUnavailable,
     MemoryUpkeepStore,
     TextRefused,
+    VectorStore,
 )
 from loom.activities.publish import heartbeating
 from loom.domain.core.tokens import text_tokens
@@ -43,9 +45,11 @@ class MemoryKeeper:
         *,
         embedder: Embedder | None = None,
         distiller: Distiller | None = None,
+        people: PersonFactKeeper | None = None,
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
     ) -> None:
         self._store = store
+        self._people = people
         self._embedder = embedder
         self._distiller = distiller
         self._settings = settings
@@ -58,7 +62,7 @@ class MemoryKeeper:
         if self._store is None:
             return 0
         async with heartbeating():
-            return await promote(self._store, self._distiller, self._settings)
+            return await promote(self._store, self._distiller, self._settings, self._people)
 
     @activity.defn(name="expire_memories")
     async def expire_memories(self) -> int:
@@ -75,24 +79,34 @@ class MemoryKeeper:
             return 0
         async with heartbeating():
             try:
-                return await embed(self._store, self._embedder, self._settings.batch, most=MOST)
+                done = await embed(self._store, self._embedder, self._settings.batch, most=MOST)
+                if self._people is not None:
+                    done += await embed(self._people.store, self._embedder, self._settings.batch, most=MOST)
+                return done
             except EmbedderUnavailable as error:
                 _log.warning("embedder_away", error=str(error))
                 return 0
 
 
-async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, settings: MemorySettings) -> int:
-    """Promote all memories that are due, oldest first, up to `MOST`."""
+async def promote(
+    store: MemoryUpkeepStore,
+    distiller: Distiller | None,
+    settings: MemorySettings,
+    people: PersonFactKeeper | None = None,
+) -> int:
+    """Promote all memories that are due, oldest first, up to `MOST`. What they say about people is learned before."""
     moved = 0
     while moved < MOST and (due := await store.due_for_summary(_AT_ONCE)):
         for memory in due:
+            if people is not None and memory.task is not None:
+                await people.distill(memory.task, settings.distill_over)
             await store.summarise(memory.id, await _facts(memory, distiller, settings))
         moved += len(due)
     return moved + await store.archive()
 
 
 async def embed(
-    store: MemoryUpkeepStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
+    store: VectorStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
 ) -> int:
     """Compute missing vectors. With `other_models`, replace vectors from other models instead. Raises
     EmbedderUnavailable if the embedder isn't responding.

@@ -144,6 +144,9 @@ class RunRequest:
     """From 1, which goes first, to 5. If None, the server's default applies, which is 3."""
     tenant: str | None = None
     """The customer, team or project that the run works for. Sub-agents work for the same tenant."""
+    user_id: str | None = None
+    """The person that the run works for. What Loom remembers of the person is there in each of the person's sessions.
+    """
     model_options: ModelOptions = field(default_factory=ModelOptions)
     """Options of this run's model calls, which are merged over the agent's. Sub-agents have those of their agents."""
 
