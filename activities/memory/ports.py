@@ -115,6 +115,8 @@ class Due:
 
     id: int
     content: str
+    action: str = ""
+    """The action of the task, if the memory is due for a summary."""
 
 
 class MemoryUpkeepStore(Protocol):

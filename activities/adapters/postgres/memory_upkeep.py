@@ -24,11 +24,11 @@ _CANDIDATES: Final = 20
 
 _DUE: Final = """
 WITH important AS (
-    SELECT id, run_id, content, created_at, summarised_at,
+    SELECT id, run_id, content, action, created_at, summarised_at,
         row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
     FROM loom_memory WHERE layer = 'L2'
 )
-SELECT id, content FROM important
+SELECT id, content, action FROM important
 WHERE summarised_at IS NULL AND (rank > %(important)s OR created_at < now() - %(important_for)s OR EXISTS (
     SELECT FROM loom_memory_tasks AS ended
     WHERE ended.run_id = important.run_id AND ended.action IN ('node.complete', 'node.error')
@@ -148,7 +148,7 @@ class PostgresMemoryUpkeep:
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
         """See the port."""
         rows = await self._rows(_DUE, limit)
-        return tuple(Due(id=name, content=content) for name, content in rows)
+        return tuple(Due(id=name, content=content, action=action) for name, content, action in rows)
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
         """See the port. A fact that the session already contains is replaced."""
