@@ -9,8 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from math import log
-from typing import Final
+from typing import Final, TypeAlias
 
 from loom.domain.core.lexemes import lexemes_of
 from loom.domain.core.messages import Message
@@ -63,12 +64,18 @@ class Statement:
         return f"- {self.by}: {self.text}"
 
 
+_Sentence: TypeAlias = tuple[str, str, float]
+"""Who said a sentence, the sentence, and its share."""
+
+
 def statements_of(messages: Iterable[Message], *, selected: str = "", summary: str = "") -> tuple[Statement, ...]:
     """Return the distinct sentences of an earlier selection, of an earlier summary, and of these messages."""
     found: dict[str, Statement] = {}
     before = (*_selected(selected), *_sentences(summary, "summary"))
-    for statement in (*before, *(said for message in messages for said in _said(message))):
-        found.setdefault(statement.text.casefold(), statement)
+    for by, text, share in chain(before, chain.from_iterable(map(_said, messages))):
+        if (name := text.casefold()) not in found:
+            terms = tuple(dict.fromkeys(lexemes_of(text)))
+            found[name] = Statement(by=by, text=text, terms=terms, share=share)
     return tuple(found.values())
 
 
@@ -93,7 +100,7 @@ def key_facts(statements: Sequence[Statement], *, known: str, room: int) -> tupl
     return tuple(statements[place].line for place in sorted(chosen))
 
 
-def _said(message: Message) -> Iterator[Statement]:
+def _said(message: Message) -> Iterator[_Sentence]:
     if message.role == "tool":
         return _sentences(message.text, message.name or "tool")
     by = "user" if message.role == "user" else "assistant"
@@ -102,12 +109,12 @@ def _said(message: Message) -> Iterator[Statement]:
     return _sentences("\n".join(texts), by)
 
 
-def _selected(lines: str) -> Iterator[Statement]:
+def _selected(lines: str) -> Iterator[_Sentence]:
     for match in filter(None, map(_SPEAKER.fullmatch, lines.splitlines())):
-        yield Statement(by=match[1], text=match[2], terms=_terms(match[2]), share=1.0)
+        yield match[1], match[2], 1.0
 
 
-def _sentences(text: str, by: str) -> Iterator[Statement]:
+def _sentences(text: str, by: str) -> Iterator[_Sentence]:
     lines = [line for part in _SENTENCE_END.split(text) if (line := " ".join(part.split()).removeprefix("- "))]
     forms = [_form(line) for line in lines]
     repeated = Counter(forms)
@@ -115,12 +122,12 @@ def _sentences(text: str, by: str) -> Iterator[Statement]:
         times = repeated[form] if form else 1
         share = 1.0 if times < _FORM_REPEATS else 1 / times
         for piece in _pieces(line):
-            yield Statement(by=by, text=piece, terms=_terms(piece), share=share)
+            yield by, piece, share
 
 
 def _pieces(line: str) -> Iterator[str]:
     """Divide a line that is too long."""
-    if text_tokens(line) <= LONGEST:
+    if len(line) <= LONGEST or text_tokens(line) <= LONGEST:
         yield line
         return
     piece = ""
@@ -138,10 +145,6 @@ def _form(line: str) -> str:
     """Return the line with a placeholder for each word and number, or an empty string for a line of prose."""
     form = _NUMBER.sub("#", _WORD.sub("w", line))
     return form if len(_MARKS.findall(form)) >= _FORM_REPEATS else ""
-
-
-def _terms(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(lexemes_of(text)))
 
 
 def _rarity(statements: Sequence[Statement]) -> Mapping[str, float]:
