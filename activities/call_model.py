@@ -234,7 +234,7 @@ class LanguageModel:
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         took = milliseconds(perf_counter() - started)
-        replied = model_replied(spec.model, request, answer.usage, cost, ms=took)
+        replied = model_replied(spec.model, request, answer.usage, cost, ms=took, text=message.text)
         writer.emit(replied)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **replied.parameters)
         self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)

@@ -22,8 +22,9 @@ from loom.activities.memory.ports import (
     VectorStore,
 )
 from loom.activities.publish import heartbeating
+from loom.domain.core.tasks import Action
 from loom.domain.core.tokens import text_tokens
-from loom.domain.memory.content import facts_from, is_small_talk, summary_of, told_text
+from loom.domain.memory.content import facts_from, is_small_talk, parts_of, summary_of, told_text
 from loom.domain.memory.layers import MemorySettings
 
 _log = structlog.get_logger("loom.memory")
@@ -137,11 +138,15 @@ async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]
 
 
 async def _facts(memory: Due, distiller: Distiller | None, settings: MemorySettings) -> tuple[str, ...]:
-    """Return the facts to keep from a full task: none for small talk, the facts from a long text, or otherwise its
-    first sentences.
+    """Return the facts to keep from a full task: none for small talk, the whole text of a model's answer, the facts
+    from another long text, or otherwise its first sentences.
     """
     if is_small_talk(memory.content):
         return ()
+    if (
+        memory.task is not None and memory.task.action == Action.MODEL_CALL
+    ):  # a run has many of them, so the model isn't called for each
+        return parts_of(memory.content, settings.summary_length)
     text = told_text(memory.content)
     summary = (summary_of(text, settings.summary_length),)
     if distiller is None or text_tokens(text) <= settings.distill_over:

@@ -11,7 +11,7 @@ from loom.activities.adapters.skills.requirements import noting
 from loom.activities.adapters.web.fetcher import PinnedFetcher
 from loom.activities.adapters.web.html_reader import SeparateHtmlReader
 from loom.activities.knowledge.ports import KnowledgeStore
-from loom.activities.ports import ArtifactStore, Tool
+from loom.activities.ports import ArtifactStore, Pasts, Tool
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.delegation import delegation_tool
 from loom.activities.toolbox.built_in.http_fetch import http_fetch_tool
@@ -38,6 +38,7 @@ def registry_from(
     app: LoomApp | None = None,
     artifacts: ArtifactStore | None = None,
     mailbox: Mailbox | None = None,
+    pasts: Pasts | None = None,
     knowledge: KnowledgeStore | None = None,
     memory: WorkerMemory | None = None,
     files: Sequence[Path] = (),
@@ -57,6 +58,7 @@ def registry_from(
         parsers=dict.fromkeys(("yaml", "yml"), ("YAML", parse_yaml)),
         artifacts=artifacts,
         mailbox=mailbox,
+        pasts=pasts,
         others=(
             http_fetch_tool(fetcher, SeparateHtmlReader(), settings.tool_timeout),
             delegation_tool({}),

@@ -43,6 +43,7 @@ SUB_AGENT: Final[Mapping[str, str]] = {
     "delegate_task": "allow",
     "create_plan": "allow",
     "read_artifact": "allow",
+    "search_history": "allow",
     "share_artifact": "allow",
     "message_agent": "allow",
     **dict.fromkeys((*NOTES, *READS_MEMORY), "allow"),
