@@ -123,7 +123,7 @@ def _view(
     The response doesn't list pending calls or questions. Fields that only the run itself knows are null.
     """
     known = dict(description.search_attributes)
-    seen = status_view(_begun(description, beginning))
+    seen = status_view(begun_state(description, beginning))
     spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
     return {
         **seen,
@@ -150,7 +150,7 @@ def _view(
     }
 
 
-def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
+def begun_state(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
     """Return the run's state at the start of its last execution. In the first execution, include its preparation.
 
     If the request can't be read, the result is the state of a run with an empty task.

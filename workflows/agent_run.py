@@ -43,6 +43,7 @@ from loom.domain.run.actions import (
     RunTools,
 )
 from loom.domain.run.activity_payloads import PublishRequest
+from loom.domain.run.chat import MessageState
 from loom.domain.run.events import (
     AbortRequested,
     AsksExpired,
@@ -140,6 +141,12 @@ class AgentRun:
     def status(self, *_: object) -> JsonObject:
         """Return the run's status and the events that it is waiting for."""
         return status_view(self._state)
+
+    @workflow.query
+    def answer(self, message_id: object = None, *_: object) -> MessageState:
+        """Return what has become of a chat's message, and the answer to it."""
+        chat = self._state.chat
+        return MessageState() if chat is None else chat.state_of(str(message_id))
 
     @workflow.query
     def transcript(self, *_: object) -> tuple[Message, ...]:

@@ -59,6 +59,16 @@ class ChatAnswer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MessageState:
+    """What has become of a message."""
+
+    handling: Handling | None = None
+    """None if the chat doesn't know the message."""
+    answer: ChatAnswer | None = None
+    """Set if the message is answered and the chat remembers the answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
     """What the run had used when it began to answer a message."""
 
@@ -102,6 +112,10 @@ class Chat:
         if message_id in self.own_runs:
             return "own_run"
         return "answered" if message_id in self.ids else None
+
+    def state_of(self, message_id: str) -> MessageState:
+        """Return what has become of a message, and the answer to it."""
+        return MessageState(handling=self.handling_of(message_id), answer=self.answer_to(message_id))
 
     def answer_to(self, message_id: str) -> ChatAnswer | None:
         """Return the answer to a message if the chat has answered it and remembers the answer."""
