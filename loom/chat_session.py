@@ -38,7 +38,7 @@ from loom.domain.core.tasks import Action
 from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
 from loom.domain.run.state import RunState
 from loom.request_fields import RunFields
-from loom.visibility import begun_state
+from loom.visibility import resting_state
 from loom.workflows.options import TASK_TIMEOUT
 from loom.workflows.validation import AGENT_RUN, read_request, read_steering
 
@@ -134,7 +134,11 @@ class ChatSession:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def look(self, message_id: str) -> MessageState:
-        """Return what has become of a message. Raises RunNotFoundError if the chat doesn't exist."""
+        """Return what has become of a message.
+
+        Raises RunNotFoundError if the chat doesn't exist, and UnreachableError if no worker responds. A chat that has
+        waited for more than a minute needs no worker.
+        """
         try:
             state: MessageState = await self._runs.query(self.run_id, "answer", MessageState, message_id)
         except UnreachableError:
@@ -143,7 +147,10 @@ class ChatSession:
         return state
 
     async def messages(self) -> tuple[Message, ...]:
-        """Return the messages in the chat's current window, oldest first. A new session has none."""
+        """Return the messages in the chat's current window, oldest first. A new session has none.
+
+        Raises UnreachableError if the agent is at work, but no worker responds.
+        """
         try:
             return await self._loom.transcript(self.run_id)
         except RunNotFoundError:
@@ -156,9 +163,12 @@ class ChatSession:
         return await self._loom.status(self.run_id)
 
     async def _at_rest(self) -> RunState:
-        """Return the state with which the chat's last execution began. A chat that rests hasn't changed since."""
+        """Return the state of a chat that rests. Raises UnreachableError if it is at work, but no worker responds."""
         description = await self._runs.described(self.run_id)
-        return begun_state(description, await TemporalPasts(self._loom.temporal).beginning(self.run_id))
+        state = resting_state(description, await TemporalPasts(self._loom.temporal).beginning(self.run_id))
+        if state is None:
+            raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`")
+        return state
 
     async def _receipt(self, payload: JsonObject) -> JsonObject | None:
         for _ in range(TRIES):

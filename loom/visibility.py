@@ -99,6 +99,8 @@ def _without_replaced_limits(view: JsonObject) -> JsonObject:
 
 def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
     """Return the status of a run that isn't responding, built from its input and its Visibility record."""
+    if (resting := resting_state(description, beginning)) is not None:
+        return status_view(resting)
     known = dict(description.search_attributes)
     waiting_on = _first(known, "LoomWaitingOn")
     return {
@@ -123,7 +125,7 @@ def _view(
     The response doesn't list pending calls or questions. Fields that only the run itself knows are null.
     """
     known = dict(description.search_attributes)
-    seen = status_view(begun_state(description, beginning))
+    seen = status_view(_begun(description, beginning))
     spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
     return {
         **seen,
@@ -146,11 +148,20 @@ def _view(
         "todos": [],
         "children": [],
         "choice": None,
+        "chat": None,
         "error": None,
     }
 
 
-def begun_state(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
+def resting_state(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState | None:
+    """Return the state of a chat that waits on the server alone, without a worker. Return None for any other run."""
+    if not beginning.goes_on or not beginning.untouched:
+        return None
+    state = _begun(description, beginning)
+    return state if state.chat is not None and state.chat.is_waiting else None
+
+
+def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
     """Return the run's state at the start of its last execution. In the first execution, include its preparation.
 
     If the request can't be read, the result is the state of a run with an empty task.

@@ -1,11 +1,11 @@
 """Chats on a real server: every message is answered once, whatever restarts, and the words of earlier turns stay."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from temporalio.api.enums.v1 import EventType
@@ -20,7 +20,6 @@ from loom.domain.core.tasks import Action
 from loom.workflows import options
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
-from tests.stream import told
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
@@ -153,10 +152,9 @@ async def test_an_aborted_chat_ends_and_the_next_message_begins_another(working:
 
 
 @pytest.fixture
-def quick_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chats leave the memory of their worker almost at once."""
     monkeypatch.setattr(options, "CHAT_IDLE", timedelta(seconds=0.3))
-    yield
 
 
 @pytest.mark.usefixtures("quick_rest")
@@ -169,7 +167,8 @@ async def test_a_chat_at_rest_is_in_no_worker_and_wakes_with_the_next_message(wo
 
     assert [m.text for m in await chat.messages()] == ["one", "you said: one"]
     assert (await chat.look(sent.message_id)).answer == answer
-    assert (await chat.status())["status"] == "waiting_for_input"
+    status = await chat.status()
+    assert (status["status"], status["chat"]["answered"]) == ("waiting_for_input", 1)
     second = await chat.send("two")
     assert second.handling == "answering"
     assert (await chat.answer(second)).output == "you said: two"
@@ -223,8 +222,9 @@ async def test_each_message_is_answered_once_over_restarts_of_worker_and_termina
                 async with worker(settings):
                     answers += [(await chat.answer(each)).output for each in sent]
         async with LoomClient.connected(settings) as client, worker(settings):
-            status = await ChatSession(client, session).status()
-            await replay_all(Harness(client=client, settings=settings, workspace=workspace, started=[chat.run_id]))
+            loom = Harness(client=client, settings=settings, workspace=workspace, started=[chat.run_id])
+            status = await loom.until(chat.run_id, lambda status: status["chat"] is not None)  # once it is replayed
+            await replay_all(loom)
 
     assert answers == [f"you said: message {number}" for number in range(count)]
     assert (status["chat"]["received"], status["chat"]["answered"]) == (count, count)
@@ -249,7 +249,7 @@ async def test_what_is_wrong_is_said_before_anything_is_sent(working: Working, s
     with pytest.raises(RunNotFoundError):
         await ChatSession(loom.client, session).look("a")
     with pytest.raises(BadRequest, match="message_id"):
-        await loom.client.start("one", **{"message_id": "a"})  # type: ignore[arg-type]
+        await loom.client.start("one", message_id="a")
 
 
 async def test_without_a_worker_a_message_is_kept_but_nobody_starts_a_run_of_its_own(
@@ -287,7 +287,7 @@ async def _events(loom: Harness, chat: ChatSession) -> Sequence[Any]:
 def _parts(count: int, parts: int) -> list[list[int]]:
     size = count // parts
     ends = [size * number for number in range(parts)] + [count]
-    return [list(range(begin, end)) for begin, end in zip(ends, ends[1:], strict=False)]
+    return [list(range(begin, end)) for begin, end in pairwise(ends)]
 
 
 async def _true(value: bool) -> bool:
