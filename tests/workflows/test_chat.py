@@ -103,6 +103,7 @@ async def test_an_interruption_stops_the_model_and_is_answered(working: Working,
     assert answered.output == "stopped"
     assert words(model.requests[1])[0] == "count to a million"
     assert words(model.requests[1])[-1] == "stop"
+    assert [turn.number for turn in await loom.client.turns(chat.run_id)][:2] == [1, 2]
 
 
 async def test_a_message_can_have_a_run_of_its_own_beside_the_work(working: Working, session: str) -> None:
