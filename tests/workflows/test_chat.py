@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
 from tests.waiting import eventually
 from tests.workflows.conftest import Working
+from tests.workflows.test_compression import SMALL, SUMMARY, WORDS, is_about_compressing
 
 
 def words(request: SeenRequest) -> list[str]:
@@ -201,18 +201,14 @@ async def test_a_chat_of_many_executions_loses_nothing(working: Working, session
     ]
 
 
-@pytest.mark.parametrize(
-    ("count", "restarts"),
-    [(30, 1), pytest.param(300, 3, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
-)
 async def test_each_message_is_answered_once_over_restarts_of_worker_and_terminal(
-    addresses: Addresses, workspace: Path, session: str, count: int, restarts: int
+    addresses: Addresses, workspace: Path, session: str
 ) -> None:
+    count = 30
     async with ModelServer(echo) as model:
         settings = settings_for(addresses, workspace, model)
         answers: list[str] = []
-        parts = _parts(count, restarts + 1)
-        for part in parts:
+        for part in (range(15), range(15, count)):
             # Another terminal, which knows only the session.
             async with LoomClient.connected(settings) as client:
                 chat = ChatSession(client, session, workspace=str(workspace))
@@ -237,6 +233,25 @@ async def test_each_message_is_answered_once_over_restarts_of_worker_and_termina
         *(each for number in range(count - 1) for each in (f"message {number}", f"you said: message {number}")),
         f"message {count - 1}",
     ]
+
+
+async def test_words_stay_as_far_as_the_window_allows_and_are_then_compressed(working: Working, session: str) -> None:
+    def reply(request: SeenRequest) -> Reply:
+        return text(SUMMARY) if is_about_compressing(request) else text(f"read {len(words(request))}")
+
+    loom, model = await working(reply, **SMALL)
+    chat = chat_in(loom, session)
+    for number in range(12):
+        assert (await chat.ask(f"part {number}: {WORDS.strip()}")).status is RunStatus.COMPLETED
+
+    asked = [request for request in model.requests if not is_about_compressing(request)]
+    assert len(asked) == 12
+    assert len(model.requests) > 12
+    assert words(asked[2])[::2] == [f"part {number}: {WORDS.strip()}" for number in range(3)]
+    last = words(asked[-1])
+    assert "what matters of" in str(asked[-1].messages)
+    assert last[-1] == f"part 11: {WORDS.strip()}"
+    assert last[-3] == f"part 10: {WORDS.strip()}"
 
 
 async def test_what_is_wrong_is_said_before_anything_is_sent(working: Working, session: str) -> None:
@@ -283,12 +298,6 @@ async def _at_rest(loom: Harness, chat: ChatSession) -> None:
 
 async def _events(loom: Harness, chat: ChatSession) -> Sequence[Any]:
     return [(each.offset, each.task) async for each in loom.client.events(chat.run_id)]
-
-
-def _parts(count: int, parts: int) -> list[list[int]]:
-    size = count // parts
-    ends = [size * number for number in range(parts)] + [count]
-    return [list(range(begin, end)) for begin, end in pairwise(ends)]
 
 
 async def _true(value: bool) -> bool:

@@ -55,6 +55,7 @@ from loom.domain.run.activity_payloads import (
     PrepareRequest,
     ToolRequest,
 )
+from loom.domain.run.chat import ChatAnswer
 from loom.domain.run.conversation import Conversation
 from loom.domain.run.events import ToolsReturned
 from loom.domain.run.retry_policy import Failure, Tries
@@ -83,6 +84,7 @@ st.register_type_strategy(float, NUMBERS)
 st.register_type_strategy(Mapping, lambda kind: mappings(*get_args(kind)))
 st.register_type_strategy(RunResult, st.builds(RunResult, structured_output=JSON))
 st.register_type_strategy(CheckedAnswer, st.builds(CheckedAnswer, value=JSON))
+st.register_type_strategy(ChatAnswer, st.builds(ChatAnswer, structured_output=JSON))
 st.register_type_strategy(Outcome, st.builds(Outcome, structured=JSON))
 
 

@@ -57,11 +57,11 @@ def chat(
     tenant: Tenant = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON lines and nothing else.")] = False,
 ) -> None:
-    """Chat with an agent. Come back with the same --session, also on another machine.
+    """Chat with an agent, and come back to the conversation at any time.
 
-    `/exit` and Ctrl-C leave; the agent goes on with its work, and the conversation stays. Without a terminal, each
-    line of standard input is a message, and the answers go to standard output. The agent and its other options apply
-    when a conversation begins.
+    To come back, use the same --session, also on another machine. `/exit` and Ctrl-C leave; the agent goes on with its
+    work, and the conversation stays. Without a terminal, each line of standard input is a message, and the answers go
+    to standard output. The agent and its other options apply when a conversation begins.
     """
     name = session or f"s-{uuid4().hex[:8]}"
     given = {
