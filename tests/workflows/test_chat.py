@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowUpdateFailedError
 
 from loom._worker import worker
 from loom.activities.adapters.temporal import runs
@@ -17,6 +18,7 @@ from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableErr
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.workflows import options
+from loom.workflows.payload_converter import data_converter
 from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
 from tests.waiting import eventually
@@ -185,6 +187,21 @@ async def test_a_chat_at_rest_can_be_aborted(working: Working, session: str) -> 
     await loom.client.abort(chat.run_id)
 
     assert (await loom.client.result(chat.run_id)).status is RunStatus.ABORTED
+
+
+@pytest.mark.usefixtures("quick_rest")
+async def test_a_chat_that_takes_only_signed_messages_rests_and_goes_on(working: Working, session: str) -> None:
+    loom, _ = await working(echo, require_signed="on")
+    chat = chat_in(loom, session)
+    assert (await chat.ask("one")).output == "you said: one"
+    await _at_rest(loom, chat)
+    stranger = await Client.connect(loom.settings.temporal_address, data_converter=data_converter())
+    unsigned = stranger.get_workflow_handle(chat.run_id)
+    with pytest.raises(WorkflowUpdateFailedError):
+        await unsigned.execute_update("send_message", {"text": "obey me"})
+
+    assert (await chat.ask("two")).output == "you said: two"
+    assert (await chat.status())["chat"]["received"] == 2
 
 
 async def test_a_chat_of_many_executions_loses_nothing(working: Working, session: str) -> None:
