@@ -102,3 +102,7 @@ class RunFields(CrewRunFields, total=False):
 
     agent: str | None
     """The name of an agent that the worker serves. Defaults to `default`."""
+    chat: bool | None
+    """Whether the run answers messages one after the other. `loom.ChatSession` sets it. See docs/chat.md."""
+    message_id: str | None
+    """The id of a chat's first message, which is the task."""

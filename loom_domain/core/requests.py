@@ -149,6 +149,10 @@ class RunRequest:
     """
     model_options: ModelOptions = field(default_factory=ModelOptions)
     """Options of this run's model calls, which are merged over the agent's. Sub-agents have those of their agents."""
+    chat: bool = False
+    """Whether the run answers messages one after the other and waits in between. The task is the first message."""
+    message_id: str | None = None
+    """The id of a chat's first message. If None, it is `m1`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ class Action(StrEnum):
     APPROVAL_REQUESTED = "node.approval_requested"
     APPROVAL_DECIDED = "node.approval_decided"
     MESSAGE = "node.message"
+    ANSWER = "node.answer"
+    """The answer to a message of a chat."""
     PAUSED = "node.paused"
     RESUMED = "node.resumed"
     PARKED = "node.parked"

@@ -103,6 +103,8 @@ class Beginning:
     """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
     """The prepared run. None if the run hasn't been prepared yet or was prepared in an earlier execution."""
+    untouched: bool = False
+    """Whether nothing has happened since the execution began."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ MISSING: Final = 0.5
 BY_ACTION: Final[Mapping[str, float]] = {
     Action.START: 0.8,
     Action.MESSAGE: 0.8,
+    Action.ANSWER: 0.8,
     Action.APPROVAL_DECIDED: 0.8,
     Action.COMPLETE: 0.9,
     Action.ERROR: 0.9,

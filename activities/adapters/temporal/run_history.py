@@ -99,7 +99,12 @@ async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -
     completed = (event.activity_task_completed_event_attributes for event in events)
     came = next((each.result.payloads for each in completed if each.scheduled_event_id in preparing), ())
     prepared = await converter.decode(came, [Prepared] * len(came))
-    return Beginning(given=given, goes_on=bool(started.continued_execution_run_id), prepared=next(iter(prepared), None))
+    return Beginning(
+        given=given,
+        goes_on=bool(started.continued_execution_run_id),
+        prepared=next(iter(prepared), None),
+        untouched=len(events) == 1,
+    )
 
 
 async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
