@@ -96,7 +96,7 @@ class LoomClient:
 
     def __init__(self, temporal: Client, *, task_queue: str = "loom", events: EventReader | None = None) -> None:
         self.temporal = temporal
-        self._task_queue = task_queue
+        self.task_queue = task_queue
         self._events = events
         self._runs = TemporalRuns(temporal)
         self._pasts = TemporalPasts(temporal)
@@ -184,7 +184,7 @@ class LoomClient:
                     kind,
                     payload,
                     id=name,
-                    task_queue=self._task_queue,
+                    task_queue=self.task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     task_timeout=TASK_TIMEOUT,
                     memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,

@@ -162,7 +162,13 @@ class LoomPlugin(SimplePlugin):
 
     def parts_for(self, client: Client) -> WorkerParts:
         """Create the parts of one worker."""
-        return parts_for(self._settings, app=self._app, mailbox=TemporalMailbox(client), key=self._key.read())
+        return parts_for(
+            self._settings,
+            app=self._app,
+            mailbox=TemporalMailbox(client),
+            pasts=TemporalPasts(client),
+            key=self._key.read(),
+        )
 
     def _served_by(self, worker: Worker) -> "_Served | None":
         activities = worker.config(active_config=True)["activities"]

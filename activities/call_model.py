@@ -25,15 +25,18 @@ from loom.activities.ports import (
     TranscriptStore,
 )
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
-from loom.activities.recall import ContextSource, recalled
+from loom.activities.recall import ContextSource, PersonMemory, recalled
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
 from loom.domain.context.model_context import ModelContext, build_context, is_summary
+from loom.domain.context.recall import last_question
 from loom.domain.core.errors import LLMContextLengthError, LoomError
 from loom.domain.core.messages import Message, Transcript
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.machine.activity_requests import model_key
+from loom.domain.memory.people import RecalledFacts
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
 from loom.domain.run.conversation import TooLong
@@ -77,6 +80,7 @@ class LanguageModel:
         prices: Prices,
         manifests: Manifests,
         sources: Sequence[ContextSource] = (),
+        people: PersonMemory | None = None,
         leases: Leases[ModelReply] | None = None,
     ) -> None:
         self._providers = providers
@@ -88,6 +92,7 @@ class LanguageModel:
         self._prices = prices
         self._manifests = manifests
         self._sources = sources
+        self._people = people
         self._leases = leases
 
     @activity.defn(name="call_model")
@@ -150,7 +155,10 @@ class LanguageModel:
         found = await recalled(self._sources, before.messages, request.origin, spec) if recalls else ()
         transcript = before.extended(found)
         tools = _tools(spec, request)
-        context = build_context(spec, transcript.messages, tools=tools, measures=request.measures)
+        person = await self._about_person(before, request.origin)
+        context = build_context(
+            spec, transcript.messages, tools=tools, measures=request.measures, person=person.text if person else ""
+        )
         if request.compresses and context.is_full:
             return await self._put_off(request, before, context, TooLong(trigger="window", tokens=context.tokens))
         assembled = _assembled(context, request)
@@ -166,7 +174,13 @@ class LanguageModel:
                 raise
             self._tell_failure(writer, request, spec.model, error)
             return await self._put_off(request, before, context, _refused(error, context))
-        return replace(reply, collapsed=context.collapsed, recalled=found)
+        return replace(reply, collapsed=context.collapsed, recalled=found, person_facts=person.ids if person else ())
+
+    async def _about_person(self, before: Transcript, origin: Origin) -> RecalledFacts | None:
+        """Return what this call is told of the person that the run works for, or None if the run works for nobody."""
+        if self._people is None or not (origin.user_id or origin.tenant):
+            return None
+        return await self._people.about(last_question(before.messages), origin)
 
     async def _put_off(
         self, request: ModelRequest, transcript: Transcript, context: ModelContext, too_long: TooLong
@@ -220,7 +234,7 @@ class LanguageModel:
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         took = milliseconds(perf_counter() - started)
-        replied = model_replied(spec.model, request, answer.usage, cost, ms=took)
+        replied = model_replied(spec.model, request, answer.usage, cost, ms=took, text=message.text)
         writer.emit(replied)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **replied.parameters)
         self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)

@@ -1,5 +1,6 @@
 """The `compress_context` activity: make one attempt to shorten a conversation with a model's summary."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -71,7 +72,9 @@ class Compressor:
         purse = None if request.allowance is None else await self._purse(request.allowance, request, spec, measures)
         summing = _Summing(self._providers, spec, work, request=request, room=room, purse=purse)
         error = await self._summed(summing, request, writer)
-        shorter = compress(work, summing.sections or sections.without_model(work.spoken, work.earlier))
+        written = summing.sections or sections.without_model(work.spoken, work.earlier)
+        # In a thread, because a long conversation takes seconds, and a worker must not miss its heartbeats.
+        shorter = await asyncio.to_thread(compress, work, written)
         after = _context(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
         cost = await self._prices.cost_micros(spec.model, summing.usage) if summing.usage.model_calls else 0
         ms = milliseconds(perf_counter() - started)

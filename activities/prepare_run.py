@@ -252,6 +252,8 @@ class Preparation:
         """Convert an agent with the `tree` pattern into an agent that runs its own branches. Return other agents
         unchanged.
         """
+        if spec.pattern == "tree" and request.chat:
+            raise BadRequest("an agent with the pattern `tree` can't chat: use `react` or `reflect`", field="chat")
         if spec.pattern != "tree":
             return spec
         wanted = read_options(request.metadata)

@@ -1,5 +1,5 @@
 """Add context to a conversation after a person's message: memories of the session, and passages from
-knowledge bases.
+knowledge bases. Facts about the person are part of each model call instead, and never of the conversation.
 """
 
 import asyncio
@@ -10,14 +10,26 @@ from typing import Final, Protocol
 import structlog
 
 from loom.activities.knowledge.ports import KnowledgeStore
-from loom.activities.memory.ports import MemoryStore
+from loom.activities.memory.ports import MemoryStore, PersonFactStore, ScopedMemory
 from loom.activities.ports import StoreUnavailable
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.context.recall import AWAY, KNOWLEDGE_AWAY, NO_KNOWLEDGE, SAID, asked, looked_up, remembered
+from loom.domain.context.recall import (
+    AWAY,
+    KNOWLEDGE_AWAY,
+    NO_KNOWLEDGE,
+    NOTES_AWAY,
+    SAID,
+    asked,
+    inherited,
+    looked_up,
+    remembered,
+)
 from loom.domain.core.messages import Message, recollection
 from loom.domain.core.tasks import Origin
+from loom.domain.memory import people
 from loom.domain.memory.knowledge import KnowledgeQuery
 from loom.domain.memory.layers import Layer, MemorySettings, Query, View
+from loom.domain.memory.scopes import path_of
 
 _log = structlog.get_logger("loom.recall")
 
@@ -86,7 +98,63 @@ class SessionMemory:
             self._store.recall(Query(text=question, view=view(settings.recall_important, Layer.L2))),
             self._store.recall(Query(text=question, view=view(settings.recall_summaries, Layer.L3, Layer.L4))),
         )
-        return remembered(conversation, important, summaries, settings.recall_tokens)
+        others = (0 if is_root else settings.notes_tokens) + (
+            settings.person_tokens if people.owners_for(origin) else 0
+        )
+        return remembered(conversation, important, summaries, settings.recall_tokens - others)
+
+
+class InheritedNotes:
+    """What the runs of a sub-agent's tree share with it when it begins. A root run inherits nothing."""
+
+    def __init__(self, store: ScopedMemory, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008 - frozen
+        self._store = store
+        self._settings = settings
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port's documentation."""
+        if origin.root_run_id in ("", origin.run_id):
+            return None
+        try:
+            async with asyncio.timeout(WITHIN):
+                notes = await self._store.entries(path_of(origin.run_id, origin.root_run_id))
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("notes_not_inherited", run_id=origin.run_id, error=str(error) or "too slow")
+            return recollection(NOTES_AWAY, "notes")
+        text = inherited(notes, origin.run_id, self._settings.notes_tokens)
+        return recollection(text, "notes") if text else None
+
+
+class PersonMemory:
+    """Facts about a run's user, and those for everybody in its tenant.
+
+    Each model call reads them again. They are never stored in a conversation or in a history, so that the next call of
+    every run goes without a fact that has been forgotten.
+    """
+
+    def __init__(self, store: PersonFactStore, settings: MemorySettings = MemorySettings()) -> None:  # noqa: B008
+        self._store = store
+        self._settings = settings
+
+    async def about(self, question: str, origin: Origin) -> people.RecalledFacts:
+        """Return the facts for a model call. If they don't all fit, those that are related to the person's message come
+        first. This method never raises an exception. If the store is unavailable, the text says so.
+        """
+        owners = people.owners_for(origin)
+        if not owners:
+            return people.RecalledFacts()
+        try:
+            async with asyncio.timeout(WITHIN):
+                facts = await self._store.about(owners, without_run=origin.run_id)
+                most = self._settings.person_tokens
+                fitting = people.fitting(facts, most)
+                if len(fitting) < len(facts):
+                    similar = await self._store.similarities(owners, question) if question else None
+                    fitting = people.fitting(people.ranked(facts, question, similar), most)
+                return people.told(fitting)
+        except (StoreUnavailable, TimeoutError) as error:
+            _log.warning("person_not_recalled", run_id=origin.run_id, error=str(error) or "too slow")
+            return people.RecalledFacts(text=people.AWAY)
 
 
 class Knowledge:

@@ -82,6 +82,7 @@ class RunSkills:
         allowed = [skill for skill in found.skills if skill.name in wanted or not _is_denied(skill, spec)]
         choice = chosen(allowed, _config(spec, has), request.task, wanted=wanted)
         pins, broken = await asyncio.to_thread(self._pins, choice, wanted)
+        pins = [await self._with_note(pin, Path(spec.workspace)) for pin in pins]
         skipped = (*_skipped(found, choice), *broken)
         for problem in skipped:
             _log.warning("skill_skipped", path=problem.path, source=problem.source, why=problem.why)
@@ -92,6 +93,12 @@ class RunSkills:
         tools = (*plain.tools, *_named(self.tools, skills, runs_scripts=RUN_SCRIPT in has), *scripts)
         whole = replace(plain, skills=skills, tools=tuple(sorted(tools, key=lambda tool: tool.name)))
         return Equipped(spec=whole, skipped=skipped)
+
+    async def _with_note(self, pin: _Pin, workspace: Path) -> _Pin:
+        """Add what is missing here to instructions that are active from the start. `load_skill` says it of others."""
+        if not pin.skill.body or not (note := await self.tools.note_of_missing(pin.skill.root, workspace)):
+            return pin
+        return replace(pin, skill=replace(pin.skill, body=f"{pin.skill.body}\n{note}"))
 
     def _pins(self, choice: Chosen, wanted: tuple[str, ...]) -> tuple[list[_Pin], list[SkillProblem]]:
         pins: list[_Pin] = []

@@ -16,6 +16,7 @@ from typing import Final
 from bench.report import put, table
 from loom.activities.adapters.skills.folders import SkillFolders
 from loom.activities.adapters.skills.front_matter import read_skill
+from loom.activities.adapters.skills.requirements import noting
 from loom.activities.skills import RunSkills
 from loom.activities.toolbox.built_in.skill_files import files_of, read
 from loom.activities.toolbox.built_in.skills import SkillTools
@@ -62,7 +63,7 @@ class Figures:
 
 async def measured(collection: Path) -> Figures:
     """Prepare a run with the collection, and count the tokens of its first prompt."""
-    tools = SkillTools(sandbox=None)
+    tools = SkillTools(sandbox=None, note_of_missing=noting(None))
     library = SkillFolders(home=Path("/nonexistent"), others=[SkillFolder(path=str(collection), source="bench")])
     with TemporaryDirectory() as folder:
         plain = AgentSpec(name="bench", model="demo", workspace=folder)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from loom.activities.toolbox.user_tools.output import part_of
     from loom.app.loom_app import LoomApp
     from loom.app.output_types import TypedResult
+    from loom.chat_session import ChatSession, SentMessage
     from loom.client import LoomClient, Polled, Streamed, Watched
     from loom.composition.load_settings import load_settings
     from loom.composition.settings import Settings
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from loom.domain.core.tool_calls import ToolSpec
     from loom.domain.crews.crew import Crew
     from loom.domain.history.past_turns import PastTurn
+    from loom.domain.run.chat import ChatAnswer
     from loom.domain.tools.mcp_servers import McpServer
     from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, RunFields
     from loom.visibility import RunSummary
@@ -49,6 +51,8 @@ __all__ = [
     "AgentStats",
     "Ask",
     "BudgetFields",
+    "ChatAnswer",
+    "ChatSession",
     "Crew",
     "CrewRunFields",
     "Deny",
@@ -71,6 +75,7 @@ __all__ = [
     "RunResult",
     "RunStatus",
     "RunSummary",
+    "SentMessage",
     "Settings",
     "StreamUnavailable",
     "Streamed",
@@ -103,6 +108,7 @@ _NAMES_BY_MODULE: Final = {
     "activities.toolbox.user_tools.output": ("part_of",),
     "app.loom_app": ("LoomApp",),
     "app.output_types": ("TypedResult",),
+    "chat_session": ("ChatSession", "SentMessage"),
     "client": ("LoomClient", "Polled", "Streamed", "Watched"),
     "composition.load_settings": ("load_settings",),
     "composition.settings": ("Settings",),
@@ -116,6 +122,7 @@ _NAMES_BY_MODULE: Final = {
     "domain.core.tool_calls": ("ToolSpec",),
     "domain.crews.crew": ("Crew",),
     "domain.history.past_turns": ("PastTurn",),
+    "domain.run.chat": ("ChatAnswer",),
     "domain.tools.mcp_servers": ("McpServer",),
     "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "RunFields"),
     "visibility": ("RunSummary",),

@@ -140,7 +140,12 @@ async def sandbox(settings: Settings) -> Entry:
         return {"ok": True, "program": None, "note": "switched off by LOOM_SANDBOX=off: tools run without isolation"}
     program = find_program()
     found, why_not = await asyncio.to_thread(
-        find_sandbox, settings.sandbox, settings.private_paths, settings.sandbox_limits, settings.sandbox_readable
+        find_sandbox,
+        settings.sandbox,
+        settings.private_paths,
+        settings.sandbox_limits,
+        settings.sandbox_readable,
+        settings.sandbox_environment,
     )
     if found is None or program is None:
         return {"ok": False, "program": program, "hint": why_not}

@@ -81,6 +81,8 @@ class ForkFields(TypedDict, total=False):
     """From 1, which goes first, to 5. The default is 3."""
     tenant: str | None
     """The customer, team or project that the run works for. See docs/tenants.md."""
+    user_id: str | None
+    """The person that the run works for, whose preferences and decisions Loom remembers. See docs/memory.md."""
     model_options: ModelOptionFields | None
     """Options of the run's model calls, merged over the agent's. They don't apply to crews."""
 
@@ -100,3 +102,7 @@ class RunFields(CrewRunFields, total=False):
 
     agent: str | None
     """The name of an agent that the worker serves. Defaults to `default`."""
+    chat: bool | None
+    """Whether the run answers messages one after the other. `loom.ChatSession` sets it. See docs/chat.md."""
+    message_id: str | None
+    """The id of a chat's first message, which is the task."""

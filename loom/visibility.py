@@ -99,6 +99,8 @@ def _without_replaced_limits(view: JsonObject) -> JsonObject:
 
 def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
     """Return the status of a run that isn't responding, built from its input and its Visibility record."""
+    if (resting := resting_state(description, beginning)) is not None:
+        return status_view(resting)
     known = dict(description.search_attributes)
     waiting_on = _first(known, "LoomWaitingOn")
     return {
@@ -146,8 +148,17 @@ def _view(
         "todos": [],
         "children": [],
         "choice": None,
+        "chat": None,
         "error": None,
     }
+
+
+def resting_state(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState | None:
+    """Return the state of a chat that waits on the server alone, without a worker. Return None for any other run."""
+    if not beginning.goes_on or not beginning.untouched:
+        return None
+    state = _begun(description, beginning)
+    return state if state.chat is not None and state.chat.is_waiting else None
 
 
 def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:

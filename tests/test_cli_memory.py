@@ -21,7 +21,7 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.cli.commands import memory
-from loom.domain.core.errors import BadRequest
+from loom.domain.core.errors import BadRequest, RunNotFoundError
 from loom.domain.core.messages import Message
 from loom.domain.core.tasks import Action
 from loom.domain.memory.layers import MemoryScope
@@ -127,7 +127,7 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     assert (await run("export", "--session", session, "--json")).stdout == exported.stdout
     before = await told("stats", "--session", session)
     assert before["layers"] == {"L1": 1, "L2": 1}
-    gone = {"forgotten": 2, "notes": 0, "artifacts": 0, "effects": 0, "keys": 0, "left": []}
+    gone = {"forgotten": 2, "notes": 0, "facts": 0, "artifacts": 0, "effects": 0, "keys": 0, "left": []}
     assert await told("forget", "--session", session) == {"session_id": session, **gone}
     assert (await told("stats", "--session", session))["tasks"] == 0
     assert (await run("export", "--session", session)).stdout == ""
@@ -176,6 +176,7 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
             "session_id": session,
             "forgotten": 7,
             "notes": 1,
+            "facts": 0,
             "artifacts": 3,
             "effects": 1,
             "keys": 12,
@@ -188,6 +189,49 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
     ]
     artifacts = await rows(url, "SELECT run_id FROM loom_artifacts WHERE starts_with(run_id, %s)", (session,))
     assert artifacts == [(foreign,)]
+
+
+async def test_what_is_remembered_of_a_person_is_shown_edited_and_forgotten(session: str) -> None:
+    ann, bob = ("--user", f"ann-{session}", "--tenant", "acme"), ("--user", f"ann-{session}")
+    assert await told("add", "I prefer tabs", *ann) == {"user_id": f"ann-{session}", "tenant": "acme"}
+    await told("add", "I like  tea", *ann)
+    tea, tabs = await told("list", *ann)
+    wanted = {"content": "I like tea", "source": "added", "user_id": f"ann-{session}", "tenant": "acme"}
+    assert {name: tea[name] for name in wanted} == wanted
+    assert "I prefer tabs" in (await run("list", *ann)).stdout
+    assert await told("list", *bob) == []
+    assert "nothing is remembered of user ann-" in (await run("list", *bob)).stderr
+
+    await told("edit", str(tabs["id"]), "I prefer spaces", *ann)
+    assert [fact["content"] for fact in await told("list", *ann)] == ["I prefer spaces", "I like tea"]
+    lines = (await run("export", *ann)).stdout.splitlines()
+    assert [json.loads(line)["content"] for line in lines] == ["I prefer spaces", "I like tea"]
+    for foreign in (("edit", str(tea["id"]), "x", *bob), ("forget", "--id", str(tea["id"]), *bob)):
+        assert isinstance((await run(*foreign)).exception, RunNotFoundError)
+    gone = {"user_id": f"ann-{session}", "tenant": "acme", "forgotten": 1, "left": []}
+    assert await told("forget", "--id", str(tea["id"]), *ann) == gone
+    assert "forgot 1 fact of user" in (await run("forget", "--yes", *ann)).stdout
+    assert await told("list", *ann) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list",),
+        ("list", "--user", "a\nb"),
+        ("list", "--tenant", "a b"),
+        ("forget",),
+        ("forget", "--session", "s", "--user", "ann"),
+        ("export", "--session", "s", "--tenant", "acme"),
+        ("export",),
+        ("add", "x", "--user", "ann", "--session", "s"),
+        ("add", "x", "--user", "ann", "--global"),
+        ("add", " ", "--user", "ann"),
+        ("edit", "1", "x" * 1_001, "--user", "ann"),
+    ],
+)
+async def test_whose_facts_are_meant_must_be_said(session: str, words: tuple[str, ...]) -> None:
+    assert isinstance((await run(*words)).exception, BadRequest)
 
 
 async def test_what_redis_has_is_said_to_be_left_when_it_is_away(

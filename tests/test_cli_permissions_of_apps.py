@@ -10,6 +10,7 @@ import pytest
 
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.shell.parser import BashParser
+from loom.activities.adapters.skills.requirements import noting
 from loom.activities.plan_calls import CallPreparer
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.made_tools import MadeTools
@@ -148,7 +149,10 @@ def test_interceptors_come_first_as_in_a_run(app: Commands) -> None:
 def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about(app: Commands) -> None:
     registry = load_registry(read_settings())
     box = built_in_tools(sandbox=Unused(), shell_parser=BashParser(), tool_timeout=120)  # type: ignore[arg-type]
-    own = RunTools(made=MadeTools(sandbox=None), skills=SkillTools(sandbox=None, missing="", timeout=1))
+    own = RunTools(
+        made=MadeTools(sandbox=None),
+        skills=SkillTools(sandbox=None, missing="", timeout=1, note_of_missing=noting(None)),
+    )
     sanitizer = OutputSanitizer(SecretMask(frozenset()), None)
     planner = CallPreparer(tools=box, own=own, sanitizer=sanitizer, registered=registry.hooks_for)
     every = tuple(tool.spec for tool in box.values())

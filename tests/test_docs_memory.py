@@ -23,5 +23,5 @@ def test_the_example_prints_what_the_page_says() -> None:
 
 
 def test_the_page_names_every_command() -> None:
-    commands = {command.callback.__name__ for command in memory.app.registered_commands if command.callback}
+    commands = {each.name or each.callback.__name__ for each in memory.app.registered_commands if each.callback}
     assert set(re.findall(r"^loom memory (\w+)", PAGE.read_text(), re.MULTILINE)) == commands

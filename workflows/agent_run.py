@@ -27,6 +27,7 @@ from loom.domain.run.actions import (
     AskPerson,
     AwaitAdmission,
     AwaitBudget,
+    AwaitMessage,
     AwaitPerson,
     AwaitResume,
     Backoff,
@@ -43,11 +44,13 @@ from loom.domain.run.actions import (
     SampleModel,
 )
 from loom.domain.run.activity_payloads import PublishRequest
+from loom.domain.run.chat import MessageState
 from loom.domain.run.events import (
     AbortRequested,
     AsksExpired,
     BackoffEnded,
     Event,
+    MessageAnswered,
     NoticesPublished,
     RunReopened,
     TimeRanOut,
@@ -111,7 +114,7 @@ class AgentRun:
         if self._state.tree.children:
             self._children.follow()
         while (result := await self._result()) is None:
-            pass  # a person has retried the run
+            pass  # a person has retried the run, or it is a chat that has answered a message
         if result.status is RunStatus.FAILED:
             fail(result)
         for task in tasks:
@@ -119,7 +122,7 @@ class AgentRun:
         return result
 
     async def _result(self) -> RunResult | None:
-        """Perform actions until the run ends. Returns its result, or None if it goes on."""
+        """Perform actions until the run has an outcome. Returns its result, or None if it goes on."""
         while not isinstance(action := next_action(self._state), Finish):
             self._action_began = workflow.now()
             try:
@@ -139,6 +142,12 @@ class AgentRun:
     def status(self, *_: object) -> JsonObject:
         """Return the run's status and the events that it is waiting for."""
         return status_view(self._state)
+
+    @workflow.query
+    def answer(self, message_id: object = None, *_: object) -> MessageState:
+        """Return what has become of a chat's message, and the answer to it."""
+        chat = self._state.chat
+        return MessageState() if chat is None else chat.state_of(str(message_id))
 
     @workflow.query
     def transcript(self, *_: object) -> tuple[Message, ...]:
@@ -237,6 +246,10 @@ class AgentRun:
                 return BackoffEnded() if await self._wait(action, until) else WaitEnded()
             case AwaitResume() | AwaitPerson() | AwaitBudget():
                 await self._wait(action, None)
+                return WaitEnded()
+            case AwaitMessage(since=since):
+                if await self._wait(action, since + options.CHAT_IDLE):
+                    self._rotation_due = True
                 return WaitEnded()
             case Finish():
                 return WaitEnded()
@@ -355,10 +368,14 @@ class AgentRun:
         if not self._rotation_due:
             return
         await self._drained()
-        if isinstance(next_action(self._state), Finish):
+        following = next_action(self._state)
+        if isinstance(following, Finish):
             return
         workflow.continue_as_new(
-            args=[self._request, self._state], initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+            args=[self._request, self._state],
+            initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
+            # A signal or an update ends this delay. Until then, no worker holds the chat in memory.
+            backoff_start_interval=options.CHAT_REST if isinstance(following, AwaitMessage) else None,
         )
 
     async def _finished(self, outcome: Outcome) -> RunResult | None:
@@ -374,6 +391,9 @@ class AgentRun:
     async def _finish(self, outcome: Outcome) -> RunResult | None:
         if self._state.tree.children:
             await self._children.ended()
+        if self._state.is_answer:
+            self._advance(MessageAnswered(at=workflow.now()))
+            return None
         if not workflow.all_handlers_finished():  # perhaps the signature of a retry is being checked
             await workflow.wait_condition(workflow.all_handlers_finished)
         if self._is_reopened():

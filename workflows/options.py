@@ -43,6 +43,12 @@ MAX_UPDATES: Final = 1500
 LONG_ACTION: Final = timedelta(minutes=10)
 """After an action or a wait of this length, a run continues as new if its worker's version is no longer current."""
 
+CHAT_IDLE: Final = timedelta(minutes=1)
+"""How long a chat that waits for a message stays in its worker's memory."""
+
+CHAT_REST: Final = timedelta(days=365)
+"""How long a chat then waits on the server alone. After that, it looks around and waits on."""
+
 CHILDREN_END: Final = timedelta(seconds=10)
 """How long an aborted run waits for its children to end and report their usage."""
 

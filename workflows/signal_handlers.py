@@ -6,7 +6,7 @@ update adds no event to history. After an accepted update, the caller immediatel
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from temporalio import workflow
@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.machine.steering import extent, refusal
-from loom.domain.run.events import Event, SignalIgnored, SignatureUsed
+from loom.domain.run.events import Event, MessageReceived, SignalIgnored, SignatureUsed, SteeringEvent
 from loom.domain.run.state import RunState, status_of
 from loom.workflows.signed_requests import has_signed_start, verified_fingerprint
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
@@ -56,7 +56,7 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
     async def handle(payload: object = None, *_: object) -> None:
         try:
             await _verify_signal(run, name)
-            run.advance(read_steering(name, payload, workflow.now()))
+            run.advance(_without_own_run(read_steering(name, payload, workflow.now())))
         except BadRequest as error:
             # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
             if name in STOPS and workflow.patched("lenient-stops"):
@@ -66,6 +66,13 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
                 _ignore(run, name, error.message)
 
     return handle
+
+
+def _without_own_run(event: SteeringEvent) -> SteeringEvent:
+    """Return the request of a signal. Nobody would start a run for its message, because a signal has no receipt."""
+    if isinstance(event, MessageReceived) and event.when_busy == "own_run":
+        return replace(event, when_busy="queue")
+    return event
 
 
 def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:

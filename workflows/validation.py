@@ -24,6 +24,7 @@ from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, ModelOpti
 from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.memory.backfill import UpkeepRequest
+from loom.domain.memory.people import USER_ID
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.carried_state import upgraded
@@ -55,7 +56,9 @@ CREW_RUN: Final = "CrewRun"
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
 """The maximum length of a name. Names become search attributes, which the server limits to 2,048 bytes."""
+_MessageId = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
 _Tenant = Annotated[str, StringConstraints(pattern=TENANT_NAME)]
+_UserId = Annotated[str, StringConstraints(pattern=USER_ID)]
 
 
 class _Strict(BaseModel):
@@ -104,11 +107,14 @@ class _Asked(_Strict):
     forked_from: _ForkedFrom | None = None
     priority: int | None = Field(None, ge=1, le=5)
     tenant: _Tenant | None = None
+    user_id: _UserId | None = None
     model_options: dict[str, Any] = Field(default_factory=dict)
 
 
 class _RunRequest(_Asked):
     agent: _Name = "default"
+    chat: bool = False
+    message_id: _MessageId | None = None
 
 
 class _CrewRequest(_Asked):
@@ -156,6 +162,8 @@ class _SendMessage(_Strict):
     text: _Text
     by: str = ""
     from_agent: bool = False
+    message_id: _MessageId | Literal[""] = ""
+    when_busy: Literal["queue", "interrupt", "own_run"] | None = None
 
 
 class _SetPermissions(_Strict):
@@ -196,7 +204,12 @@ def read_request(payload: object) -> RunRequest:
     if payload is None:
         raise BadRequest('no input: a run needs at least {"task": "…"}', field="task")
     checked = _check(_RunRequest, payload, "the run's input")
-    return replace(_request(checked), agent=checked.agent)
+    if checked.message_id is not None and not checked.chat:
+        raise BadRequest("message_id: only a chat's first message has an id; set `chat`, too", field="message_id")
+    if checked.chat and checked.forked_from is not None:
+        raise BadRequest("chat: a fork can't be a chat; leave out `chat` or `forked_from`", field="chat")
+    asked = replace(_request(checked), agent=checked.agent)
+    return replace(asked, chat=True, message_id=checked.message_id) if checked.chat else asked
 
 
 def read_crew_request(payload: object) -> RunRequest:

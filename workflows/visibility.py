@@ -59,7 +59,7 @@ def attributes_of(state: RunState) -> dict[str, str | float]:
     if state.request.tenant is not None:
         wanted["LoomTenant"] = state.request.tenant
     cost = cost_of(state)
-    if state.outcome is not None and cost is not None:
+    if state.outcome is not None and not state.is_answer and cost is not None:
         wanted["LoomCostUsd"] = cost
     return {name: value for name, value in wanted.items() if name in state.environment.search_attributes}
 

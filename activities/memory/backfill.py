@@ -11,7 +11,8 @@ from typing import Final, Protocol
 import structlog
 from temporalio import activity
 
-from loom.activities.memory.ports import MemoryStore, ScopedMemory
+from loom.activities.memory.person_facts import learn_by_rule
+from loom.activities.memory.ports import MemoryStore, PersonFactStore, ScopedMemory
 from loom.activities.memory.writer import share_tasks
 from loom.activities.publish import heartbeating
 from loom.domain.core.tasks import Task
@@ -79,9 +80,11 @@ class CatchUp:
         mask: Mask,
         *,
         scoped: ScopedMemory | None = None,
+        people: PersonFactStore | None = None,
         settled_after: timedelta = SETTLED_AFTER,
     ) -> None:
-        """Like the memory writer, this class also shares the runs' tasks in `scoped`."""
+        """Like the memory writer, this class also shares runs' tasks in `scoped` and learns facts about `people`."""
+        self._people = people
         self._scoped = scoped
         self._histories = histories
         self._store = store
@@ -138,5 +141,7 @@ class CatchUp:
         if self._scoped is not None:
             # Share the tasks first. Once memory has stored them, they are no longer missing and would never be shared.
             await share_tasks(self._scoped, missing)
+        if self._people is not None:
+            await learn_by_rule(self._people, missing)
         pages = range(0, len(missing), AT_ONCE)
         return sum([await self._store.remember(missing[start : start + AT_ONCE]) for start in pages])

@@ -1,11 +1,12 @@
 """The ports of memory, as protocols."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from loom.domain.core.tasks import Task
 from loom.domain.memory.layers import Forgotten, Hit, Memory, MemoryStats, Query, View
+from loom.domain.memory.people import FactOwner, ForgottenFacts, NewFact, PersonFact
 from loom.domain.memory.scopes import NodePath, ScopedEntry, ScopedWrite
 
 
@@ -47,6 +48,14 @@ class Distiller(Protocol):
 
     async def facts(self, text: str) -> Sequence[str]:
         """Return the facts, most important first. Raises DistillerUnavailable if the distiller isn't responding."""
+        ...
+
+
+class PersonDistiller(Protocol):
+    """Finds out what a long text says about the person who wrote it."""
+
+    async def about_person(self, text: str) -> Sequence[str]:
+        """Return lines as in `DISTILLED`. Raises DistillerUnavailable if the distiller isn't responding."""
         ...
 
 
@@ -115,9 +124,25 @@ class Due:
 
     id: int
     content: str
+    task: Task | None = None
+    """The whole task, if the memory is in L1 or L2."""
 
 
-class MemoryUpkeepStore(Protocol):
+class VectorStore(Protocol):
+    """Stores texts that a search by meaning finds by the vectors of one model."""
+
+    async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
+        """Return texts that should have a vector but have none. With `other_models`, return texts that have a vector
+        from another model instead.
+        """
+        ...
+
+    async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
+        """Store vectors from the store's model. A newer memory supersedes an older one with the same meaning."""
+        ...
+
+
+class MemoryUpkeepStore(VectorStore, Protocol):
     """Keeps the memory layers within their limits. Every method is idempotent and safe to call concurrently."""
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
@@ -138,14 +163,40 @@ class MemoryUpkeepStore(Protocol):
         """Move summaries that exceed their limits from L3 to L4. Return the number of moved summaries."""
         ...
 
-    async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
-        """Return memories that should have a vector but have none. With `other_models`, return memories that have a
-        vector from another model instead.
+
+class PersonFactStore(VectorStore, Protocol):
+    """Stores facts about people. A caller reads and changes only the facts of the owners that it names. All methods
+    raise StoreUnavailable if the store isn't responding.
+    """
+
+    async def learn(self, facts: Sequence[NewFact]) -> int:
+        """Store facts, and return how many are new or newer than before. Learning a fact again has no effect. Facts
+        that were said before they or their session were forgotten aren't stored.
         """
         ...
 
-    async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
-        """Store vectors from the store's model. A newer memory supersedes an older one with the same meaning."""
+    async def about(self, owners: Sequence[FactOwner], *, without_run: str = "") -> tuple[PersonFact, ...]:
+        """Return the owners' facts, newest first, except those that were said in one run."""
+        ...
+
+    async def similarities(self, owners: Sequence[FactOwner], question: str) -> Mapping[int, float] | None:
+        """Return the cosine similarity to the question for each of the owners' facts that has a vector, or None if the
+        question has no vector.
+        """
+        ...
+
+    async def listed(self, owner: FactOwner) -> tuple[PersonFact, ...]:
+        """Return all facts of one owner, newest first."""
+        ...
+
+    async def edit(self, owner: FactOwner, fact_id: int, content: str) -> bool:
+        """Replace the content of a fact, which then counts as added by a person. Return False if the owner has no such
+        fact.
+        """
+        ...
+
+    async def forget(self, owner: FactOwner, fact_id: int | None = None) -> ForgottenFacts:
+        """Permanently delete one fact or all facts of an owner. Facts that were said until now never come back."""
         ...
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 from temporalio import activity
 
+from loom.activities.memory.person_facts import PersonFactKeeper
 from loom.activities.memory.ports import (
     Distiller,
     DistillerUnavailable,
@@ -18,10 +19,12 @@ from loom.activities.memory.ports import (
     EmbedderUnavailable,
     MemoryUpkeepStore,
     TextRefused,
+    VectorStore,
 )
 from loom.activities.publish import heartbeating
+from loom.domain.core.tasks import Action
 from loom.domain.core.tokens import text_tokens
-from loom.domain.memory.content import facts_from, is_small_talk, summary_of, told_text
+from loom.domain.memory.content import facts_from, is_small_talk, parts_of, summary_of, told_text
 from loom.domain.memory.layers import MemorySettings
 
 _log = structlog.get_logger("loom.memory")
@@ -43,9 +46,11 @@ class MemoryKeeper:
         *,
         embedder: Embedder | None = None,
         distiller: Distiller | None = None,
+        people: PersonFactKeeper | None = None,
         settings: MemorySettings = MemorySettings(),  # noqa: B008 - frozen
     ) -> None:
         self._store = store
+        self._people = people
         self._embedder = embedder
         self._distiller = distiller
         self._settings = settings
@@ -58,7 +63,7 @@ class MemoryKeeper:
         if self._store is None:
             return 0
         async with heartbeating():
-            return await promote(self._store, self._distiller, self._settings)
+            return await promote(self._store, self._distiller, self._settings, self._people)
 
     @activity.defn(name="expire_memories")
     async def expire_memories(self) -> int:
@@ -75,24 +80,34 @@ class MemoryKeeper:
             return 0
         async with heartbeating():
             try:
-                return await embed(self._store, self._embedder, self._settings.batch, most=MOST)
+                done = await embed(self._store, self._embedder, self._settings.batch, most=MOST)
+                if self._people is not None:
+                    done += await embed(self._people.store, self._embedder, self._settings.batch, most=MOST)
+                return done
             except EmbedderUnavailable as error:
                 _log.warning("embedder_away", error=str(error))
                 return 0
 
 
-async def promote(store: MemoryUpkeepStore, distiller: Distiller | None, settings: MemorySettings) -> int:
-    """Promote all memories that are due, oldest first, up to `MOST`."""
+async def promote(
+    store: MemoryUpkeepStore,
+    distiller: Distiller | None,
+    settings: MemorySettings,
+    people: PersonFactKeeper | None = None,
+) -> int:
+    """Promote all memories that are due, oldest first, up to `MOST`. What they say about people is learned before."""
     moved = 0
     while moved < MOST and (due := await store.due_for_summary(_AT_ONCE)):
         for memory in due:
+            if people is not None and memory.task is not None:
+                await people.distill(memory.task, settings.distill_over)
             await store.summarise(memory.id, await _facts(memory, distiller, settings))
         moved += len(due)
     return moved + await store.archive()
 
 
 async def embed(
-    store: MemoryUpkeepStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
+    store: VectorStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
 ) -> int:
     """Compute missing vectors. With `other_models`, replace vectors from other models instead. Raises
     EmbedderUnavailable if the embedder isn't responding.
@@ -123,11 +138,15 @@ async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]
 
 
 async def _facts(memory: Due, distiller: Distiller | None, settings: MemorySettings) -> tuple[str, ...]:
-    """Return the facts to keep from a full task: none for small talk, the facts from a long text, or otherwise its
-    first sentences.
+    """Return the facts to keep from a full task: none for small talk, the whole text of a model's answer, the facts
+    from another long text, or otherwise its first sentences.
     """
     if is_small_talk(memory.content):
         return ()
+    if (
+        memory.task is not None and memory.task.action == Action.MODEL_CALL
+    ):  # a run has many of them, so the model isn't called for each
+        return parts_of(memory.content, settings.summary_length)
     text = told_text(memory.content)
     summary = (summary_of(text, settings.summary_length),)
     if distiller is None or text_tokens(text) <= settings.distill_over:

@@ -33,6 +33,9 @@ Patience: TypeAlias = Annotated[
 Priority: TypeAlias = Annotated[
     int | None, typer.Option(min=1, max=5, help="Priority from 1, which goes first, to 5. The default is 3.")
 ]
+User: TypeAlias = Annotated[
+    str | None, typer.Option("--user", metavar="U", help="Id of the person that the run works for.")
+]
 Tenant: TypeAlias = Annotated[str | None, typer.Option(help="Customer, team or project that the run works for.")]
 
 

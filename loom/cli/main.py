@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "providers": ("providers", "Show which models can be called, and how much of their rate limits is used."),
     "worker": ("stack", "Run a worker in the foreground, until SIGTERM or Ctrl-C."),
     "run": ("run", "Start a run and watch it until it ends."),
+    "chat": ("chat", "Chat with an agent, and come back to the conversation at any time."),
     "watch": ("run", "Watch a run until it ends, and answer its requests."),
     "result": ("run", "Wait until a run ends and print its result."),
     "events": ("run", "Print a run's events as JSON lines."),

@@ -33,6 +33,7 @@ from loom.activities.effects import Effects
 from loom.activities.leases import Leases
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.model_permits import PermitRules, Permits
+from loom.activities.ports import Pasts
 from loom.activities.publish import AbsentStream
 from loom.activities.start_gate import SigningKey, StartGate
 from loom.activities.tenants.metered import MeteredProviders
@@ -79,12 +80,18 @@ async def opened(parts: WorkerParts, *, opens_dependencies: bool = True) -> Asyn
 
 
 def parts_for(
-    settings: Settings, *, app: LoomApp | None = None, mailbox: Mailbox | None = None, key: SigningKey | None = None
+    settings: Settings,
+    *,
+    app: LoomApp | None = None,
+    mailbox: Mailbox | None = None,
+    pasts: Pasts | None = None,
+    key: SigningKey | None = None,
 ) -> WorkerParts:
     """Return the production parts for these settings, without connecting them to any service.
 
     `app` overrides the app named in the settings. Without a mailbox, agents can't send messages to each other. Without
-    a key, no run counts as started by the owner. Raises BadRequest if the app can't be loaded.
+    `pasts`, they can't search their runs' histories. Without a key, no run counts as started by the owner. Raises
+    BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()
     link = RedisConnection(settings.redis_url) if settings.redis_url else None
@@ -108,12 +115,23 @@ def parts_for(
     knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN) if database else None
     mask = secret_mask(settings)
     sandbox, why_not = find_sandbox(
-        settings.sandbox, settings.private_paths, settings.sandbox_limits, settings.sandbox_readable
+        settings.sandbox,
+        settings.private_paths,
+        settings.sandbox_limits,
+        settings.sandbox_readable,
+        settings.sandbox_environment,
     )
     made = MadeTools(sandbox=sandbox, missing=why_not)
     memory = memory_from(settings, database, embedder, providers)
     registry = registry_from(
-        settings, made, app=app, artifacts=artifacts, mailbox=mailbox, knowledge=knowledge, memory=memory
+        settings,
+        made,
+        app=app,
+        artifacts=artifacts,
+        mailbox=mailbox,
+        pasts=pasts,
+        knowledge=knowledge,
+        memory=memory,
     )
     providers.register(registry.providers)
     prices = GenaiPrices(

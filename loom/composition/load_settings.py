@@ -33,6 +33,7 @@ def read_settings() -> Settings:
         _refuse_what_agents_could_write()
         settings = Settings()
         _refuse_an_open_sandbox(settings)
+        _refuse_an_environment_that_agents_could_change(settings)
         return settings
     except ValidationError as error:
         raise BadRequest("; ".join(_complaints(error)), field=_variable(error.errors()[0]["loc"])) from None
@@ -86,6 +87,18 @@ def _refuse_an_open_sandbox(settings: Settings) -> None:
             "only the environment itself can switch the sandbox off, not .env or loom.toml: export LOOM_SANDBOX=off",
             field="LOOM_SANDBOX",
         )
+
+
+def _refuse_an_environment_that_agents_could_change(settings: Settings) -> None:
+    """Reject an environment in a workspace. Permission rules name programs, and agents could replace them there."""
+    prepared = settings.sandbox_environment
+    for root in settings.roots:
+        if prepared is not None and prepared.resolve().is_relative_to(root.resolve()):
+            raise BadRequest(
+                f"LOOM_SANDBOX_ENVIRONMENT: {prepared} is in {root}, where agents work and could change its programs: "
+                "create it outside",
+                field="LOOM_SANDBOX_ENVIRONMENT",
+            )
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

@@ -15,13 +15,15 @@ from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.adapters.temporal.run_index import TemporalRunIndex
 from loom.activities.collection import Collection
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.distiller import ModelDistiller
-from loom.activities.memory.ports import Distiller, Embedder, MemoryStore, ScopedMemory
+from loom.activities.memory.person_facts import PersonFactKeeper
+from loom.activities.memory.ports import Embedder, MemoryStore, PersonFactStore, ScopedMemory
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.memory.upkeep import MemoryKeeper
 from loom.activities.ports import Providers, StoredData
@@ -45,13 +47,16 @@ class WorkerMemory:
 
     store: MemoryStore
     scoped: ScopedMemory
+    people: PersonFactStore
     keeper: MemoryKeeper
     limits: MemorySettings
     stored: StoredData
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
         """Return the activities that maintain the memory layers independently of runs."""
-        catch_up = CatchUp(TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped)
+        catch_up = CatchUp(
+            TemporalHistories(client, task_queue), self.store, mask, scoped=self.scoped, people=self.people
+        )
         collection = Collection(self.stored, TemporalRunIndex(client))
         return [
             catch_up.catch_up,
@@ -75,10 +80,19 @@ def memory_from(
         dimension=embedder.dimension if embedder else 0,
         settings=limits,
     )
+    people = PostgresPersonFacts(database, embedder=embedder, settings=limits)
+    distiller = _distiller(settings, providers)
     return WorkerMemory(
         store=PostgresMemory(database, embedder=embedder, settings=limits, question_within=IN_A_RUN),
         scoped=PostgresScopedMemory(database),
-        keeper=MemoryKeeper(upkeep, embedder=embedder, distiller=_distiller(settings, providers), settings=limits),
+        people=people,
+        keeper=MemoryKeeper(
+            upkeep,
+            embedder=embedder,
+            distiller=distiller,
+            people=PersonFactKeeper(store=people, distiller=distiller),
+            settings=limits,
+        ),
         limits=limits,
         stored=PostgresStoredData(database),
     )
@@ -134,7 +148,7 @@ async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) 
         await asyncio.sleep(_PAUSE)
 
 
-def _distiller(settings: Settings, providers: Providers) -> Distiller | None:
+def _distiller(settings: Settings, providers: Providers) -> ModelDistiller | None:
     model = settings.memory_model or settings.model
     # The demo model supports only the demo's task, so its summaries would be made up.
     return None if model in (None, "off", "demo") else ModelDistiller(providers, str(model))

@@ -26,9 +26,11 @@ from pydantic import TypeAdapter
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.memory.person_facts import learn_by_rule
 from loom.activities.memory.writer import GROUP, MemoryWriter, patiently, share_tasks
 from loom.composition.logs import configure_logs
 from loom.domain.core.tasks import FINAL_ACTIONS, Task
@@ -152,10 +154,11 @@ def main() -> None:
 async def _write(given: MemoryProcess) -> None:
     database = Database(given.database_url, name="memory")
     inbox = RedisInbox(RedisConnection(given.redis_url, answer_within=ANSWER_SECONDS), GROUP)
-    scoped = PostgresScopedMemory(database)
+    scoped, people = PostgresScopedMemory(database), PostgresPersonFacts(database, settings=given.limits)
 
     async def after(tasks: Sequence[Task]) -> None:
         await share_tasks(scoped, tasks)
+        await learn_by_rule(people, tasks)
         if any(task.action in FINAL_ACTIONS for task in tasks):
             os.write(1, _ENDED)
 

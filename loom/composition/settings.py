@@ -317,6 +317,9 @@ class Settings(BaseSettings):
     sandbox_readable: Annotated[
         tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_unlinked)
     ] = Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
+    sandbox_environment: Directory | None = Field(
+        None, description="Virtual environment whose programs and packages commands find before those of the system."
+    )
     sandbox_memory: Count = Field(
         4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
     )

@@ -7,10 +7,11 @@ from pathlib import Path
 from loom.activities.adapters.documents.yaml_syntax import parse_yaml
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.adapters.skills.folders import SkillFolders
+from loom.activities.adapters.skills.requirements import noting
 from loom.activities.adapters.web.fetcher import PinnedFetcher
 from loom.activities.adapters.web.html_reader import SeparateHtmlReader
 from loom.activities.knowledge.ports import KnowledgeStore
-from loom.activities.ports import ArtifactStore, Tool
+from loom.activities.ports import ArtifactStore, Pasts, Tool
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.delegation import delegation_tool
 from loom.activities.toolbox.built_in.http_fetch import http_fetch_tool
@@ -37,6 +38,7 @@ def registry_from(
     app: LoomApp | None = None,
     artifacts: ArtifactStore | None = None,
     mailbox: Mailbox | None = None,
+    pasts: Pasts | None = None,
     knowledge: KnowledgeStore | None = None,
     memory: WorkerMemory | None = None,
     files: Sequence[Path] = (),
@@ -56,6 +58,7 @@ def registry_from(
         parsers=dict.fromkeys(("yaml", "yml"), ("YAML", parse_yaml)),
         artifacts=artifacts,
         mailbox=mailbox,
+        pasts=pasts,
         others=(
             http_fetch_tool(fetcher, SeparateHtmlReader(), settings.tool_timeout),
             delegation_tool({}),
@@ -94,7 +97,12 @@ def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
     """Return a factory for the tools that skills provide. Skill scripts run in the sandbox, like created tools."""
-    return SkillTools(sandbox=made.sandbox, missing=made.missing, timeout=settings.tool_timeout)
+    return SkillTools(
+        sandbox=made.sandbox,
+        missing=made.missing,
+        timeout=settings.tool_timeout,
+        note_of_missing=noting(made.sandbox),
+    )
 
 
 def skills_from(settings: Settings, registry: Registry) -> SkillFolders:

@@ -33,7 +33,7 @@ from loom.activities.ports import (
 )
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
-from loom.activities.recall import ContextSource, Knowledge, SessionMemory
+from loom.activities.recall import ContextSource, InheritedNotes, Knowledge, PersonMemory, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.sample_model import Sampler
@@ -197,6 +197,7 @@ class WorkerParts:
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),
+            people=PersonMemory(self.memory.people, self.memory.limits) if self.memory is not None else None,
             leases=self.model_calls,
         )
         conductor = CrewConductor(
@@ -250,5 +251,6 @@ class WorkerParts:
         """Return the sources that add content to a conversation when a person sends a message."""
         sources: list[ContextSource] = []
         if self.memory is not None:
+            sources.append(InheritedNotes(self.memory.scoped, self.memory.limits))
             sources.append(SessionMemory(self.memory.store, self.memory.limits))
         return [*sources, Knowledge(self.knowledge)]

@@ -12,8 +12,21 @@ from loom.domain.core.tool_names import DONE
 from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
-TOOLS: Final = ("read_file", "glob", "grep")
+NOTES: Final = ("read_memory", "write_memory", "search_memory", "query_collective_memory", "query_sibling_insights")
+"""The memory tools that a sub-agent has by default, for what the runs of its tree and session share."""
+FILES: Final = ("read_file", "glob", "grep")
+TOOLS: Final = (*FILES, *NOTES)
 """A sub-agent's default tools."""
+READS_MEMORY: Final = (
+    "query_l1_memory",
+    "query_l2_memory",
+    "query_l3_memory",
+    "query_recent_events",
+    "query_events_by_action",
+    "query_events_by_node",
+    "search_knowledge",
+)
+"""The other tools that read memory and knowledge bases. They are allowed wherever a sub-agent has them."""
 MAX_TURNS: Final = 10
 """A sub-agent's default maximum number of turns."""
 SUB_AGENT: Final[Mapping[str, str]] = {
@@ -30,8 +43,10 @@ SUB_AGENT: Final[Mapping[str, str]] = {
     "delegate_task": "allow",
     "create_plan": "allow",
     "read_artifact": "allow",
+    "search_history": "allow",
     "share_artifact": "allow",
     "message_agent": "allow",
+    **dict.fromkeys((*NOTES, *READS_MEMORY), "allow"),
     "default": "deny",
 }
 """A sub-agent's default rules."""

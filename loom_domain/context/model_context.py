@@ -129,9 +129,10 @@ def build_context(
     tools: Sequence[ToolSpec],
     measures: Measures,
     fixed: bool = False,
+    person: str = "",
 ) -> ModelContext:
     """Return the context for a model call with this conversation. For a past turn, set `fixed` to reuse the recorded
-    collapse position.
+    collapse position. `person` is what Loom remembers of the person that the run works for.
     """
     # A long conversation has thousands of messages, so this code goes through them as seldom as possible.
     window = measures.window(spec)
@@ -139,7 +140,7 @@ def build_context(
     groups = groups_of(messages)
     replaced = tuple(place for place, message in enumerate(messages) if is_summary(message))
     summaries = [messages[place] for place in replaced]
-    texts = _texts(spec, tools, messages, summaries)
+    texts = _texts(spec, tools, messages, summaries, person)
     around = reserved + sum(map(size_of, texts)) - tokens_of(summaries)
     lasting = without_ephemeral(messages, tools)
 
@@ -220,11 +221,12 @@ def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent
 
 
 def _texts(
-    spec: AgentSpec, tools: Sequence[ToolSpec], messages: Sequence[Message], summaries: Sequence[Message]
+    spec: AgentSpec, tools: Sequence[ToolSpec], messages: Sequence[Message], summaries: Sequence[Message], person: str
 ) -> tuple[Component, ...]:
     prompts = _prompts(spec, skill_parts(spec.skills, tools) if spec.skills else ())
     hint = late_hint(spec.skills, tools, messages) if spec.skills else ()
-    return (*prompts, *map(_summary, summaries), *hint)
+    about = (person_part(person),) if person else ()
+    return (*prompts, *about, *map(_summary, summaries), *hint)
 
 
 def _prompts(spec: AgentSpec, about_skills: Sequence[Component]) -> Iterator[Component]:
@@ -252,6 +254,13 @@ def _in_groups(messages: Sequence[Message], groups: Sequence[Group]) -> Iterator
 
 def _prompt(name: str, source: str, text: str) -> Component:
     return Component(name=name, source=source, text=text, priority=Priority.CRITICAL, place=Placement.PRIMACY)
+
+
+def person_part(text: str, source: str = "the person's memory") -> Component:
+    """Return the component with facts about the person."""
+    return Component(
+        name="person", source=source, text=text, priority=Priority.HIGH, place=Placement.PRIMACY, truncatable=True
+    )
 
 
 def _summary(message: Message) -> Component:

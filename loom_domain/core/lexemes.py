@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 MOST: Final = 2_000
@@ -35,14 +36,9 @@ _COMMON: Final = frozenset(_COMMON_WORDS.split())
 """Words, and pairs of Chinese characters, that say little in a question, also as parts of "don't" or "I've"."""
 
 
-def lexemes_of(text: str) -> list[str]:
-    """Return the lexemes of a text, in order."""
-    found: list[str] = []
-    for lexeme in _lexemes(text):
-        found.append(lexeme)
-        if len(found) == MOST:
-            break
-    return found
+def lexemes_of(text: str, *, most: int = MOST) -> list[str]:
+    """Return the lexemes of a text, in order, up to `most`."""
+    return list(islice(_lexemes(text), most))
 
 
 def asked_lexemes(text: str) -> list[str]:

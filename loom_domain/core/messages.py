@@ -13,7 +13,6 @@ messages in full. References are purely an optimization and never affect a run's
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
@@ -76,9 +75,6 @@ class Message:
     name: str | None = None
     is_error: bool = False
     """Whether the call failed. If so, the content gives the reason. Set only for the `tool` role."""
-    id: str | None = None
-    parent_id: str | None = None
-    timestamp: datetime | None = None
     metadata: JsonObject = field(default_factory=dict)
     """Data for people and programs that use the run. It is never shown to the model."""
 
@@ -283,7 +279,7 @@ def transcript_of(messages: Iterable[Message]) -> Transcript:
 
 
 def message_digest(message: Message) -> str:
-    """Return 12 hex digits that identify this message's content for the model. Metadata and ids are excluded."""
+    """Return 12 hex digits that identify this message's content for the model. Names and metadata are excluded."""
     calls = [(call.id, call.name, call.arguments, call.malformed) for call in message.tool_calls]
     seen = (message.role, _content(message), calls, message.tool_call_id, message.is_error)
     return short_digest(json.dumps(seen, sort_keys=True, ensure_ascii=False, default=str))

@@ -144,8 +144,15 @@ class RunRequest:
     """From 1, which goes first, to 5. If None, the server's default applies, which is 3."""
     tenant: str | None = None
     """The customer, team or project that the run works for. Sub-agents work for the same tenant."""
+    user_id: str | None = None
+    """The person that the run works for. What Loom remembers of the person is there in each of the person's sessions.
+    """
     model_options: ModelOptions = field(default_factory=ModelOptions)
     """Options of this run's model calls, which are merged over the agent's. Sub-agents have those of their agents."""
+    chat: bool = False
+    """Whether the run answers messages one after the other and waits in between. The task is the first message."""
+    message_id: str | None = None
+    """The id of a chat's first message. If None, it is `m1`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ class Action(StrEnum):
     APPROVAL_REQUESTED = "node.approval_requested"
     APPROVAL_DECIDED = "node.approval_decided"
     MESSAGE = "node.message"
+    ANSWER = "node.answer"
+    """The answer to a message of a chat."""
     PAUSED = "node.paused"
     RESUMED = "node.resumed"
     PARKED = "node.parked"
@@ -93,6 +95,8 @@ class Origin:
     """The same of the root, if this run has a parent."""
     tenant: str = ""
     """The tenant that the run works for, if the request names one."""
+    user_id: str = ""
+    """The person that the run works for, if the request names one."""
 
     @property
     def correlated(self) -> str:
@@ -197,8 +201,15 @@ def task_of(
         parameters=parameters or {},
         result=result,
         parent_task_id=parent_task_id,
-        metadata={CORRELATION: origin.correlated},
+        metadata={CORRELATION: origin.correlated, **_person(origin)},
     )
+
+
+def _person(origin: Origin) -> JsonObject:
+    """Return whose memory the task is about. Without a user, nothing is remembered across sessions."""
+    if not origin.user_id:
+        return {}
+    return {"user_id": origin.user_id, **({"tenant": origin.tenant} if origin.tenant else {})}
 
 
 def task_of_notice(origin: Origin, notice: Notice) -> Task:

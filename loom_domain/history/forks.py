@@ -81,6 +81,7 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
         "metadata": dict(request.metadata) or None,
         "priority": request.priority,
         "tenant": request.tenant,
+        "user_id": request.user_id,
         "forked_from": {name: value for name, value in asdict(forked).items() if value is not None},
     }
     return {name: value for name, value in asked.items() if value is not None}

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import ContextPart
 from loom.domain.context.compression import transcript_after
-from loom.domain.context.model_context import context_parts
+from loom.domain.context.model_context import context_parts, person_part
 from loom.domain.core.messages import (
     Message,
     ResultRef,
@@ -103,6 +103,8 @@ class Beginning:
     """Whether an earlier execution passed on the run's state."""
     prepared: Prepared | None = None
     """The prepared run. None if the run hasn't been prepared yet or was prepared in an earlier execution."""
+    untouched: bool = False
+    """Whether nothing has happened since the execution began."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +124,14 @@ class PastCall:
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
         measures = replace(self.attempt.request.measures, collapsed=reply.collapsed)
         tools = offered(self.spec.tools, self.spec.permissions)
-        return context_parts(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
+        parts = context_parts(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
+        return (*parts, _about_person(reply)) if reply.person_facts else parts
+
+
+def _about_person(reply: ModelReply) -> ContextPart:
+    """Return the part with facts about the person, without their text, which histories don't record."""
+    ids = ", ".join(map(str, reply.person_facts))
+    return ContextPart(component=person_part("", f"the person's memory: facts {ids}; text not recorded"), tokens=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

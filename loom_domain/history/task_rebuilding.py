@@ -216,7 +216,8 @@ def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pin
             yield model_failed(pinned.model, request, error="LLMContextLengthError").task(origin, scope, attempt.ended)
         case ModelReply(message=message) if message is not None:
             took = _ms(began, attempt.ended)
-            replied = model_replied(pinned.model, request, outcome.usage, outcome.cost_micros, ms=took)
+            usage, cost = outcome.usage, outcome.cost_micros
+            replied = model_replied(pinned.model, request, usage, cost, ms=took, text=message.text)
             yield replied.task(origin, scope, attempt.ended)
             yield from _asks(
                 request,

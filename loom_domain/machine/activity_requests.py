@@ -45,6 +45,7 @@ def origin_of(state: RunState) -> Origin:
         execution=state.environment.execution,
         root_execution=state.tree.lineage.root_execution if state.tree.lineage else "",
         tenant=state.request.tenant or "",
+        user_id=state.request.user_id or "",
     )
 
 

@@ -126,6 +126,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         metadata={CORRELATION: known} if (known := correlation_of(state.request.metadata)) else {},
         priority=state.request.priority,
         tenant=state.request.tenant,
+        user_id=state.request.user_id,
     )
     if call.name == DELEGATE:
         # Only a crew can require an output schema. A model's call with a schema is rejected.

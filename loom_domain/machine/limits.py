@@ -4,7 +4,8 @@ The limits apply to the whole tree. Amounts that sub-agents have spent count tow
 sub-agents also count as long as the sub-agents are running. Before each model call, `activities/budget_reservation.py`
 caps the call at the remaining budget, so that the budget is never exceeded.
 
-Time is measured from the start of the run, including pauses and time spent waiting for people:
+Time is measured from the start of the run, including pauses and time spent waiting for people. In a chat, turns and
+time are measured from the start of the work on each message:
 
     began ──────────────────────────────▶ last call ────────▶ deadline
            turns, tools, sub-agents, asks            one last       the run is forced to end
@@ -110,8 +111,8 @@ def limit_hit(state: RunState, at: datetime) -> Outcome | None:
 def time_used(state: RunState, at: datetime) -> str:
     """Describe how much of its time the run has used."""
     end = deadline(state)
-    whole = "without limit" if end is None else _number((end - state.began_at).total_seconds())
-    return f"{_number(round((at - state.began_at).total_seconds(), 1))} of {whole}"
+    whole = "without limit" if end is None else _number((end - _began(state)).total_seconds())
+    return f"{_number(round((at - _began(state)).total_seconds(), 1))} of {whole}"
 
 
 def within_tool_calls(state: RunState) -> RunState:
@@ -131,12 +132,13 @@ def turns_used_up(state: RunState, pending: tuple[str, ...] = ()) -> Outcome:
     answered = (
         "without a final answer" if state.answer.held is None else "with an answer that does not know what came in last"
     )
+    turns = state.turns - _earlier_turns(state)
     unfinished = f" It still wanted to run: {'; '.join(pending)}." if pending else ""
     return Outcome(
         status=RunStatus.LIMIT_REACHED,
         error=RunError(
             type=TURNS,
-            message=f"stopped after {state.turns} {'turn' if state.turns == 1 else 'turns'} {answered}.{unfinished}",
+            message=f"stopped after {turns} {'turn' if turns == 1 else 'turns'} {answered}.{unfinished}",
             context={"limit": "max_turns", "pending": list(pending)},
         ),
     )
@@ -175,9 +177,10 @@ def warning(state: RunState, at: datetime) -> str | None:
     if state.spending.warned:
         return None
     own = () if state.tree.lineage is None else ("seconds", "turns")
+    turns = ("turns", state.turns - _earlier_turns(state), state.max_turns)
     nearly = [
         f"{name}: {_number(spent)} of {_number(limit)}"
-        for name, spent, limit in (*_budget(state, at), ("turns", state.turns, state.max_turns), _sub_agents(state))
+        for name, spent, limit in (*_budget(state, at), turns, _sub_agents(state))
         if limit is not None and spent >= WARN_AT * limit and (not own or name in own)
     ]
     return f"Nearly spent — {', '.join(nearly)}. Come to a conclusion soon." if nearly else None
@@ -190,12 +193,12 @@ def _sub_agents(state: RunState) -> tuple[str, float, float | None]:
 def _budget(state: RunState, at: datetime) -> Sequence[tuple[str, float, float | None]]:
     share = share_of(state.request.budget, TreeLimits()) if state.tree.limits is None else state.tree.share
     end = deadline(state)
-    seconds = None if end is None else (end - state.began_at).total_seconds()
+    seconds = None if end is None else (end - _began(state)).total_seconds()
     return (
         ("tokens", total_usage(state).total_tokens, share.tokens),
         ("cost_usd", cost_of(state) or 0.0, None if share.micros is None else share.micros / 1_000_000),
         ("tool_calls", total_tool_calls(state), share.tool_calls),
-        ("seconds", (at - state.began_at).total_seconds(), seconds),
+        ("seconds", (at - _began(state)).total_seconds(), seconds),
         ("turns_in_all", state.turns + _spent_below(state).turns, share.turns),
     )
 
@@ -209,7 +212,17 @@ def deadline(state: RunState) -> datetime | None:
     if state.tree.lineage is not None:
         return state.tree.lineage.deadline
     seconds = state.request.budget.seconds
-    return None if seconds is None else state.began_at + timedelta(seconds=seconds)
+    if state.chat is not None and state.chat.is_waiting:
+        return None
+    return None if seconds is None else _began(state) + timedelta(seconds=seconds)
+
+
+def _began(state: RunState) -> datetime:
+    return state.began_at if state.chat is None else state.chat.since
+
+
+def _earlier_turns(state: RunState) -> int:
+    return 0 if state.chat is None else state.chat.before.turns
 
 
 def hard_end(state: RunState) -> datetime | None:
@@ -224,5 +237,5 @@ def last_call(state: RunState) -> datetime | None:
     end = hard_end(state)
     if end is None:
         return deadline(state)
-    whole = max(timedelta(), end - state.began_at)
+    whole = max(timedelta(), end - _began(state))
     return end - min(LAST_PART * whole, LONGEST)

@@ -17,11 +17,13 @@ from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical,
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
+from loom.domain.machine.chatting import handling, message_heard, message_id_of
 from loom.domain.machine.input_step import answered, refused_content
 from loom.domain.machine.model_retry import retried
 from loom.domain.machine.tool_results import granted, settled
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import parse_rules
+from loom.domain.run.chat import Chat
 from loom.domain.run.events import (
     AbortRequested,
     Approved,
@@ -58,7 +60,7 @@ def name_of(event: SteeringEvent) -> str:
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 - one case an event
     """Return the reason that this request cannot be carried out in the current state, or None."""
-    if state.outcome is not None and not _reopens(event):
+    if state.outcome is not None and not state.is_answer and not _reopens(event):
         return f"the run has ended: {state.outcome.status}"
     match event:
         case Approved(call_id=call_id, digest=digest, arguments=arguments):
@@ -102,8 +104,13 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:  # noqa: C9
             return replace(state, reopening=event) if _reopens(event) else retried(state, event)
         case MessageReceived():
             heard = _with_message(state, event)
+            if heard is state:  # a chat already knows the message
+                return state
             target = state.request.agent
-            return note(heard, Action.MESSAGE, event.at, target_agent=target, text=event.text, by=event.by)
+            said = {"text": event.text, "by": event.by}
+            if state.chat is not None and not event.from_agent:
+                said["message_id"] = message_id_of(state.chat, event)
+            return note(heard, Action.MESSAGE, event.at, target_agent=target, **said)
         case PermissionsSet():
             return _set_permissions(state, event)
         case _:
@@ -111,7 +118,13 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:  # noqa: C9
 
 
 def extent(state: RunState, event: SteeringEvent) -> JsonObject:
-    """Return the scope of an approval, as far as it is known before the call is checked again."""
+    """Return what a receipt adds about the request.
+
+    For an approval, this is its scope, as far as it is known before the call is checked again. For a chat's message, it
+    is what the chat does with it.
+    """
+    if isinstance(event, MessageReceived) and state.chat is not None and not event.from_agent:
+        return _receipt(state, state.chat, event)
     if not isinstance(event, Approved) or event.arguments is not None:
         return {}
     # Several updates may have been accepted before the first one is carried out.
@@ -122,6 +135,11 @@ def extent(state: RunState, event: SteeringEvent) -> JsonObject:
     if ask.rule.startswith(GUARD):
         return {"scope": "once", "why": f"the guard against {ask.rule.removeprefix(GUARD)} asks each time"}
     return {"scope": "once", "why": "no rule can allow exactly this for the rest of the run"}
+
+
+def _receipt(state: RunState, chat: Chat, event: MessageReceived) -> JsonObject:
+    turn = chat.answers[-1].turn if chat.answers else 0
+    return {"message_id": message_id_of(chat, event), "handling": handling(state, chat, event), "answered_turn": turn}
 
 
 def asks_expired(state: RunState, event: AsksExpired) -> RunState:
@@ -272,6 +290,8 @@ def _with_message(state: RunState, event: MessageReceived) -> RunState:
     question = state.question
     if event.from_agent:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
+    if state.chat is not None:
+        return message_heard(state, state.chat, event)
     if question is None:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
     by = f"{event.by} answers" if event.by else "The answer"

@@ -33,6 +33,7 @@ from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, 
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
 from loom.domain.tools.loop_detection import call_steps, followed
 from loom.domain.tools.todos import read_todos
+from loom.domain.tree.tree import without_unbegun
 
 UNKNOWN_OUTCOME: Final = (
     "Interrupted: the worker was lost while this ran, so its outcome is unknown. It may have taken effect in whole, in"
@@ -289,6 +290,15 @@ def end_calls(state: RunState, text: str) -> RunState:
     """
     ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
     return _observed(ended)
+
+
+def with_calls_ended(state: RunState, text: str) -> RunState:
+    """Return a run that has an outcome, with a result for every call. A call that was running receives `text`."""
+    if state.tree.children:
+        state = replace(state, tree=without_unbegun(state.tree))
+    unasked = failed("not run: the run ended while this waited for approval", "aborted")
+    state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person and c.exchange is None else c)
+    return end_calls(state, text)
 
 
 def _observed(state: RunState) -> RunState:

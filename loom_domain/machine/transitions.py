@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from loom.domain.core.requests import RunRequest, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
-from loom.domain.core.tool_calls import failed
+from loom.domain.machine.chatting import message_answered
 from loom.domain.machine.compression_step import compression_failed, context_compressed
 from loom.domain.machine.delegation import child_ended, children_began
 from loom.domain.machine.evaluation_step import answer_evaluated, evaluation_failed
@@ -27,7 +27,7 @@ from loom.domain.machine.parking import attempted_now
 from loom.domain.machine.reopening import reopened
 from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, start_decided, with_last_hooks
 from loom.domain.machine.steering import asks_expired, steered
-from loom.domain.machine.tool_results import calls_prepared, end_calls, next_for_calls, tools_returned
+from loom.domain.machine.tool_results import calls_prepared, next_for_calls, tools_returned, with_calls_ended
 from loom.domain.machine.tree_sync import ancestry_changed, sync_relatives
 from loom.domain.machine.turn_start import (
     last_turn,
@@ -42,6 +42,7 @@ from loom.domain.run.actions import (
     Action,
     AwaitAdmission,
     AwaitBudget,
+    AwaitMessage,
     AwaitResume,
     Backoff,
     BeginTurn,
@@ -51,6 +52,7 @@ from loom.domain.run.actions import (
     Finish,
     Prepare,
 )
+from loom.domain.run.chat import begun_with
 from loom.domain.run.events import (
     AbortRequested,
     AnswerEvaluated,
@@ -65,6 +67,7 @@ from loom.domain.run.events import (
     Event,
     HookFailed,
     HookReturned,
+    MessageAnswered,
     MessageReceived,
     ModelFailed,
     ModelReplied,
@@ -86,7 +89,7 @@ from loom.domain.run.events import (
     TurnBegan,
     WaitEnded,
 )
-from loom.domain.run.state import Outcome, Phase, RunState, ended, note, with_calls
+from loom.domain.run.state import Outcome, Phase, RunState, ended, note
 from loom.domain.tree.events import (
     AncestryChanged,
     BudgetGranted,
@@ -100,7 +103,7 @@ from loom.domain.tree.events import (
 )
 from loom.domain.tree.lineage import Lineage
 from loom.domain.tree.signals import with_report, without_first_signal
-from loom.domain.tree.tree import Tree, child_of, with_child, without_unbegun
+from loom.domain.tree.tree import Tree, child_of, with_child
 
 ENDED: Final = "ended"
 Place: TypeAlias = Phase | Literal["ended"]
@@ -109,7 +112,8 @@ Place: TypeAlias = Phase | Literal["ended"]
 
 def start(run_id: str, request: RunRequest, at: datetime, lineage: Lineage | None = None) -> RunState:
     """Return the initial state of a run. `lineage` is set if the run is a child of another run."""
-    return RunState(run_id=run_id, request=request, began_at=at, tree=Tree(lineage=lineage))
+    chat = begun_with(request.task, request.message_id, at) if request.chat else None
+    return RunState(run_id=run_id, request=request, began_at=at, tree=Tree(lineage=lineage), chat=chat)
 
 
 def place(state: RunState) -> Place:
@@ -127,6 +131,8 @@ def next_action(state: RunState) -> Action:
         return AwaitBudget()
     if state.admission == "waiting":
         return AwaitAdmission()
+    if state.chat is not None and state.chat.is_waiting:
+        return AwaitMessage(since=state.chat.since)
     return _next_in_phase(state)
 
 
@@ -182,11 +188,9 @@ def closed(state: RunState) -> RunState:
     """Return the state of a finished run. Every call has a result that describes its known outcome."""
     if state.spec is not None and (state.spec.hooks or state.phase is Phase.STARTING):
         state = with_last_hooks(state)
-    if state.tree.children:
-        state = replace(state, tree=without_unbegun(state.tree))
-    unasked = failed("not run: the run ended while this waited for approval", "aborted")
-    state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person and c.exchange is None else c)
-    return end_calls(state, "not finished: the run ended before. If this had begun, it may have taken effect in part.")
+    return with_calls_ended(
+        state, "not finished: the run ended before. If this had begun, it may have taken effect in part."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -375,6 +379,12 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         fits=lambda state, _: state.reopening is not None,
         otherwise="nobody has asked for it",
     ),
+    MessageAnswered: Transition(
+        to={ENDED: (R,)},
+        change=message_answered,
+        fits=lambda state, _: state.is_answer,
+        otherwise="the outcome ends the run",
+    ),
     WaitEnded: Transition(to=STAYS, change=lambda state, _: state),
     NoticesPublished: Transition(to=STAYS, change=_notices_published),
     SignatureUsed: Transition(to=STAYS, change=_signature_used),
@@ -382,7 +392,9 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     # Requests from people. A request that cannot be carried out adds a notice.
     Approved: Transition(to={**STAYS, S: (S, R)}, change=steered),
     Denied: Transition(to={**LAST_RESULT, S: (S, ENDED)}, change=steered),
-    MessageReceived: Transition(to=LAST_RESULT, change=steered),
+    MessageReceived: Transition(
+        to={S: (S,), R: (R, ENDED), T: (T, ENDED), A: (A, R, ENDED), E: (E, ENDED), ENDED: (ENDED,)}, change=steered
+    ),
     PauseRequested: Transition(to=STAYS, change=steered),
     ResumeRequested: Transition(to=STAYS, change=steered),
     RetryRequested: Transition(to=STAYS, change=steered),

@@ -10,6 +10,7 @@ from loom.domain.core.messages import Message, is_from_person, reminder, transcr
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action as TaskAction
+from loom.domain.machine.chatting import said_in_chat
 from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
 from loom.domain.machine.reflection_step import has_word_from_person, interrupted, with_draft
 from loom.domain.machine.wrap_up import last_turn_reminder, stopped, summing_up
@@ -59,7 +60,8 @@ def ready(state: RunState) -> RunState:
     state = replace(state, phase=Phase.READY)
     if state.transcript.messages:  # a fork already has a conversation
         return state
-    return replace(state, conversation=state.conversation.extended([user(state.request.task)]))
+    task = user(state.request.task) if state.chat is None else said_in_chat(state.chat.answering[0])
+    return replace(state, conversation=state.conversation.extended([task]))
 
 
 def stopped_at_limit(state: RunState, at: datetime) -> RunState:

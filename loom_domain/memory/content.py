@@ -7,11 +7,13 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from loom.domain.core.messages import canonical, well_formed
-from loom.domain.core.tasks import Task
+from loom.domain.core.tasks import Action, Task
 
 LONGEST: Final = 8_000
 """Loom searches at most this many characters of a task's text. The task itself keeps the full text."""
 MOST_FACTS: Final = 3
+SAYS_SOMETHING: Final = 30
+"""The minimum length in columns of a text by the model that is important."""
 
 _TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
 _DULL_NAMES: Final = (
@@ -35,11 +37,21 @@ _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n'
 
 
 def content_of(task: Task) -> str:
-    """Return a task's text: the spoken text, followed by other facts, one per line."""
+    """Return a task's text: the spoken text, followed by other facts, one per line. For a model's answer, this is only
+    its text.
+    """
+    if answer := model_text(task):
+        return well_formed(answer)[:LONGEST]
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
     return (well_formed("\n".join([*texts, *facts])) or str(task.action))[:LONGEST]
+
+
+def model_text(task: Task) -> str:
+    """Return the text of the model's answer that the task reports, or an empty string."""
+    told = (task.result or {}).get("content") if task.action is Action.MODEL_CALL else ""
+    return told if isinstance(told, str) and told.strip() else ""
 
 
 def is_small_talk(text: str) -> bool:
@@ -89,6 +101,18 @@ def summary_of(text: str, limit: int) -> str:
             break
         summary += sentence
     return summary.strip() if summary and len(summary) >= limit // 2 else _cut(line, limit)
+
+
+def parts_of(text: str, limit: int) -> tuple[str, ...]:
+    """Return the whole text in parts of at most `limit` characters that end with a sentence, if possible."""
+    line = " ".join(text.split())
+    parts = [""]
+    for sentence in _SENTENCE.findall(line):
+        if parts[-1] and len(parts[-1]) + len(sentence) > limit:
+            parts.append("")
+        *whole, rest = (sentence[at : at + limit] for at in range(0, len(sentence), limit))
+        parts[-1:] = [*whole, parts[-1] + rest]
+    return tuple(part.strip() for part in parts if part.strip())
 
 
 def facts_from(distilled: Sequence[str], limit: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from loom.domain.core.tasks import Action, Task
+from loom.domain.memory.content import SAYS_SOMETHING, columns, is_small_talk, model_text
 
 MISSING: Final = 0.5
 """The importance of a task if neither its metadata nor its action determines it."""
@@ -11,6 +12,7 @@ MISSING: Final = 0.5
 BY_ACTION: Final[Mapping[str, float]] = {
     Action.START: 0.8,
     Action.MESSAGE: 0.8,
+    Action.ANSWER: 0.8,
     Action.APPROVAL_DECIDED: 0.8,
     Action.COMPLETE: 0.9,
     Action.ERROR: 0.9,
@@ -31,6 +33,8 @@ BY_ACTION: Final[Mapping[str, float]] = {
 }
 """The importance of each action. Messages, decisions and results are more important than intermediate actions."""
 
+SAID: Final = 0.65
+"""The importance of a model call whose answer has a text that says something."""
 FAILED: Final = 0.7
 """The minimum importance of a failure. Failures are important because they help agents avoid repeating mistakes."""
 
@@ -40,8 +44,12 @@ def judged_importance(task: Task) -> float:
     said = _said(task)
     if said is not None:
         return said
-    by_action = BY_ACTION.get(task.action, MISSING)
+    by_action = SAID if _says_something(model_text(task)) else BY_ACTION.get(task.action, MISSING)
     return max(by_action, FAILED) if task.status in ("error", "failed") else by_action
+
+
+def _says_something(text: str) -> bool:
+    return columns(text) >= SAYS_SOMETHING and not is_small_talk(text)
 
 
 def _said(task: Task) -> float | None:

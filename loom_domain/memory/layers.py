@@ -75,6 +75,12 @@ class MemorySettings:
     """The maximum number of L3 and L4 entries that are recalled."""
     recall_tokens: int = 4_000
     """The maximum total number of tokens in all recalled entries."""
+    recall_notes_tokens: int = 1_000
+    """The part of `recall_tokens` for the notes that a sub-agent inherits. At most a quarter is used."""
+    recall_person_tokens: int = 1_000
+    """The part of `recall_tokens` for facts about the run's user and tenant. At most a quarter is used."""
+    person_facts: int = 200
+    """The maximum number of facts about one person. The oldest are deleted first."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid. The message names the setting."""
@@ -88,6 +94,16 @@ class MemorySettings:
                 raise ValueError(f"{name} must be between 0 and 1")
         if self.summary_length < LEAST_SUMMARY or self.batch < 1:
             raise ValueError(f"summary_length must be at least {LEAST_SUMMARY}, and batch at least 1")
+
+    @property
+    def notes_tokens(self) -> int:
+        """The maximum number of tokens in the notes that a sub-agent inherits."""
+        return min(self.recall_notes_tokens, self.recall_tokens // 4)
+
+    @property
+    def person_tokens(self) -> int:
+        """The maximum number of tokens in the facts about a person."""
+        return min(self.recall_person_tokens, self.recall_tokens // 4)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,6 +217,8 @@ class Forgotten:
     memories: int = 0
     notes: int = 0
     """The number of versions of notes that the session's agents wrote for themselves and each other."""
+    person_facts: int = 0
+    """The number of facts that people said about themselves in the session."""
     artifacts: int = 0
     """The number of long outputs."""
     effects: int = 0

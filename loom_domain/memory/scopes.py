@@ -24,6 +24,8 @@ from loom.domain.memory.layers import MemoryScope
 NodePath: TypeAlias = tuple[str, ...]
 """The run ids from the root to the node itself."""
 
+TASK_NOTE: Final = "task:"
+"""The notes with a run's task have this in front of the run's id."""
 ORDER: Final = tuple(MemoryScope)
 """The scopes in reading order: LOCAL, SHARED, INHERITED, GLOBAL."""
 

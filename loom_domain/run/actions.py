@@ -107,6 +107,13 @@ class AwaitResume:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AwaitMessage:
+    """Wait until a chat receives its next message."""
+
+    since: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Finish:
     """End the run."""
 
@@ -130,5 +137,6 @@ Action: TypeAlias = (
     | AwaitBudget
     | AwaitAdmission
     | AwaitResume
+    | AwaitMessage
     | Finish
 )

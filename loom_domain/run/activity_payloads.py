@@ -152,6 +152,10 @@ class ModelReply:
     """
     recalled: tuple[Message, ...] = ()
     """Memories recalled for the latest messages. They are inserted into the conversation before the answer."""
+    person_facts: tuple[int, ...] = ()
+    """The facts about the person that the call contained. Histories don't record their text, so that it can be
+    forgotten.
+    """
     uncovered: Spend | None = None
     """The amount that the call might use. Set only if the call was not sent because it might exceed its allowance."""
     reserved: Spend | None = None

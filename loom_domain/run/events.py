@@ -10,6 +10,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import Budget, RunError
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
+from loom.domain.run.chat import WhenBusy
 from loom.domain.run.retry_policy import Failure
 from loom.domain.tree.events import TreeEvent
 
@@ -204,6 +205,10 @@ class MessageReceived:
     by: str = ""
     from_agent: bool = False
     """Whether an agent sent the message. If so, it doesn't answer a question that the run asked a person."""
+    message_id: str = ""
+    """The id of a chat's message. If empty, the chat numbers it."""
+    when_busy: WhenBusy | None = None
+    """What a chat's message does if the agent is at work. None means `queue`."""
     at: datetime
 
 
@@ -243,6 +248,13 @@ class RetryRequested:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunReopened:
     """An ended run goes on, because a person asked for it."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MessageAnswered:
+    """The outcome of a chat's run is the answer to its message, and the run goes on."""
 
     at: datetime
 
@@ -318,6 +330,7 @@ OwnEvent: TypeAlias = (
     | AsksExpired
     | TimeRanOut
     | RunReopened
+    | MessageAnswered
     | SignatureUsed
     | SignalIgnored
     | NoticesPublished

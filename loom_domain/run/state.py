@@ -18,6 +18,7 @@ from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.tool_names import ASK_USER
+from loom.domain.run.chat import INTERRUPTED, Chat
 from loom.domain.run.conversation import Conversation, Window
 from loom.domain.run.events import RetryRequested
 from loom.domain.run.retry_policy import Tries
@@ -296,6 +297,8 @@ class RunState:
     last_answers: int = 0
     """The number of last answers after which the run has gone on. They don't count as turns."""
     notices: Notices = field(default_factory=Notices)
+    chat: Chat | None = None
+    """The messages that the run answers, if its request asks for a chat."""
 
     @property
     def agent(self) -> AgentSpec:
@@ -318,13 +321,22 @@ class RunState:
     @property
     def turn_state(self) -> TurnState:
         """The run's turn state."""
-        return TurnState(run_id=self.run_id, turn=self.turn, limit=self.max_turns + self.last_answers)
+        earlier = self.last_answers + (self.chat.before.turns if self.chat else 0)
+        return TurnState(run_id=self.run_id, turn=self.turn, limit=self.max_turns + earlier)
 
     @property
     def turns(self) -> int:
         """The number of turns taken. The last answer of a run that has reached a limit does not count."""
         wrap_up = self.answer.wrap_up
         return self.turn - self.last_answers - (wrap_up is not None and wrap_up.turn == self.turn)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the outcome is only the answer to a chat's message, so that the run goes on."""
+        if self.chat is None or self.outcome is None or self.phase is Phase.STARTING:
+            return False
+        error = self.outcome.error
+        return self.outcome.status is not RunStatus.ABORTED or (error is not None and error.type == INTERRUPTED)
 
     @property
     def asks(self) -> tuple[OpenCall, ...]:
@@ -375,13 +387,14 @@ def question_of(call: OpenCall) -> str:
 
 def status_of(state: RunState) -> RunStatus:
     """Return the run's status in the public contract."""
-    if state.outcome is not None:
+    if state.outcome is not None and not state.is_answer:
         return state.outcome.status
     if state.hold is not None:
         return RunStatus.PAUSED
     if state.asks or state.asks_below:
         return RunStatus.WAITING_FOR_APPROVAL
-    return RunStatus.WAITING_FOR_INPUT if state.question else RunStatus.RUNNING
+    is_waiting = state.question or (state.chat is not None and state.chat.is_waiting)
+    return RunStatus.WAITING_FOR_INPUT if is_waiting else RunStatus.RUNNING
 
 
 def waiting_on(state: RunState) -> str | None:
@@ -394,8 +407,8 @@ def waiting_on(state: RunState) -> str | None:
         counted = Counter(f"{ask.tool} of sub-agent {ask.agent}" for ask in state.asks_below)
         below = (what if number == 1 else f"{what} ({number} times)" for what, number in counted.items())
         return "approval: " + "; ".join((*(describe(open_call.call) for open_call in state.asks), *below))
-    if state.question is not None:
-        return f"answer: {question_of(state.question)}"
+    if state.question is not None or (state.chat is not None and state.chat.is_waiting):
+        return f"answer: {question_of(state.question)}" if state.question else "message"
     if state.phase is Phase.THINKING:
         return _waiting_on_model(state)
     if state.phase is Phase.EVALUATING:
@@ -482,6 +495,8 @@ def _with_way_out(outcome: Outcome, state: RunState) -> RunError | None:
 def _with_unread(error: RunError | None, state: RunState) -> RunError | None:
     """Return the error. The messages that people sent but the model never received are added to it."""
     unread = [message.text for message in state.inbox if is_from_person(message)]
+    if state.chat is not None:
+        unread += [message.text for message in state.chat.queue]
     if error is None or not unread:
         return error
     told = f"{error.message} Not read: {len(unread)} message{'s' * (len(unread) != 1)} sent to the run."

@@ -6,6 +6,7 @@ from loom.domain.agents.spec import window_size
 from loom.domain.core.messages import JsonObject, usage_view
 from loom.domain.core.requests import fork_view
 from loom.domain.crews.log import last_choice
+from loom.domain.run.chat import chat_view
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import (
     ParkedOn,
@@ -44,8 +45,9 @@ def status_view(state: RunState) -> JsonObject:
         "todos": [{"task": todo.task, "status": todo.status} for todo in state.work.todos.items],
         "children": [child_view(child) for child in state.tree.children],
         "choice": last_choice(state.transcript.messages),
+        "chat": chat_view(state.chat) if state.chat else None,
         "forked_from": fork_view(state.request.forked_from),
-        "error": asdict(state.outcome.error) if state.outcome and state.outcome.error else None,
+        "error": asdict(state.outcome.error) if state.outcome and state.outcome.error and not state.is_answer else None,
     }
 
 

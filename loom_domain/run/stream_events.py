@@ -8,7 +8,7 @@ the event's key, and its action together identify the resulting task.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -191,10 +191,11 @@ def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequenc
 
 
 def model_replied(
-    model: str, request: ModelRequest, usage: Usage, cost_micros: int | None, *, ms: float
+    model: str, request: ModelRequest, usage: Usage, cost_micros: int | None, *, ms: float, text: str = ""
 ) -> StreamEvent:
-    """Return the event for an answered model call."""
-    return _model_call({**_called(model, request), **_spent(usage, cost_micros, ms)})
+    """Return the event for an answered model call. `text` is the answer's whole text, without secrets."""
+    replied = _model_call({**_called(model, request), **_spent(usage, cost_micros, ms)})
+    return replace(replied, result={"content": text}) if text.strip() else replied
 
 
 def model_failed(

@@ -119,8 +119,10 @@ def _model() -> Iterator[str]:
     command = [sys.executable, "-m", "tests.model_server", *arguments]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        yield server.stdout.readline().strip()
-        server.kill()
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
 
 
 def _kill_worker(home: Path) -> None:

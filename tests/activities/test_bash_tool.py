@@ -254,6 +254,7 @@ def test_an_approval_for_the_run_covers_programs_or_exact_commands(command: str,
 class Recorded:
     """A sandbox that remembers what it was asked for."""
 
+    python = "python3"
     timeout = 0.0
 
     async def run(

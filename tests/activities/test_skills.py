@@ -1,6 +1,7 @@
 """Finding skills in folders, reading them, and running their scripts in the sandbox, wherever they lie."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
 from loom.activities.adapters.skills.folders import DEEPEST, MOST_FOLDERS, SkillFolders
 from loom.activities.adapters.skills.front_matter import read_skill
+from loom.activities.adapters.skills.requirements import noting
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.skills import RunSkills
 from loom.activities.toolbox.built_in import skill_files
@@ -32,7 +34,7 @@ from tests.skills import write_broken_ones, write_release_notes, write_skill
 
 SANDBOX, MISSING = find_sandbox("on")
 LOOK = 'here=$(dirname "$0"); ls -A "$here/../.."; ls -A "$here/../../../.."'
-TOOLS = SkillTools(sandbox=SANDBOX, missing=MISSING, timeout=20)
+TOOLS = SkillTools(sandbox=SANDBOX, missing=MISSING, timeout=20, note_of_missing=noting(SANDBOX))
 
 
 @pytest.fixture
@@ -259,7 +261,7 @@ async def test_a_script_of_a_hidden_home_runs_and_sees_nothing_else_there(worksp
     (home / "secret").write_text("secret")
     (root.parent / "other").mkdir()
     sandbox, why = find_sandbox("on", [home])
-    out = await run(workspace, root, "scripts/look.sh", SkillTools(sandbox=sandbox, missing=why, timeout=20))
+    out = await run(workspace, root, "scripts/look.sh", replace(TOOLS, sandbox=sandbox, missing=why))
     assert out.splitlines() == ["look", ".agents"]
 
 
@@ -286,7 +288,7 @@ async def test_a_script_that_fails_or_takes_too_long_says_so(workspace: Path, tm
 async def test_without_a_sandbox_scripts_say_what_to_do_and_instructions_are_read(
     workspace: Path, tmp_path: Path
 ) -> None:
-    tools = SkillTools(sandbox=None, missing="install bubblewrap")
+    tools = replace(TOOLS, sandbox=None, missing="install bubblewrap")
     root = write_release_notes(tmp_path)
     with pytest.raises(ToolUnavailableError, match="install bubblewrap"):
         await run(workspace, root, "scripts/shout.py", tools)
@@ -296,7 +298,7 @@ async def test_without_a_sandbox_scripts_say_what_to_do_and_instructions_are_rea
 async def test_a_script_leaves_no_bytecode_where_nothing_isolates_it(workspace: Path, tmp_path: Path) -> None:
     root = write_skill(tmp_path, "x", scripts__a_dot_py="import b; print(b.x)", scripts__b_dot_py="x = 7")
     before = sorted(os.listdir(root / "scripts"))
-    assert await run(workspace, root, "scripts/a.py", SkillTools(sandbox=Unsandboxed(), timeout=20)) == "7"
+    assert await run(workspace, root, "scripts/a.py", replace(TOOLS, sandbox=Unsandboxed())) == "7"
     assert sorted(os.listdir(root / "scripts")) == before
 
 

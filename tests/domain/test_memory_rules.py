@@ -17,6 +17,7 @@ from loom.domain.memory.content import (
     fingerprint,
     is_small_talk,
     is_trivial,
+    parts_of,
     says_the_same,
     summary_of,
     told_text,
@@ -305,3 +306,24 @@ def test_a_hit_is_shown_in_the_words_of_the_contract() -> None:
     assert {name: shown[name] for name in wanted} == wanted
     assert "task" not in shown
     assert memory_view(memory, whole=True)["task"]["task_id"] == "t"
+
+
+def test_the_text_of_a_model_call_is_its_content_and_it_is_important_if_it_says_something() -> None:
+    said = "We go with Zulip rather than Slack."
+    telling, dull, silent = (
+        task(Action.MODEL_CALL, parameters={"model": "m", "tokens": 12}, result=result)
+        for result in ({"content": said}, {"content": "Reading on."}, None)
+    )
+
+    assert content_of(telling) == said
+    assert "tokens: 12" in content_of(silent)
+    assert [judged_importance(each) for each in (telling, dull, silent)] == [0.65, 0.2, 0.2]
+
+
+def test_a_long_text_is_kept_whole_in_parts() -> None:
+    text = " ".join(f"Sentence number {n} ends here." for n in range(80)) + "数" * 1_200
+
+    parts = parts_of(text, 1_000)
+
+    assert max(map(len, parts)) <= 1_000
+    assert "".join("".join(parts).split()) == "".join(text.split())

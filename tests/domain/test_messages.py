@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
-from datetime import UTC
 from typing import Any, Final
 
 import pytest
@@ -40,9 +39,6 @@ MESSAGES: Final = st.builds(
     tool_call_id=st.none() | TEXT,
     name=st.none() | TEXT,
     is_error=st.booleans(),
-    id=st.none() | TEXT,
-    parent_id=st.none() | TEXT,
-    timestamp=st.none() | st.datetimes(timezones=st.just(UTC)),
     metadata=OBJECTS,
 )
 

@@ -29,6 +29,7 @@ from loom.domain.run.actions import (
     AskPerson,
     AwaitAdmission,
     AwaitBudget,
+    AwaitMessage,
     AwaitPerson,
     AwaitResume,
     Backoff,
@@ -283,7 +284,7 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
             return of_children(dice, state, [c.call.id for c in calls])
         case AskPerson():
             return an_answer(dice, state) if dice.random() < 0.7 else AsksExpired(at=at(dice.uniform(0, 2 * WEEK)))
-        case AwaitPerson():
+        case AwaitPerson() | AwaitMessage():
             return MessageReceived(text="blue", at=AT)
         case Backoff():
             return BackoffEnded()

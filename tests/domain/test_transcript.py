@@ -20,7 +20,6 @@ from loom.domain.core.messages import (
     transcript_of,
     user,
 )
-from tests.domain.story import AT
 
 TEXT: Final = st.text(max_size=20)
 PARTS: Final = st.builds(Part, type=st.sampled_from(["text", "image"]), text=TEXT, media_type=TEXT, data=TEXT, url=TEXT)
@@ -62,7 +61,7 @@ def test_one_more_message_is_another_name(messages: list[Message], more: Message
     "same",
     [
         replace(SAID, metadata={"by": "ann"}),
-        replace(SAID, id="m1", parent_id="m0", timestamp=AT),
+        replace(SAID, metadata={"id": "m1", "at": "2026-01-02T03:04:05+00:00"}),
         replace(SAID, name="bob"),
     ],
 )

@@ -63,8 +63,8 @@ PLANTED: Final = (
     ),
     Planted(
         "loom_domain/machine/steering.py",
-        "c.stale + 1) if c.result is None else c)",
-        "c.stale) if c.result is None else c)",
+        "c.stale + 1) if c.result is None and not c.exchange",
+        "c.stale) if c.result is None and not c.exchange",
     ),
     Planted("loom_domain/machine/steering.py", "user(event.text, by=event.by)))\n    by", "user(event.text)))\n    by"),
     Planted(

@@ -108,7 +108,7 @@ def test_no_input_says_what_is_needed() -> None:
         ({"task": 5}, "task", "task: Input should be a valid string"),
         ({"task": "x", "max_turn": 5}, "max_turn", "unknown field 'max_turn', did you mean 'max_turns'?"),
         ({"task": "x", "taks": None}, "taks", "unknown field 'taks', did you mean 'task'?"),
-        ({"task": "x", "zzz": 5}, "zzz", "unknown field 'zzz'; known: agent, budget, forked_from, max_turns, "),
+        ({"task": "x", "zzz": 5}, "zzz", "unknown field 'zzz'; known: agent, budget, chat, forked_from, max_turns, "),
         ({"task": "x", "max_turns": 0}, "max_turns", "max_turns: Input should be greater than or equal to 1"),
         ({"task": "x", "max_turns": "many"}, "max_turns", "max_turns: Input should be a valid integer"),
         ({"task": "x", "max_turns": 1.5}, "max_turns", "max_turns: Input should be a valid integer"),

@@ -55,6 +55,7 @@ from loom.domain.run.activity_payloads import (
     PrepareRequest,
     ToolRequest,
 )
+from loom.domain.run.chat import ChatAnswer
 from loom.domain.run.conversation import Conversation
 from loom.domain.run.events import ToolsReturned
 from loom.domain.run.retry_policy import Failure, Tries
@@ -83,6 +84,7 @@ st.register_type_strategy(float, NUMBERS)
 st.register_type_strategy(Mapping, lambda kind: mappings(*get_args(kind)))
 st.register_type_strategy(RunResult, st.builds(RunResult, structured_output=JSON))
 st.register_type_strategy(CheckedAnswer, st.builds(CheckedAnswer, value=JSON))
+st.register_type_strategy(ChatAnswer, st.builds(ChatAnswer, structured_output=JSON))
 st.register_type_strategy(Outcome, st.builds(Outcome, structured=JSON))
 
 
@@ -144,7 +146,7 @@ FULL_STATE: Final = RunState(
         transcript=transcript_of(
             [user("Do it.", kind="task"), Message(role="user", content=(Part(type="image", url="http://x"),)),
              Message(role="assistant", tool_calls=(CALL, ToolCall(id="2", name="y", malformed="{"))),
-             Message(role="tool", tool_call_id="call_1", is_error=True, timestamp=AT)]
+             Message(role="tool", tool_call_id="call_1", is_error=True)]
         ),
         known=TranscriptRef(count=2, digest="0123"),
         produced=frozenset({"call_1", "call_2"}),
@@ -341,7 +343,7 @@ def test_a_model_of_the_users_own_is_written_whole() -> None:
 
 def test_half_a_surrogate_pair_costs_a_character_and_not_the_run() -> None:
     broken: JsonObject = {"command": "a\ud83d"}
-    message = Message(role="assistant", content="\udc00 ä", tool_calls=(replace(CALL, arguments=broken),), timestamp=AT)
+    message = Message(role="assistant", content="\udc00 ä", tool_calls=(replace(CALL, arguments=broken),))
     mended = replace(message, content="? ä", tool_calls=(replace(CALL, arguments={"command": "a?"}),))
     assert there_and_back(message, Message) == mended
     assert there_and_back(broken, None) == {"command": "a?"}

@@ -46,6 +46,8 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     assert ended is not None
     assert ended["output"] == result.output
     assert texts(events) == {1: "I look.", 2: "I write.", 3: result.output}
+    answered = [event.task.result for event in events if event.task.action is Action.MODEL_CALL]
+    assert answered == [{"content": content} for content in texts(events).values()]
     assert {event.task.run_id for event in events} == {run_id}
 
 
@@ -56,7 +58,9 @@ async def test_what_a_model_says_shows_no_secret(working: Working) -> None:
     result = await loom.client.result(run_id)
 
     assert result.output == "The token is [REDACTED] and that is all."
-    assert texts(await told(loom.client, run_id)) == {1: result.output}
+    events = await told(loom.client, run_id)
+    assert texts(events) == {1: result.output}
+    assert secret not in str(events)
 
 
 async def test_thinking_is_told_by_events_of_its_own_and_is_no_part_of_the_answer(working: Working) -> None:

@@ -28,6 +28,8 @@ GROUP BY run_id ORDER BY run_id
 """Selects the session's runs, including sub-agents. For each run, a second column states whether the run has ended.
 Runs that also have tasks in another session are excluded.
 """
+_PERSON_FACTS: Final = "DELETE FROM loom_person_facts WHERE session_id = %s AND source <> 'added'"
+"""Deletes what people said about themselves in the session. Facts that somebody wrote down have no session."""
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 
 
@@ -44,6 +46,7 @@ async def forget(database: Database, session_id: str) -> Forgotten:
         return Forgotten(
             memories=await _gone(connection, "DELETE FROM loom_memory WHERE session_id = %s", session),
             notes=await _gone(connection, "DELETE FROM loom_scoped_memory WHERE session_id = %s", session),
+            person_facts=await _gone(connection, _PERSON_FACTS, session),
             artifacts=await _gone(connection, "DELETE FROM loom_artifacts WHERE run_id = ANY(%s)", runs),
             effects=await _gone(
                 connection, "DELETE FROM loom_effects WHERE run_id = ANY(%s)", [run for run in runs if ended[run]]

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
-from math import hypot
+from math import hypot, isfinite
 from typing import Any, Final, LiteralString
 
 from pydantic import TypeAdapter
@@ -87,9 +87,14 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
 def read_memory(row: Sequence[Any]) -> Memory:
     """Convert a row with the columns in `COLUMNS` to a memory."""
     given = dict(zip(_NAMES, row, strict=True))
-    given["task"] = None if given["task"] is None else _adapter(Task).validate_python(given["task"])
+    given["task"] = read_task(given["task"])
     given["importance"] = round(given["importance"], 6)
     return Memory(**{**given, "layer": Layer(given["layer"]), "scope": MemoryScope(given["scope"])})
+
+
+def read_task(stored: object) -> Task | None:
+    """Convert a stored task, or None if the row has none."""
+    return None if stored is None else _adapter(Task).validate_python(stored)
 
 
 def write_task(task: Task) -> str:
@@ -123,6 +128,11 @@ def as_tsvector(text: str) -> tuple[str, int]:
 def as_vector(values: Sequence[float]) -> str:
     """Return a vector in pgvector syntax."""
     return "[" + ",".join(map(repr, map(float, values))) + "]"
+
+
+def is_vector(vector: Sequence[float], dimension: int) -> bool:
+    """Whether the vector has the model's length, contains only finite numbers, and isn't zero."""
+    return len(vector) == dimension and all(map(isfinite, vector)) and any(vector)
 
 
 def as_sketch(values: Sequence[float]) -> str:

@@ -5,13 +5,20 @@ therefore have the same result as a single operation.
 """
 
 from collections.abc import Sequence
-from math import isfinite
 from typing import Any, Final, LiteralString
 
 import structlog
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.memory_rows import LOCK, TOLD_FORM, as_sketch, as_tsvector, as_vector
+from loom.activities.adapters.postgres.memory_rows import (
+    LOCK,
+    TOLD_FORM,
+    as_sketch,
+    as_tsvector,
+    as_vector,
+    is_vector,
+    read_task,
+)
 from loom.activities.memory.ports import Due
 from loom.domain.memory.content import SHORT, columns, fingerprint, is_trivial, says_the_same, told_text
 from loom.domain.memory.layers import MemorySettings
@@ -24,11 +31,11 @@ _CANDIDATES: Final = 20
 
 _DUE: Final = """
 WITH important AS (
-    SELECT id, run_id, content, created_at, summarised_at,
+    SELECT id, run_id, content, task, created_at, summarised_at,
         row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
     FROM loom_memory WHERE layer = 'L2'
 )
-SELECT id, content FROM important
+SELECT id, content, task FROM important
 WHERE summarised_at IS NULL AND (rank > %(important)s OR created_at < now() - %(important_for)s OR EXISTS (
     SELECT FROM loom_memory_tasks AS ended
     WHERE ended.run_id = important.run_id AND ended.action IN ('node.complete', 'node.error')
@@ -148,7 +155,7 @@ class PostgresMemoryUpkeep:
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
         """See the port."""
         rows = await self._rows(_DUE, limit)
-        return tuple(Due(id=name, content=content) for name, content in rows)
+        return tuple(Due(id=name, content=content, task=read_task(task)) for name, content, task in rows)
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
         """See the port. A fact that the session already contains is replaced."""
@@ -182,7 +189,7 @@ class PostgresMemoryUpkeep:
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
         """See the port. An invalid vector is dropped, so its memory can be found only by words."""
-        good = {name: vector for name, vector in vectors if _is_vector(vector, self._dimension)}
+        good = {name: vector for name, vector in vectors if is_vector(vector, self._dimension)}
         bad = [name for name, _ in vectors if name not in good]
         if bad:
             _log.error("vectors_dropped", model=self._model, memories=bad)
@@ -262,8 +269,3 @@ class PostgresMemoryUpkeep:
             "dimension": self._dimension,
             "limit": limit,
         }
-
-
-def _is_vector(vector: Sequence[float], dimension: int) -> bool:
-    """Whether the vector has the model's length, contains only finite numbers, and isn't zero."""
-    return len(vector) == dimension and all(map(isfinite, vector)) and any(vector)

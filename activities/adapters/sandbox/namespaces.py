@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from loom.activities.adapters.sandbox.command_environment import CommandEnvironment
 from loom.activities.adapters.sandbox.hidden_paths import (
     SYSTEM,
     TEMPORARIES,
@@ -29,9 +30,10 @@ from loom.activities.adapters.sandbox.hidden_paths import (
     interpreter_folders,
     is_visible,
     listening_sockets,
+    outside_the_system,
     system_mounts,
 )
-from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
+from loom.activities.adapters.sandbox.processes import kill_group, supervise
 from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted, open_repository
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
@@ -73,15 +75,22 @@ class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
 
     def __init__(
-        self, binary: str, hidden: Sequence[Path] = (), limits: Limits | None = None, opened: Sequence[Path] = ()
+        self,
+        binary: str,
+        hidden: Sequence[Path] = (),
+        limits: Limits | None = None,
+        opened: Sequence[Path] = (),
+        environment: CommandEnvironment | None = None,
     ) -> None:
         """`hidden` lists additional folders and files that commands must not see, such as Loom's own state. `opened`
         lists folders outside the workspace that commands may read.
         """
+        self._environment = environment or CommandEnvironment()
+        self.python = self._environment.python
         self._binary = binary
         self._further = hidden
         self._private = PrivateSettings()
-        self._opened = (*interpreter_folders(), *opened)
+        self._opened = (*interpreter_folders(), *opened, *outside_the_system(self._environment.folders))
         self._limits = limits or Limits()
         self._repositories = Repositories()
         self._filter = system_call_filter()
@@ -101,6 +110,7 @@ class Bubblewrap:
         """Run the command until it ends. When the first process of its namespace ends, all other processes end too,
         including detached processes.
         """
+        self._environment.refuse_inside(workspace)
         with self.prepared(workspace, readable, repository) as prepared:
             before = free_space(workspace)
 
@@ -118,7 +128,7 @@ class Bubblewrap:
             finished = await supervise(
                 [*prepared.words, *command],
                 workspace=workspace,
-                environment=clean_environment(str(TEMPORARY)),
+                environment=self._environment.variables(str(TEMPORARY)),
                 timeout=timeout,
                 max_output=max_output,
                 on_output=on_output,

@@ -16,18 +16,12 @@ from loom.activities.toolbox.built_in.shell import Finished
 from loom.activities.toolbox.truncation import Collected
 from loom.domain.core.errors import ToolExecutionError
 
-SEARCH_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CHUNK: Final = 256 * 1024
 _FLOOD_PAUSE: Final = 0.005
 """Seconds between reads after the output limit is reached, so that endless output doesn't slow down the worker."""
 
 _LAST_WORDS: Final = 2.0
 """Seconds for the pipe to close after all processes have been killed."""
-
-
-def clean_environment(home: str) -> dict[str, str]:
-    """Return the environment for a command. It contains none of the worker's variables."""
-    return {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", "TERM": "dumb"}
 
 
 async def supervise(

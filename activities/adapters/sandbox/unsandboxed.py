@@ -9,7 +9,8 @@ from typing import Final
 
 import psutil
 
-from loom.activities.adapters.sandbox.processes import clean_environment, kill_group, supervise
+from loom.activities.adapters.sandbox.command_environment import CommandEnvironment
+from loom.activities.adapters.sandbox.processes import kill_group, supervise
 from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError
 
@@ -18,6 +19,10 @@ _MARK: Final = "LOOM_COMMAND"
 
 class Unsandboxed:
     """Runs commands with all of the worker user's permissions. It is used only if it is explicitly configured."""
+
+    def __init__(self, environment: CommandEnvironment | None = None) -> None:
+        self._environment = environment or CommandEnvironment()
+        self.python = self._environment.python
 
     async def run(
         self,
@@ -34,13 +39,14 @@ class Unsandboxed:
         """Run the command until it ends. Detached processes are identified by a marker in their environment."""
         del readable  # the command can read every file that the worker can read
         _require(workspace)
+        self._environment.refuse_inside(workspace)
         if repository is not None:
             raise ToolUnavailableError("commands run without a sandbox here, so `.git` is writable: commit with bash")
         mark = token_hex(8)
         return await supervise(
             command,
             workspace=workspace,
-            environment={**clean_environment(str(Path.home())), _MARK: mark},
+            environment={**self._environment.variables(str(Path.home())), _MARK: mark},
             timeout=timeout,
             max_output=max_output,
             on_output=on_output,

@@ -11,6 +11,7 @@ from temporalio.client import (
     SignalWorkflowInput,
     StartWorkflowInput,
     StartWorkflowUpdateInput,
+    StartWorkflowUpdateWithStartInput,
     WorkflowHandle,
     WorkflowUpdateHandle,
 )
@@ -54,3 +55,12 @@ class _SigningOutbound(OutboundInterceptor):
     async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:  # noqa: A002
         input.headers = {**input.headers, **self._signer.header("update", input.update, input.id, input.args)}
         return await super().start_workflow_update(input)
+
+    async def start_update_with_start_workflow(
+        self,
+        input: StartWorkflowUpdateWithStartInput,  # noqa: A002
+    ) -> WorkflowUpdateHandle[Any]:
+        start, update = input.start_workflow_input, input.update_workflow_input
+        start.headers = {**start.headers, **self._signer.header("start", start.workflow, start.id, start.args)}
+        update.headers = {**update.headers, **self._signer.header("update", update.update, start.id, update.args)}
+        return await super().start_update_with_start_workflow(input)

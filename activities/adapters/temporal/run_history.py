@@ -1,5 +1,6 @@
 """Read the inputs and results of a run's activities from a Temporal server, across continue-as-new."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -42,6 +43,9 @@ _FIRST_EVENTS: Final = 20
 """Number of events to read from the start of a run. They include its preparation, unless the run had to wait for a
 worker.
 """
+
+_AT_ONCE: Final = 50
+"""Number of events to decode before other tasks of the process may run."""
 
 _BROKEN: Final = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED: "activity_task_failed_event_attributes",
@@ -95,7 +99,12 @@ async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -
     completed = (event.activity_task_completed_event_attributes for event in events)
     came = next((each.result.payloads for each in completed if each.scheduled_event_id in preparing), ())
     prepared = await converter.decode(came, [Prepared] * len(came))
-    return Beginning(given=given, goes_on=bool(started.continued_execution_run_id), prepared=next(iter(prepared), None))
+    return Beginning(
+        given=given,
+        goes_on=bool(started.continued_execution_run_id),
+        prepared=next(iter(prepared), None),
+        untouched=len(events) == 1,
+    )
 
 
 async def executions(client: Client, run_id: str) -> AsyncIterator[WorkflowHistory]:
@@ -118,7 +127,9 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
     """Return the activities in one history, ordered by their end times. Activities that are still running come last."""
     open_ones: dict[int, tuple[str, Any]] = {}
     records: list[Record] = []
-    for event in history.events:
+    for number, event in enumerate(history.events):
+        if not number % _AT_ONCE:  # a long history must not keep a worker from its heartbeats
+            await asyncio.sleep(0)
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
             started = event.workflow_execution_started_event_attributes
             carried = started.input.payloads[1:2] if started.continued_execution_run_id else []

@@ -13,6 +13,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
+    WithStartWorkflowOperation,
     WorkflowExecution,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
@@ -99,13 +100,13 @@ class TemporalRuns:
         except (RPCError, ApplicationError, ValueError, RuntimeError):
             return ""
 
-    async def query(self, run_id: str, name: str, result_type: Any) -> Any:
+    async def query(self, run_id: str, name: str, result_type: Any, *arguments: object) -> Any:
         """Query a run. Raises UnreachableError if no worker answers the query."""
         with answered(run_id):
             try:
                 # Don't use `rpc_timeout`, because it applies to each attempt separately.
                 async with asyncio.timeout(ANSWER_LIMIT):
-                    return await self._handle(run_id).query(name, result_type=result_type)
+                    return await self._handle(run_id).query(name, args=list(arguments), result_type=result_type)
             except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
                 raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
@@ -127,6 +128,30 @@ class TemporalRuns:
                 if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED:
                     raise
                 return None
+        return receipt
+
+    async def update_or_start(
+        self, start: WithStartWorkflowOperation[Any, Any], name: str, payload: JsonObject
+    ) -> JsonObject | None:
+        """Send an update to a run, and start the run in the same request if it isn't running. Return the receipt, or
+        None if no worker sends one. Raises the errors of `update`.
+        """
+        try:
+            receipt: JsonObject = await self._client.execute_update_with_start_workflow(
+                name,
+                payload,
+                start_workflow_operation=start,
+                result_type=dict,
+                rpc_timeout=timedelta(seconds=UPDATE_LIMIT),
+            )
+        except WorkflowUpdateFailedError as error:
+            raise refused(error) from error
+        except WorkflowUpdateRPCTimeoutOrCancelledError:
+            return None
+        except RPCError as error:
+            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+                return None
+            raise unanswered(error, "") from error
         return receipt
 
     async def signal(self, run_id: str, name: str, payload: JsonObject) -> None:

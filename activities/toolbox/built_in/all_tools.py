@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from loom.activities.ports import ArtifactStore, Tool
+from loom.activities.ports import ArtifactStore, Pasts, Tool
 from loom.activities.toolbox.built_in.artifacts import read_artifact_tool, share_artifact_tool
 from loom.activities.toolbox.built_in.conversation import ask_user_tool, done_tool
 from loom.activities.toolbox.built_in.edit_feedback import Parsers
@@ -12,6 +12,7 @@ from loom.activities.toolbox.built_in.git_commit import git_commit_tool
 from loom.activities.toolbox.built_in.message_agent import Mailbox, message_tool
 from loom.activities.toolbox.built_in.python import python_tool
 from loom.activities.toolbox.built_in.search import search_tools
+from loom.activities.toolbox.built_in.search_history import search_history_tool
 from loom.activities.toolbox.built_in.shell import Sandbox, ShellParser, shell_tool
 from loom.activities.toolbox.built_in.todo import todo_tool
 
@@ -25,6 +26,7 @@ def built_in_tools(
     no_sandbox: str = "there is no sandbox",
     artifacts: ArtifactStore | None = None,
     mailbox: Mailbox | None = None,
+    pasts: Pasts | None = None,
     others: Iterable[Tool] = (),
     parsers: Parsers | None = None,
 ) -> dict[str, Tool]:
@@ -42,6 +44,7 @@ def built_in_tools(
         read_artifact_tool(artifacts),
         share_artifact_tool(artifacts),
         message_tool(mailbox),
+        search_history_tool(pasts),
         todo_tool(),
         ask_user_tool(),
         done_tool(),

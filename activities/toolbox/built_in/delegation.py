@@ -9,7 +9,7 @@ from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.agents.sub_agent import TOOLS
+from loom.domain.agents.sub_agent import FILES
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.suggestions import nearest
@@ -29,7 +29,9 @@ class DelegateTask(Arguments):
         description="The task in full. The sub-agent sees only this and the hints, not your conversation",
     )
     tools: tuple[str, ...] = Field(
-        (), max_length=100, description=f"Names of your tools that it gets. Default: {', '.join(TOOLS)}"
+        (),
+        max_length=100,
+        description=f"Names of your tools that it gets. Default: {', '.join(FILES)}, and your tools for shared memory",
     )
     agent: str | None = Field(None, description="Name of a registered agent. Default: a copy of you")
     context_hints: tuple[str, ...] = Field((), max_length=50, description="Facts that you know and it needs")

@@ -1,11 +1,10 @@
-"""`python`: run a program in a sandbox with the worker's interpreter.
+"""`python`: run a program in a sandbox, with the interpreter of the prepared environment or else with the worker's.
 
 The interpreter runs in isolated mode (`-I`), without environment variables, user packages or the worker's own packages.
-Only the packages of the base installation are available. The code is passed on standard input, so it can be long. The
-program reads the rest of the input as its own standard input.
+Only the packages of the prepared environment or of the base installation are available. The code is passed on standard
+input, so it can be long. The program reads the rest of the input as its own standard input.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -27,9 +26,6 @@ from loom.activities.toolbox.built_in.shell import (
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.core.tool_calls import Effect, Scope
-
-INTERPRETER: Final = str(Path(sys.executable).resolve())
-"""The interpreter that the worker's environment was created from."""
 
 _START: Final = """
 def start():
@@ -70,7 +66,7 @@ async def run_python(
     """Run a program as `__main__` in the workspace with this standard input. The output combines stdout and stderr."""
     program = code.encode()
     return await sandbox.run(
-        [INTERPRETER, "-I", "-X", "utf8", "-c", _START, str(len(program))],
+        [sandbox.python, "-I", "-X", "utf8", "-c", _START, str(len(program))],
         workspace=workspace,
         timeout=timeout,
         max_output=max_output,

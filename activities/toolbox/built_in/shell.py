@@ -68,6 +68,9 @@ class OpenedRepository:
 class Sandbox(Protocol):
     """Runs commands and prevents them from doing harm outside the workspace."""
 
+    python: str
+    """The interpreter that runs Python programs in this sandbox."""
+
     async def run(
         self,
         command: Sequence[str],

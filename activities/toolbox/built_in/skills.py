@@ -7,8 +7,8 @@ since the run started, reading the skill returns a warning, and its scripts don'
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -18,7 +18,6 @@ from loom.activities.ports import Tool, ToolContext, ToolOutput, ToolSet
 from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.files import ReadFile
-from loom.activities.toolbox.built_in.python import INTERPRETER
 from loom.activities.toolbox.built_in.shell import GRACE, KEPT, OUTPUT_LIMIT, Sandbox, Timeout, limited, outcome
 from loom.activities.toolbox.built_in.skill_content import changed_since, content, missing, resource
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
@@ -68,6 +67,10 @@ class SkillTools:
     missing: str = "there is no sandbox"
     """Explains how to set up a sandbox if there is none."""
     timeout: float = 120.0
+    note_of_missing: Callable[[str, Path], Awaitable[str]]
+    """Returns a note for the model about what the skill in this folder requires and commands in this workspace don't
+    have, or an empty string.
+    """
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools of every run with skills. In a run's spec, these tools list the run's own skills."""
@@ -91,7 +94,7 @@ class SkillTools:
         if self.sandbox is None:
             raise ToolUnavailableError(self.missing)
         use = skill_of(context)
-        command = await asyncio.to_thread(_command, use, script)
+        command = await asyncio.to_thread(_command, use, script, self.sandbox.python)
         finished = await self.sandbox.run(
             [*command, *arguments],
             workspace=context.workspace,
@@ -113,7 +116,9 @@ class SkillTools:
             use = skill_of(context)
             if use.is_active:
                 return f"The skill {use.name} is active already: its instructions are in this conversation."
-            return await asyncio.to_thread(content, use)
+            loaded = await asyncio.to_thread(content, use)
+            note = await self.note_of_missing(use.root, context.workspace)
+            return replace(loaded, text=f"{loaded.text}\n{note}") if note else loaded
 
         return FunctionTool(
             spec=spec,
@@ -241,7 +246,7 @@ def skill_of(context: ToolContext) -> SkillUse:
     return context.skill
 
 
-def _command(use: SkillUse, script: str) -> tuple[str, ...]:
+def _command(use: SkillUse, script: str, python: str) -> tuple[str, ...]:
     """Return the command that runs a script. A known suffix determines the interpreter. Any other script must be
     executable. Raises a tool error if the script is missing, has changed or can't be run.
     """
@@ -255,7 +260,7 @@ def _command(use: SkillUse, script: str) -> tuple[str, ...]:
         raise ToolUnavailableError(f"nothing was run. {changed} Scripts run only if nothing has changed since then.")
     path = str(Path(use.root, *skill_files.parts_of(script)))
     if script.endswith(".py"):
-        return (INTERPRETER, "-E", "-s", "-B", "-X", "utf8", path)
+        return (python, "-E", "-s", "-B", "-X", "utf8", path)
     if script.endswith((".sh", ".bash")):
         return ("bash", path)
     if is_program:

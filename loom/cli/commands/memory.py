@@ -19,6 +19,7 @@ from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database, storable
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.adapters.postgres.retention import drop, leftovers
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.redis.deletion import forget_runs
@@ -26,6 +27,7 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
+from loom.cli import person_facts
 from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.logs import silence
@@ -38,6 +40,7 @@ from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableErr
 from loom.domain.core.tasks import Action, Task
 from loom.domain.memory.content import LONGEST
 from loom.domain.memory.layers import Forgotten, Layer, MemoryScope, MemoryStats, Query, View, hit_view, memory_view
+from loom.domain.memory.people import FactOwner, fact_view, owner_named
 
 T = TypeVar("T")
 
@@ -48,7 +51,14 @@ JsonLines: TypeAlias = Annotated[bool, typer.Option("--json", help="Has no effec
 Session: TypeAlias = Annotated[
     str | None, typer.Option("--session", metavar="S", help="Filter by session; default: all sessions.")
 ]
-ThisSession: TypeAlias = Annotated[str, typer.Option("--session", metavar="S", help="The session.")]
+OneSession: TypeAlias = Annotated[str | None, typer.Option("--session", metavar="S", help="The session.")]
+OneUser: TypeAlias = Annotated[
+    str | None, typer.Option("--user", metavar="U", help="The person, by the id in the requests of its runs.")
+]
+OneTenant: TypeAlias = Annotated[
+    str | None, typer.Option("--tenant", metavar="T", help="The user's tenant; without --user: everybody in it.")
+]
+FactId: TypeAlias = Annotated[int, typer.Argument(metavar="ID", help="The fact's id, which `list` prints.")]
 
 _FORMATS: Final = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"]
 
@@ -116,14 +126,23 @@ def add(
         str | None, typer.Option("--session", metavar="S", help="Session whose runs can find it.")
     ] = None,
     for_all: Annotated[bool, typer.Option("--global", help="Let the runs of all sessions find it.")] = False,
+    user: OneUser = None,
+    tenant: OneTenant = None,
     by: Annotated[str, typer.Option(metavar="NAME", help="Name of the speaker.")] = "",
     importance: Annotated[float, typer.Option(min=0, max=1, help="Importance, from 0 to 1.")] = 0.8,
     as_json: Json = False,
 ) -> None:
     """Add a memory by hand.
 
-    Runs can find it like a message from a person: those of one session (--session) or all of them (--global).
+    Runs can find it like a message from a person: those of one session (--session) or all of them (--global). With
+    --user or --tenant, it is a fact for all runs of a person, or of everybody in a tenant.
     """
+    if user is not None or tenant is not None:
+        owner = _owner(user, tenant, session=session or ("--global" if for_all else None))
+        _with_memory(lambda opened: person_facts.add(opened.people, owner, text))
+        facts = {"user_id": user, "tenant": tenant}
+        print_json(facts) if as_json else typer.echo(f"added to what is remembered of {plain(owner.named)}")
+        return
     task = _added(text, session, for_all=for_all, by=by, importance=importance)
     _with_memory(lambda opened: opened.memory.remember([task]))
     if as_json:
@@ -173,13 +192,50 @@ def stats(session: Session = None, as_json: Json = False) -> None:
         console().print(plain(f"stored      {count} {kind} ({size:,} bytes)"))
 
 
+@app.command("list")
+def list_facts(user: OneUser = None, tenant: OneTenant = None, as_json: Json = False) -> None:
+    """List what is remembered of a person, newest first.
+
+    These are preferences, decisions and corrections, which the person's runs have in every session.
+    """
+    owner = _owner(user, tenant)
+    facts = _with_memory(lambda opened: opened.people.listed(owner))
+    person_facts.show(owner, facts, as_json=as_json)
+
+
 @app.command()
-def export(session: ThisSession, as_json: JsonLines = False) -> None:
-    """Print all stored data of a session as JSON lines.
+def edit(
+    fact_id: FactId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The new text.")],
+    *,
+    user: OneUser = None,
+    tenant: OneTenant = None,
+    as_json: Json = False,
+) -> None:
+    """Correct a fact about a person. The old text is forgotten."""
+    owner = _owner(user, tenant)
+    _with_memory(lambda opened: person_facts.edit(opened.people, owner, fact_id, text))
+    if as_json:
+        print_json({"edited": fact_id})
+        return
+    typer.echo(f"edited fact {fact_id} of {plain(owner.named)}; it has a new id")
+
+
+@app.command()
+def export(
+    session: OneSession = None, user: OneUser = None, tenant: OneTenant = None, as_json: JsonLines = False
+) -> None:
+    """Print all stored data of a session, or all facts about a person, as JSON lines.
 
     Entries with a version are notes that agents wrote.
     """
     del as_json
+    if session is None:
+        owner = _owner(user, tenant)
+        for fact in _with_memory(lambda opened: opened.people.listed(owner)):
+            print_json(fact_view(fact))
+        return
+    _session_alone(session, user, tenant)
 
     async def lines(opened: Opened) -> None:
         async for memory in opened.memory.export(session):
@@ -192,20 +248,37 @@ def export(session: ThisSession, as_json: JsonLines = False) -> None:
 
 @app.command()
 def forget(
-    session: ThisSession,
+    session: OneSession = None,
+    user: OneUser = None,
+    tenant: OneTenant = None,
+    *,
+    fact_id: Annotated[int | None, typer.Option("--id", metavar="ID", help="Only this fact about the person.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Permanently delete all memories of a session.
+    """Permanently delete all memories of a session, or what is remembered of a person.
+
+    With --user or --tenant, this deletes all facts about the person, or the one with --id. The next model call of
+    every run goes without them.
 
     This deletes the session's memories, its agents' notes, whole tool outputs, recorded call results, and its runs'
     data in Redis. The run histories and the payloads that they need stay on the Temporal server for the namespace's
     retention period.
     """
+    if session is None:
+        _forget_facts(_owner(user, tenant), fact_id, ask=not yes and not as_json, as_json=as_json)
+        return
+    _session_alone(session, user, tenant, fact_id)
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
     gone, live, left = _with_memory(partial(_forget, session))
-    counts = {"note": gone.notes, "artifact": gone.artifacts, "effect": gone.effects, "key": live}
+    counts = {
+        "note": gone.notes,
+        "fact": gone.person_facts,
+        "artifact": gone.artifacts,
+        "effect": gone.effects,
+        "key": live,
+    }
     if as_json:
         views = {f"{noun}s": count for noun, count in counts.items()}
         print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **views, "left": left})
@@ -258,6 +331,25 @@ def reembed(as_json: Json = False) -> None:
     typer.echo(f"embedded {counted(done, 'text')}")
 
 
+def _forget_facts(owner: FactOwner, fact_id: int | None, *, ask: bool, as_json: bool) -> None:
+    if ask and fact_id is None and sys.stdin.isatty():
+        typer.confirm(f"Forget all facts of {plain(owner.named)}?", abort=True)
+    gone = _with_memory(lambda opened: person_facts.forget(opened.people, owner, fact_id))
+    person_facts.tell_forgotten(owner, gone, as_json=as_json)
+
+
+def _owner(user: str | None, tenant: str | None, session: str | None = None) -> FactOwner:
+    """Return whose facts are meant. Raises BadRequest if a name is missing or invalid, or a session is named, too."""
+    if session is not None:
+        raise BadRequest("facts of a person belong to no session: leave out --session and --global", field="session")
+    return owner_named(user, tenant)
+
+
+def _session_alone(session: str, *others: str | int | None) -> None:
+    if any(other is not None for other in others):
+        raise BadRequest(f"session {session!r} has no users: pass --session, or --user and --tenant", field="session")
+
+
 def _added(text: str, session: str | None, *, for_all: bool, by: str, importance: float) -> Task:
     """Return the text as a task. Raises BadRequest if the text or the session is missing."""
     if not 0 < len(text.strip()) <= LONGEST:
@@ -288,6 +380,7 @@ class Opened:
     """The memory of a worker with these settings."""
 
     memory: PostgresMemory
+    people: PostgresPersonFacts
     database: Database
     embedder: Embedder | None
     settings: Settings
@@ -315,8 +408,9 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
     embedder = embedder_from(settings)
     database = Database(settings.database_url, max_connections=2, name="loom-memory")
     memory = PostgresMemory(database, embedder=embedder, settings=settings.memory_limits)
+    people = PostgresPersonFacts(database, embedder=embedder, settings=settings.memory_limits)
     try:
-        yield Opened(memory=memory, database=database, embedder=embedder, settings=settings)
+        yield Opened(memory=memory, people=people, database=database, embedder=embedder, settings=settings)
     finally:
         await database.aclose()
         if embedder is not None:
@@ -387,5 +481,8 @@ async def _reembed(opened: Opened) -> int:
         raise BadRequest("no embedder is configured, so there are no vectors to compute", field="embedder")
     limits = opened.settings.memory_limits
     upkeep = PostgresMemoryUpkeep(opened.database, model=embedder.model, dimension=embedder.dimension, settings=limits)
-    others = await embed(upkeep, embedder, limits.batch, other_models=True)
-    return others + await embed(upkeep, embedder, limits.batch)
+    done = 0
+    for store in (upkeep, opened.people):
+        done += await embed(store, embedder, limits.batch, other_models=True)
+        done += await embed(store, embedder, limits.batch)
+    return done

@@ -20,6 +20,7 @@ from loom.cli.arguments import (
     Priority,
     RunId,
     Tenant,
+    User,
     absolute,
     new_app,
     read_object,
@@ -94,6 +95,7 @@ def run(
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
     priority: Priority = None,
     tenant: Tenant = None,
+    user: User = None,
     run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id for the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of this run.")] = False,
@@ -121,6 +123,7 @@ def run(
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
         priority=priority,
         tenant=tenant,
+        user_id=user,
     )
     words = sys.stdin.read() if task == "-" else task
     if yes and detach:

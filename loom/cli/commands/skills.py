@@ -1,19 +1,22 @@
 """The `skills` commands, which list, inspect, check and add skills."""
 
+import asyncio
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 from rich.table import Table
 
+from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.skills.folders import skills_in
 from loom.activities.adapters.skills.front_matter import read_skill
+from loom.activities.adapters.skills.requirements import required_by, unmet
 from loom.activities.toolbox.built_in.skill_files import (
     LONGEST,
     MOST_FILES,
@@ -273,6 +276,7 @@ def _facts(inspected: Inspected, state: str) -> dict[str, Any]:
         "version": skill.metadata.get("version", ""),
         "license": skill.license,
         "compatibility": skill.compatibility,
+        "missing": list(_missing(skill)),
         "metadata": dict(skill.metadata),
         "allowed_tools": list(skill.allowed_tools),
         "scripts": inspected.scripts,
@@ -288,11 +292,29 @@ def _facts(inspected: Inspected, state: str) -> dict[str, Any]:
     }
 
 
+def _missing(skill: Skill) -> Sequence[str]:
+    """Return what the skill requires and commands on this machine don't have."""
+    if (required := required_by(skill.root)).is_empty:
+        return ()
+    settings = read_settings()
+    sandbox, _ = find_sandbox(
+        settings.sandbox,
+        settings.private_paths,
+        settings.sandbox_limits,
+        settings.sandbox_readable,
+        settings.sandbox_environment,
+    )
+    with TemporaryDirectory() as place:
+        return asyncio.run(unmet(required, sandbox, Path(place).resolve()))
+
+
 def _print_facts(facts: dict[str, Any]) -> None:
     typer.echo(plain(f"{facts['name']}  ({facts['source']}, {facts['state']})\n\n{facts['description']}\n"))
     for key in ("path", "version", "license", "compatibility", "digest"):
         if facts[key]:
             typer.echo(plain(f"{key:<14} {facts[key]}"))
+    if facts["missing"]:
+        typer.echo(plain(f"{'missing here':<14} {'; '.join(facts['missing'])}"))
     tokens = facts["tokens"]
     typer.echo(f"{'tokens':<14} {tokens['catalog']} in each prompt, {tokens['instructions']} once it is loaded")
     typer.echo(f"{'files':<14} {facts['files']} ({counted(facts['bytes'], 'byte')})")

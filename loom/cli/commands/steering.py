@@ -82,6 +82,9 @@ def abort(
 def send(
     run_id: RunId,
     text: Annotated[str, typer.Argument(help="The answer or message.")],
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Person who says this. The default is your login name.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Answer the agent's question, or send it a message.
@@ -90,7 +93,7 @@ def send(
     """
     if not text.strip():
         raise BadRequest("the message is empty: pass a text for the agent", field="text")
-    receipt = with_client(lambda loom: loom.send(run_id, text, by=user_name()))
+    receipt = with_client(lambda loom: loom.send(run_id, text, by=user_name() if by is None else by))
     _acknowledge(receipt, "sent", as_json=as_json, always_queued=True)
 
 

@@ -136,7 +136,9 @@ async def _packages(settings: Settings) -> list[dict[str, Any]]:
     packages = installed()
     used = {package.name for package in enabled(settings.packages, packages)}
     opened = (*installation(), *settings.sandbox_readable)
-    sandbox, why_not = find_sandbox(settings.sandbox, settings.private_paths, settings.sandbox_limits, opened)
+    sandbox, why_not = find_sandbox(
+        settings.sandbox, settings.private_paths, settings.sandbox_limits, opened, settings.sandbox_environment
+    )
     found = []
     for name, package in packages.items():
         facts: dict[str, Any] = {

@@ -1,0 +1,280 @@
+"""Chat with an agent from Python, over days, processes and machines.
+
+    from loom import ChatSession, LoomClient
+
+    async with LoomClient.connected() as loom:
+        chat = ChatSession(loom, "anna")
+        answer = await chat.ask("What did we decide yesterday?")
+
+A session's messages are answered by one run, which keeps the conversation and waits between the messages. Each message
+has an id. A message that is sent again with the same id is not answered again.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Unpack
+from uuid import uuid4
+
+from temporalio.client import WithStartWorkflowOperation
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+
+from loom.activities.adapters.temporal.run_history import TemporalPasts
+from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.ports import StreamUnavailable
+from loom.client import LoomClient, closing
+from loom.domain.core.errors import (
+    BadRequest,
+    RefusedError,
+    RunExistsError,
+    RunNotFoundError,
+    UnreachableError,
+)
+from loom.domain.core.messages import JsonObject, Message, Usage
+from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.tasks import Action
+from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
+from loom.domain.run.state import RunState
+from loom.request_fields import RunFields
+from loom.visibility import resting_state
+from loom.workflows.options import TASK_TIMEOUT
+from loom.workflows.validation import AGENT_RUN, read_request, read_steering
+
+FIRST_LOOK: Final = 0.05
+LONGEST_PAUSE: Final = 0.5
+"""Seconds between two looks for an answer: the first pause, and the longest. A look adds nothing to the history."""
+TRIES: Final = 20
+"""How often a message is sent to a chat that is just ending. A new chat then begins with it."""
+PAUSE_BETWEEN_TRIES: Final = 0.25
+CHAT: Final = "chat-"
+"""A chat's run id is this prefix and the session."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SentMessage:
+    """A message that the server has accepted."""
+
+    message_id: str
+    run_id: str
+    """The run that answers the message."""
+    handling: Handling | None
+    """What the chat does with the message. None if no worker has told so yet; the server keeps the message."""
+
+
+class ChatSession:
+    """A conversation with one agent. Any number of processes may take part in it."""
+
+    def __init__(self, loom: LoomClient, session: str, **request: Unpack[RunFields]) -> None:
+        """Create a session. The fields of the request apply if a message begins a new chat.
+
+        Raises BadRequest if the request is invalid.
+        """
+        if not session.strip():
+            raise BadRequest("the session is empty; leave it out for a new one", field="session_id")
+        self._loom = loom
+        self._runs = TemporalRuns(loom.temporal)
+        self._request = {**request, "session_id": session, "chat": True}
+        self.session = session
+        self.run_id = chat_run_id(session)
+        read_request({**self._request, "task": "hello"})
+
+    async def ask(self, text: str, *, when_busy: WhenBusy = "queue", by: str = "") -> ChatAnswer:
+        """Send a message and wait for the answer."""
+        return await self.answer(await self.send(text, when_busy=when_busy, by=by))
+
+    async def send(
+        self, text: str, *, when_busy: WhenBusy = "queue", message_id: str | None = None, by: str = ""
+    ) -> SentMessage:
+        """Send a message. It begins the chat, if there is none yet.
+
+        If the agent is at work, the message waits (`queue`), stops the work and is answered next (`interrupt`), or is
+        answered by another run, which continues the conversation from its last answer (`own_run`). The answer to an
+        agent's question needs no `when_busy`. To send a message again after an error, pass the same `message_id`.
+
+        Raises UnreachableError if the server doesn't respond, or, for `own_run`, no worker.
+        """
+        chosen = message_id or uuid4().hex[:16]
+        said = {name: value for name, value in {"text": text, "by": by}.items() if value}
+        payload = {**said, "message_id": chosen, "when_busy": when_busy}
+        read_steering("send_message", payload, datetime.now().astimezone())
+        receipt = await self._receipt(payload)
+        if receipt is None and when_busy == "own_run":
+            raise UnreachableError("no worker tells whether the agent is at work; start one with `loom up`")
+        if receipt is None:
+            await self._without_worker(payload)
+            return SentMessage(message_id=chosen, run_id=self.run_id, handling=None)
+        handling: Handling | None = receipt.get("handling")
+        if handling is None:
+            raise BadRequest(f"run {self.run_id!r} is not a chat; choose another session", field="session_id")
+        run_id = self.run_id
+        if handling == "own_run":
+            run_id = await self._own_run(text, chosen, int(receipt.get("answered_turn") or 0))
+        return SentMessage(message_id=chosen, run_id=run_id, handling=handling)
+
+    async def answer(self, sent: SentMessage) -> ChatAnswer:
+        """Wait for the answer to a message. An interruption or a failure is an answer, too.
+
+        Raises RefusedError if the chat no longer remembers the answer.
+        """
+        if sent.run_id != self.run_id:
+            return _answer_of(await self._loom.result(sent.run_id), sent.message_id)
+        pause = FIRST_LOOK
+        while True:
+            with suppress(UnreachableError):
+                state = await self.look(sent.message_id)
+                if state.answer is not None:
+                    return state.answer
+                if state.handling == "answered":
+                    return await self._forgotten(sent.message_id)
+                if await self._loom.has_ended(self.run_id):
+                    return _answer_of(await self._loom.result(self.run_id), sent.message_id)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def look(self, message_id: str) -> MessageState:
+        """Return what has become of a message.
+
+        Raises RunNotFoundError if the chat doesn't exist, and UnreachableError if no worker responds. A chat that has
+        waited for more than a minute needs no worker.
+        """
+        try:
+            state: MessageState = await self._runs.query(self.run_id, "answer", MessageState, message_id)
+        except UnreachableError:
+            chat = (await self._at_rest()).chat
+            return MessageState() if chat is None else chat.state_of(message_id)
+        return state
+
+    async def messages(self) -> tuple[Message, ...]:
+        """Return the messages in the chat's current window, oldest first. A new session has none.
+
+        Raises UnreachableError if the agent is at work, but no worker responds.
+        """
+        try:
+            return await self._loom.transcript(self.run_id)
+        except RunNotFoundError:
+            return ()
+        except UnreachableError:
+            return (await self._at_rest()).transcript.messages
+
+    async def status(self) -> JsonObject:
+        """Return the status of the chat's run. Raises RunNotFoundError if the chat doesn't exist."""
+        return await self._loom.status(self.run_id)
+
+    async def _at_rest(self) -> RunState:
+        """Return the state of a chat that rests. Raises UnreachableError if it is at work, but no worker responds."""
+        description = await self._runs.described(self.run_id)
+        state = resting_state(description, await TemporalPasts(self._loom.temporal).beginning(self.run_id))
+        if state is None:
+            raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`")
+        return state
+
+    async def _receipt(self, payload: JsonObject) -> JsonObject | None:
+        for _ in range(TRIES):
+            try:
+                start = self._start(payload)
+                return await self._runs.update_or_start(start, "send_message", payload)
+            except RefusedError:  # the chat has been aborted, and its run is about to end
+                await asyncio.sleep(PAUSE_BETWEEN_TRIES)
+        raise RefusedError(f"chat {self.session!r} takes no message: it is ending")
+
+    def _start(self, payload: JsonObject) -> WithStartWorkflowOperation[Any, Any]:
+        request, asked = self._first(payload)
+        return WithStartWorkflowOperation(
+            AGENT_RUN,
+            request,
+            id=self.run_id,
+            task_queue=self._loom.task_queue,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            task_timeout=TASK_TIMEOUT,
+            static_summary=asked.task[:200],
+            priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
+        )
+
+    def _first(self, payload: JsonObject) -> tuple[JsonObject, RunRequest]:
+        """Return the request of a chat that begins with this message."""
+        request = {**self._request, "task": payload["text"], "message_id": payload["message_id"]}
+        return request, read_request(request)
+
+    async def _without_worker(self, payload: JsonObject) -> None:
+        """Leave the message with the server until a worker comes back. If the chat has it already, this does nothing.
+
+        The request that no worker has answered may have started the run.
+        """
+        try:
+            await self._runs.signal(self.run_id, "send_message", payload)
+        except (RunNotFoundError, RefusedError):
+            name = payload["message_id"]
+            raise UnreachableError(f"the server has not taken message {name!r}: send it again with this id") from None
+
+    async def _own_run(self, text: str, message_id: str, turn: int) -> str:
+        """Start the run that answers the message beside the chat, and return its id. It is started once."""
+        run_id = f"{self.run_id}-{message_id}"
+        with suppress(RunExistsError):
+            if turn:
+                await self._loom.fork(self.run_id, turn=turn, message=text, fork_id=run_id)
+            else:
+                others = {name: value for name, value in self._request.items() if name != "chat"}
+                await self._loom.start(text, run_id=run_id, **others)  # type: ignore[arg-type]
+        return run_id
+
+    async def _forgotten(self, message_id: str) -> ChatAnswer:
+        """Return an answer that only the stream still has."""
+        found = None
+        with suppress(StreamUnavailable):
+            async with closing(self._loom.events(self.run_id)) as events:
+                async for event in events:
+                    if event.task.action is Action.ANSWER and message_id in _answered_ids(event.task.parameters):
+                        found = event.task.result
+        if found is None:
+            raise RefusedError(f"the chat has answered message {message_id!r}, but no longer remembers how")
+        return _answer_in(found)
+
+
+def chat_run_id(session: str) -> str:
+    """Return the id of the run that answers a session's messages. A `/` would make it look like a sub-agent's."""
+    return CHAT + session.strip().replace("%", "%25").replace("/", "%2F")
+
+
+def _answered_ids(parameters: JsonObject) -> Sequence[str]:
+    return parameters.get("message_ids") or ()
+
+
+def _answer_of(result: RunResult, message_id: str) -> ChatAnswer:
+    """Return a run's result as the answer to a message."""
+    return ChatAnswer(
+        message_ids=(message_id,),
+        status=result.status,
+        output=result.output if result.status is RunStatus.COMPLETED else "",
+        at=datetime.now().astimezone(),
+        structured_output=result.structured_output,
+        error=result.error,
+        turns=result.turns,
+        usage=_usage(result.usage),
+        cost=result.cost,
+        tool_calls=result.tool_calls,
+    )
+
+
+def _answer_in(view: JsonObject) -> ChatAnswer:
+    """Return the answer that an event contains."""
+    error = view.get("error")
+    return ChatAnswer(
+        message_ids=tuple(view["message_ids"]),
+        status=RunStatus(view["status"]),
+        output=view["output"],
+        at=datetime.fromisoformat(view["at"]),
+        structured_output=view.get("structured_output"),
+        error=RunError(**error) if error else None,
+        turn=view["turn"],
+        turns=view["turns"],
+        usage=_usage(view["usage"]),
+        cost=view.get("cost"),
+        tool_calls=view["tool_calls"],
+    )
+
+
+def _usage(view: JsonObject) -> Usage:
+    return Usage(**{name: view[name] or 0 for name in Usage.__dataclass_fields__ if name in view})

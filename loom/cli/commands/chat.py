@@ -1,0 +1,217 @@
+"""The `chat` command: a conversation with an agent, message by message, at a terminal or in a pipe."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal
+from uuid import uuid4
+
+import typer
+
+from loom.activities.ports import StreamUnavailable
+from loom.chat_session import ChatSession, SentMessage
+from loom.cli.arguments import Budget, Tenant, User, absolute, new_app, read_object, read_permissions, user_name
+from loom.cli.connection import with_client
+from loom.cli.output import console, one_line, plain, print_json, print_notice
+from loom.cli.watch.approval_prompt import Prompter
+from loom.cli.watch.follower import Follower
+from loom.cli.watch.keyboard import Keyboard, at_terminal
+from loom.cli.watch.screen import Screen
+from loom.client import LoomClient, closing
+from loom.domain.core.messages import Message, is_from_person
+from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action, Task
+from loom.domain.run.chat import ChatAnswer, WhenBusy, answer_view
+
+EXIT: Final = ("/exit", "/quit")
+LAST_WORDS: Final = 6
+"""How many messages of the conversation are shown when somebody comes back to it."""
+LAST_EVENTS: Final = 3.0
+"""Seconds to wait until the screen has shown an answer that has arrived."""
+_WAYS: Final[dict[str, WhenBusy]] = {"queue": "queue", "interrupt": "interrupt", "own-run": "own_run"}
+
+app = new_app()
+
+
+@app.command()
+def chat(
+    message: Annotated[
+        str | None, typer.Argument(metavar="[MESSAGE]", help="Send one message, print the answer and return.")
+    ] = None,
+    *,
+    session: Annotated[str | None, typer.Option(help="Conversation to begin or to come back to.")] = None,
+    when_busy: Annotated[
+        Literal["queue", "interrupt", "own-run"],
+        typer.Option(help="What a message does while the agent works on another one."),
+    ] = "queue",
+    agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
+    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
+    permissions: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
+    ] = None,
+    max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns for each message.")] = None,
+    budget: Budget = None,
+    tenant: Tenant = None,
+    user: User = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON lines and nothing else.")] = False,
+) -> None:
+    """Chat with an agent, and come back to the conversation at any time.
+
+    To come back, use the same --session, also on another machine. `/exit` and Ctrl-C leave; the agent goes on with its
+    work, and the conversation stays. Without a terminal, each line of standard input is a message, and the answers go
+    to standard output. The agent and its other options apply when a conversation begins.
+    """
+    name = session or f"s-{uuid4().hex[:8]}"
+    given = {
+        "agent": agent,
+        "model": model,
+        "workspace": absolute(workspace) if workspace is not None else None,
+        "permissions": read_permissions(permissions) if permissions is not None else None,
+        "max_turns": max_turns,
+        "budget": read_object(budget, "--budget") if budget is not None else None,
+        "tenant": tenant,
+        "user_id": user,
+    }
+    request = {field: value for field, value in given.items() if value is not None}
+    talk = _Talk(name, request, _WAYS[when_busy], as_json=as_json, in_place=at_terminal() and not as_json)
+    try:
+        talk.all([message] if message is not None else None)
+    except (KeyboardInterrupt, EOFError):
+        print_notice("")
+        print_notice(f"left; `loom chat --session {name}` comes back")
+
+
+class _Talk:
+    """One person's part in a conversation."""
+
+    def __init__(
+        self, session: str, request: dict[str, Any], when_busy: WhenBusy, *, as_json: bool, in_place: bool
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._when_busy = when_busy
+        self._as_json = as_json
+        self._in_place = in_place
+        self._by = request.get("user_id") or user_name()  # memory learns about the user from the user's own words
+        self._seen: int | None = None
+        """The offset of the last event that the screen has shown."""
+
+    def all(self, messages: list[str] | None) -> None:
+        """Send these messages, or else those that a person types or a program writes."""
+        if messages is None and self._in_place:
+            print_notice(f"session {self._session}; /exit leaves")
+            for said in with_client(lambda loom: self._chat(loom).messages())[-LAST_WORDS:]:
+                _print_words(said)
+        for text in messages or self._lines():
+            answer = with_client(lambda loom: self._ask(loom, text))  # noqa: B023 - called in this round
+            self._print(answer)
+
+    def _lines(self) -> Iterator[str]:
+        while True:
+            if self._in_place:
+                line: str = input("› ")
+            elif not (line := sys.stdin.readline()):
+                return
+            if line.strip() in EXIT:
+                return
+            if line.strip():
+                yield line.strip()
+
+    def _chat(self, loom: LoomClient) -> ChatSession:
+        return ChatSession(loom, self._session, **self._request)
+
+    async def _ask(self, loom: LoomClient, text: str) -> ChatAnswer:
+        chat = self._chat(loom)
+        if self._in_place and self._seen is None:
+            self._seen = await _last_offset(loom, chat.run_id)
+        sent = await chat.send(text, when_busy=self._when_busy, by=self._by)
+        if sent.handling is None:
+            print_notice("no worker responds; the message waits for one. Start one with `loom worker` or `loom up`")
+        elif sent.handling == "queued":
+            print_notice("the agent is at work; the message waits for its turn")
+        elif sent.handling == "own_run":
+            print_notice(f"the agent is at work; run {sent.run_id} answers")
+        if not self._in_place:
+            return await chat.answer(sent)
+        screen = _AnswerScreen(sent.run_id, sent.message_id)
+        is_own = sent.run_id != chat.run_id
+        answer = await _watched(loom, chat, sent, screen, 0 if is_own else self._seen or 0)
+        if not is_own:
+            self._seen = max(self._seen or 0, screen.offset)
+        return answer
+
+    def _print(self, answer: ChatAnswer) -> None:
+        if self._as_json:
+            print_json(answer_view(answer))
+        elif answer.output and not self._in_place:  # the screen has shown it
+            console().print(plain(answer.output), soft_wrap=True)
+        if answer.status is not RunStatus.COMPLETED:
+            why = f": {answer.error.message}" if answer.error else ""
+            print_notice(f"{answer.status}{why}")
+
+
+class _AnswerScreen(Screen):
+    """A screen that tells when it has shown the answer to a message."""
+
+    def __init__(self, run_id: str, message_id: str) -> None:
+        super().__init__(console(), run_id, live=True, answerable=True, replies=True)
+        self._message_id = message_id
+        self.has_shown_answer = asyncio.Event()
+        self.offset = 0
+        """The offset of the last event."""
+
+    def event(self, offset: int, task: Task) -> None:
+        """See base class."""
+        self.offset = offset
+        said = task.action is Action.MESSAGE and task.parameters.get("message_id") == self._message_id
+        if task.action is not Action.ANSWER and not said:
+            super().event(offset, task)
+        if task.action is Action.ANSWER and self._message_id in task.parameters.get("message_ids", ()):
+            self.has_shown_answer.set()
+        if task.action in (Action.COMPLETE, Action.ERROR):
+            self.has_shown_answer.set()
+
+
+async def _watched(
+    loom: LoomClient, chat: ChatSession, sent: SentMessage, screen: _AnswerScreen, after: int
+) -> ChatAnswer:
+    """Show the work on a message, ask for approvals in place, and return the answer."""
+    keyboard = Keyboard(sys.stdin.fileno())
+    prompter = Prompter(screen, keyboard, sent.run_id)
+    follower = Follower(loom, sent.run_id, screen, prompter.answer, user_name(), replier=prompter.reply)
+    with keyboard.opened():
+        async with screen.moving():
+            following = asyncio.create_task(follower.follow(after, just_started=True))
+            answering = asyncio.create_task(chat.answer(sent))
+            try:
+                await asyncio.wait({following, answering}, return_when=asyncio.FIRST_COMPLETED)
+                answer = await answering
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_EVENTS):
+                        await screen.has_shown_answer.wait()
+            finally:
+                for task in (following, answering):
+                    task.cancel()
+                await asyncio.gather(following, answering, return_exceptions=True)
+    return answer
+
+
+async def _last_offset(loom: LoomClient, run_id: str) -> int:
+    """Return the offset of the stream's last event, or 0 if there is no stream."""
+    last = 0
+    with suppress(StreamUnavailable):
+        async with closing(loom.events(run_id)) as events:
+            async for event in events:
+                last = event.offset
+    return last
+
+
+def _print_words(said: Message) -> None:
+    """Print a message of a person or of the agent."""
+    if is_from_person(said):
+        print_notice(f"› {one_line(said.text, 400)}")
+    elif said.role == "assistant" and said.text:
+        print_notice(plain(said.text))

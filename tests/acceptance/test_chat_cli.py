@@ -1,0 +1,106 @@
+"""`loom chat` end to end: in a pipe, with one message, and at a terminal that is left and come back to."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tests.acceptance.conftest import Working
+from tests.acceptance.test_command_line import LOOM, Cli, command_line
+from tests.model_server import Reply, SeenRequest, ToolUse, calls, text
+from tests.waiting import eventually
+
+WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
+TAKES_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def echo(request: SeenRequest) -> Reply:
+    """Answers each message with its own words, and writes a file when it is told to."""
+    last = request.messages[-1]
+    if last["role"] == "user" and last["content"] == "write":
+        return calls(WRITE)
+    if last["role"] == "tool":
+        return text("I wrote it")
+    return text(f"you said: {last['content']}")
+
+
+async def test_lines_of_a_pipe_are_answered_and_another_terminal_goes_on(working: Working, session: str) -> None:
+    loom, model = await working(echo)
+    cli = command_line(loom)
+    process = await cli.begun("chat", "--session", session, stdin=PIPE)
+    out, _ = await process.communicate(b"one\n\ntwo\n/exit\nthree\n")
+    assert process.returncode == 0
+    assert out.decode().splitlines() == ["you said: one", "you said: two"]
+
+    once = await cli("chat", "three", "--session", session, "--json")
+
+    assert once.code == 0
+    assert (once.json["output"], once.json["status"]) == ("you said: three", "completed")
+    said = [m["content"] for m in model.requests[-1].messages if m["role"] in ("user", "assistant")]
+    assert said == ["one", "you said: one", "two", "you said: two", "three"]
+
+
+@contextmanager
+def terminal(cli: Cli, *words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A command at a terminal of its own."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKES_TERMINAL, LOOM, *words], env=cli.env, stdin=slave, stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    os.set_blocking(master, False)
+    try:
+        yield master, process
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+async def shows(master: int, seen: list[str], words: str) -> None:
+    """Wait until the terminal has shown these words."""
+
+    async def look() -> bool:
+        with suppress(BlockingIOError, OSError):
+            seen.append(os.read(master, 65536).decode(errors="replace"))
+        return words in "".join(seen)
+
+    await eventually(look, within=30)
+    seen[:] = ["".join(seen).partition(words)[2]]
+
+
+async def test_a_terminal_asks_for_approval_in_place_and_shows_the_last_words_on_return(
+    working: Working, session: str
+) -> None:
+    loom, _ = await working(echo)
+    cli = command_line(loom)
+    seen: list[str] = []
+    with terminal(cli, "chat", "--session", session) as (master, process):
+        await shows(master, seen, "›")
+        os.write(master, b"hello\n")
+        await shows(master, seen, "you said: hello")
+        await shows(master, seen, "› ")
+        os.write(master, b"write\n")
+        await shows(master, seen, "out.txt")
+        await loom.asked(f"chat-{session}")
+        await shows(master, seen, "y")
+        os.write(master, b"y")
+        await shows(master, seen, "I wrote it")
+        await shows(master, seen, "› ")
+        os.write(master, b"\x03")
+        await shows(master, seen, f"loom chat --session {session}")
+        assert process.wait(10) == 0
+    assert (loom.workspace / "out.txt").read_text() == "hello"
+
+    seen.clear()
+    with terminal(cli, "chat", "--session", session) as (master, process):
+        await shows(master, seen, "› hello")
+        await shows(master, seen, "I wrote it")
+        os.write(master, b"/exit\n")
+        assert process.wait(10) == 0
+    answered = (await cli.status(f"chat-{session}"))["chat"]
+    assert json.dumps(answered["answered"]) == "2"
