@@ -78,6 +78,12 @@ async def remembered(database: Database, session: str, layer: Layer, words: str)
     return [hit.memory.content for hit in await PostgresMemory(database).recall(Query(text=words, view=view))]
 
 
+async def has_answer(database: Database, session: str, words: str) -> bool:
+    """Whether memory has the answer as the run's. The turn's task, which comes before, contains it, too."""
+    said = await remembered(database, session, Layer.L1, words)
+    return sum(CODENAME in each for each in said) >= 2
+
+
 async def test_a_run_is_reminded_of_what_others_of_its_session_said(
     remembering: Any, database: Database, session: str
 ) -> None:
@@ -87,7 +93,7 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
     await loom.run("what is the codename?", session_id=session)
 
     async def kept() -> bool:
-        return CODENAME in " ".join(await remembered(database, session, Layer.L1, "codename"))
+        return await has_answer(database, session, "codename")
 
     await eventually(kept)
     again = await loom.run("and the codename again?", session_id=session)
@@ -148,8 +154,7 @@ async def test_a_conversation_is_recalled_however_much_its_run_did(
     await loom.run("my name is Eva: what is the codename?", session_id=session)
 
     async def kept() -> bool:
-        said = " ".join(await remembered(database, session, Layer.L1, "codename Zanzibar Eva"))
-        return CODENAME in said and "Eva" in said
+        return await has_answer(database, session, "codename Zanzibar Eva")
 
     await eventually(kept)
     await loom.run("go on", session_id=session)
@@ -331,7 +336,7 @@ async def test_a_sub_agent_is_given_no_conversation_of_the_session(
     await loom.run("what is the codename?", session_id=session)
 
     async def kept() -> bool:
-        return CODENAME in " ".join(await remembered(database, session, Layer.L1, "codename"))
+        return await has_answer(database, session, "codename")
 
     await eventually(kept)
     await loom.run("go on", session_id=session)
