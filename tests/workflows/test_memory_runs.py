@@ -27,6 +27,7 @@ from loom.composition.build import secret_mask
 from loom.domain.context.recall import AWAY, NO_KNOWLEDGE, NOTICE
 from loom.domain.core.errors import RunNotFoundError
 from loom.domain.core.requests import RunStatus
+from loom.domain.core.tasks import Action
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.layers import Layer, MemoryScope, Query, View
 from loom.domain.memory.scopes import ScopedEntry
@@ -78,10 +79,12 @@ async def remembered(database: Database, session: str, layer: Layer, words: str)
     return [hit.memory.content for hit in await PostgresMemory(database).recall(Query(text=words, view=view))]
 
 
-async def has_answer(database: Database, session: str, words: str) -> bool:
-    """Whether memory has the answer as the run's. The turn's task, which comes before, contains it, too."""
-    said = await remembered(database, session, Layer.L1, words)
-    return sum(CODENAME in each for each in said) >= 2
+async def has_ended(database: Database, session: str) -> bool:
+    """Whether memory has the end of a run of this session, which comes after everything else that the run said."""
+    ended = "SELECT 1 FROM loom_memory_tasks WHERE session_id = %s AND action = %s AND run_id NOT LIKE '%%/%%'"
+    async with database.connection() as connection:
+        found = await connection.execute(ended, (session, Action.COMPLETE))
+        return await found.fetchone() is not None
 
 
 async def test_a_run_is_reminded_of_what_others_of_its_session_said(
@@ -93,7 +96,7 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
     await loom.run("what is the codename?", session_id=session)
 
     async def kept() -> bool:
-        return await has_answer(database, session, "codename")
+        return await has_ended(database, session)
 
     await eventually(kept)
     again = await loom.run("and the codename again?", session_id=session)
@@ -154,7 +157,7 @@ async def test_a_conversation_is_recalled_however_much_its_run_did(
     await loom.run("my name is Eva: what is the codename?", session_id=session)
 
     async def kept() -> bool:
-        return await has_answer(database, session, "codename Zanzibar Eva")
+        return await has_ended(database, session)
 
     await eventually(kept)
     await loom.run("go on", session_id=session)
@@ -336,7 +339,7 @@ async def test_a_sub_agent_is_given_no_conversation_of_the_session(
     await loom.run("what is the codename?", session_id=session)
 
     async def kept() -> bool:
-        return await has_answer(database, session, "codename")
+        return await has_ended(database, session)
 
     await eventually(kept)
     await loom.run("go on", session_id=session)
