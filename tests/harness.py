@@ -15,6 +15,7 @@ from temporalio.worker import Replayer
 
 from loom._worker import worker
 from loom.client import LoomClient
+from loom.composition.replay import has_decision
 from loom.composition.settings import Settings
 from loom.domain.core.errors import RunNotFoundError
 from loom.domain.core.messages import JsonObject
@@ -164,4 +165,5 @@ async def replay_all(ready: Harness) -> None:
     )
     for run_id in [each for root in ready.started for each in (root, *await ready.below(root))]:
         for history in await ready.histories(run_id):
-            await replayer.replay_workflow(history)
+            if has_decision(history):
+                await replayer.replay_workflow(history)

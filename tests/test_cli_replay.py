@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.client import WorkflowHistory
 
-from loom.composition.replay import histories_in, workflow_type
+from loom.composition.replay import histories_in, replay, workflow_type
 from loom.domain.core.errors import BadRequest
 from loom.exit_codes import USAGE
+from loom.workflows.payload_converter import data_converter
 from tests.commands import Commands, commands_in
 
 HISTORIES: Final = Path(__file__).parent / "replay" / "histories"
@@ -75,3 +76,17 @@ def test_a_damaged_file_is_a_history_or_a_wrong_file(
     with suppress(BadRequest):
         [history] = asyncio.run(read())
         assert workflow_type(history) == "AgentRun"
+
+
+async def test_an_execution_that_has_decided_nothing_yet_has_nothing_to_replay() -> None:
+    """Like that of a chat that waits on the server alone."""
+    whole = WorkflowHistory.from_json("chat-1", PLAIN.read_text(encoding="utf-8"))
+    resting = WorkflowHistory("chat-1", whole.events[:1])
+
+    async def both() -> AsyncIterator[WorkflowHistory]:
+        yield resting
+        yield whole
+
+    async with asyncio.timeout(30):
+        outcomes = [each async for each in replay(both(), data_converter())]
+    assert [(each.events, each.error) for each in outcomes] == [(len(whole.events), None), (1, None)]

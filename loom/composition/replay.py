@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from google.protobuf.json_format import ParseError
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecution, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime, TelemetryConfig
@@ -51,17 +52,40 @@ class Replay:
 
 
 async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> AsyncGenerator[Replay, None]:
-    """Replay histories one after another. Yield an outcome for each."""
-    async with replayer(converter).workflow_replay_iterator(histories) as outcomes:
+    """Replay histories one after another. Yield an outcome for each. Those without a decision come last."""
+    undecided: list[WorkflowHistory] = []
+
+    async def decided() -> AsyncIterator[WorkflowHistory]:
+        async for history in histories:
+            if has_decision(history):
+                yield history
+            else:
+                undecided.append(history)
+
+    async with replayer(converter).workflow_replay_iterator(decided()) as outcomes:
         async for outcome in outcomes:
-            history, failure = outcome.history, outcome.replay_failure
-            yield Replay(
-                run_id=history.workflow_id,
-                execution=history.run_id,
-                workflow=workflow_type(history),
-                events=len(history.events),
-                error=None if failure is None else _reason(failure),
-            )
+            failure = outcome.replay_failure
+            yield _outcome(outcome.history, None if failure is None else _reason(failure))
+    for history in undecided:
+        yield _outcome(history, None)
+
+
+def has_decision(history: WorkflowHistory) -> bool:
+    """Return whether the workflow's code has decided anything that a replay could contradict.
+
+    A chat that waits on the server alone has not, and the SDK's replayer would wait for its first decision forever.
+    """
+    return any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in history.events)
+
+
+def _outcome(history: WorkflowHistory, error: str | None) -> Replay:
+    return Replay(
+        run_id=history.workflow_id,
+        execution=history.run_id,
+        workflow=workflow_type(history),
+        events=len(history.events),
+        error=error,
+    )
 
 
 def replayer(converter: DataConverter) -> Replayer:
