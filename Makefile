@@ -101,7 +101,7 @@ chaos-memory: $(STAMP)
 LINES = 200000
 SEED = 1
 fuzz-shell: $(STAMP)
-	@$(RUN) -m tests.attacks.shell_fuzz --lines $(LINES) --seed $(SEED)
+	@$(RUN) -m tests.integration.attacks.shell_fuzz --lines $(LINES) --seed $(SEED)
 
 bench-memory: $(STAMP)
 	@$(RUN) -m bench.retrieval

@@ -9,8 +9,8 @@ import pytest
 
 from tests.acceptance.processes import Workers, mortal
 from tests.harness import Addresses, Harness
+from tests.integration.workflows.conftest import Working, working
 from tests.model_server import ModelServer
-from tests.workflows.conftest import Working, working
 
 __all__ = ["Killable", "Working", "killable", "working"]
 

@@ -11,10 +11,10 @@ from loom.domain.context.summary_sections import SECTIONS
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from tests.acceptance.conftest import Working
+from tests.integration.workflows.test_compression import is_about_compressing
 from tests.model_replies import Reply, SeenRequest
 from tests.model_server import ToolUse, calls, context_length, text
 from tests.stream import assert_whole, told
-from tests.workflows.test_compression import is_about_compressing
 
 WINDOW: Final = 32_000
 EVERY: Final = 12

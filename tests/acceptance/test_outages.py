@@ -20,8 +20,8 @@ from loom.stack.plan import Plan
 from tests.acceptance.conftest import Working
 from tests.acceptance.processes import mortal
 from tests.acceptance.test_command_line import Cli, command_line
-from tests.activities.conftest import PostgresServer, RedisServer
 from tests.harness import Addresses, harness
+from tests.integration.activities.conftest import PostgresServer, RedisServer
 from tests.model_server import Reply, Script, ToolUse, calls, script, text
 from tests.stream import texts, told
 from tests.waiting import eventually

@@ -10,11 +10,11 @@ from loom.client import LoomClient
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from tests.acceptance.conftest import Working
+from tests.integration.workflows.test_compression import compressions, is_about_compressing
 from tests.model_replies import Reply, SeenRequest
 from tests.model_server import ToolUse, calls, text
 from tests.planted_facts import Fact, missing, planted_facts, planted_turns
 from tests.stream import assert_whole, told
-from tests.workflows.test_compression import compressions, is_about_compressing
 
 TURNS: Final = 120
 AT_ONCE: Final = 6

@@ -167,7 +167,7 @@ def test_a_change_that_breaks_runs_is_found_by_the_recorded_histories(broken: Pa
     (broken / "tests" / "__init__.py").touch()
 
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/replay", "-k", "parallel"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/unit/replay", "-k", "parallel"],
         cwd=broken,
         env={**os.environ, "PYTHONPATH": str(broken)},
         check=False,

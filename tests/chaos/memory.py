@@ -36,11 +36,11 @@ from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
 from loom.domain.memory.backfill import CaughtUp
 from tests.acceptance.processes import Process, Workers, environment
-from tests.activities.conftest import PostgresServer, RedisServer
 from tests.chaos.memory_oracle import expected
 from tests.chaos.tool_kills import _servers as servers
 from tests.databases import rows
 from tests.harness import Addresses, settings_for
+from tests.integration.activities.conftest import PostgresServer, RedisServer
 from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
 from tests.waiting import eventually
 

@@ -114,8 +114,8 @@ def is_found(planted: Planted, copy: Path) -> bool:
         raise ValueError(f"{planted.path} has {whole.count(planted.before)} places with {planted.before!r}")
     path.write_text(whole.replace(planted.before, planted.after))
     try:
-        tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/replay"]
-        without = ["--deselect", "tests/replay/test_planted.py"]
+        tests = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/unit/replay"]
+        without = ["--deselect", "tests/unit/replay/test_planted.py"]
         environment = {**os.environ, "PYTHONPATH": str(copy)}
         ended = subprocess.run(
             [*tests, *without], cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=300

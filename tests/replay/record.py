@@ -25,11 +25,11 @@ from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.harness import Addresses, Harness, harness
+from tests.integration.workflows.test_detached_children import rotated as rotated_meanwhile
+from tests.integration.workflows.test_memory_upkeep import Steps, start
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 from tests.trees import by_task, delegate
 from tests.waiting import eventually
-from tests.workflows.test_detached_children import rotated as rotated_meanwhile
-from tests.workflows.test_memory_upkeep import Steps, start
 
 FOLDER = Path(__file__).parent / "histories"
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")

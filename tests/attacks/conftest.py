@@ -1,5 +1,0 @@
-"""A worker with real parts for attacks on runs."""
-
-from tests.workflows.conftest import Working, working
-
-__all__ = ["Working", "working"]

@@ -1,0 +1,303 @@
+"""Loom's own database on a real Postgres: its schema, and what comes out when it is not there."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, LiteralString
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.sql import SQL, Identifier
+
+from loom.activities.adapters.postgres.database import Connection, Database, storable
+from loom.activities.adapters.postgres.schema_migrations import (
+    LOCK,
+    Migration,
+    SchemaRefused,
+    migrate,
+    pending,
+    read_migrations,
+)
+from loom.activities.ports import StoreUnavailable
+from tests.databases import fresh_database, rows
+from tests.harness import Addresses
+from tests.integration.activities.conftest import PostgresServer
+from tests.waiting import eventually
+
+ONE: Final = Migration(number=1, name="one", sql="CREATE TABLE one (n int)")
+TWO: Final = Migration(number=2, name="two", sql="CREATE TABLE two (n int); INSERT INTO two VALUES (2)")
+APPLIED: Final = "SELECT number, name, checksum FROM loom_migrations ORDER BY number"
+TABLES: Final = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
+ROOT: Final = Path(__file__).parents[3]
+USE: Final = """
+import asyncio, sys
+from loom.activities.adapters.postgres.database import Database
+
+async def main():
+    database = Database(sys.argv[1])
+    async with database.connection() as connection:
+        await connection.execute("SELECT 1 FROM loom_effects")
+    await database.aclose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def url(addresses: Addresses) -> AsyncIterator[str]:
+    async with fresh_database(addresses.database) as url:
+        yield url
+
+
+@pytest.fixture
+async def database(url: str) -> AsyncIterator[Database]:
+    database = Database(url)
+    yield database
+    await database.aclose()
+
+
+async def used(url: str, *steps: Migration) -> None:
+    """Use the database once with a schema of these steps."""
+    database = Database(url, ensure=partial(migrate, migrations=steps))
+    try:
+        await do(database.connection())
+    finally:
+        await database.aclose()
+
+
+async def do(
+    use: AbstractAsyncContextManager[Connection], *statements: LiteralString, then: Exception | None = None
+) -> None:
+    """Run statements in one use of a database, which may end with an exception of its own."""
+    async with use as connection:
+        for statement in statements:
+            await connection.execute(statement)
+        if then is not None:
+            raise then
+
+
+async def complaint(database: Database) -> str:
+    """What a use says that finds the database away; nothing when it is there."""
+    try:
+        await do(database.connection(), "SELECT 1 FROM loom_effects")
+    except StoreUnavailable as error:
+        return str(error)
+    return ""
+
+
+async def tables(url: str) -> list[str]:
+    return [name for (name,) in await rows(url, TABLES)]
+
+
+# ---- the schema ------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_are_numbered_from_one_without_a_gap() -> None:
+    assert [step.number for step in read_migrations()] == list(range(1, len(read_migrations()) + 1))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "missing"),
+    [
+        ({}, (ONE, TWO)),
+        ({1: ONE.checksum}, (TWO,)),
+        ({2: TWO.checksum}, (ONE,)),
+        ({1: ONE.checksum, 2: TWO.checksum}, ()),
+    ],
+)
+def test_a_database_gets_the_steps_that_it_lacks(recorded: Mapping[int, str], missing: Sequence[Migration]) -> None:
+    assert pending(recorded, (ONE, TWO)) == missing
+
+
+async def test_the_first_use_makes_the_tables_and_a_second_process_finds_them(url: str) -> None:
+    assert await tables(url) == []
+    for _ in range(2):
+        database = Database(url)
+        await do(database.connection(), "SELECT 1 FROM loom_effects, loom_artifacts")
+        await database.aclose()
+    assert {"loom_artifacts", "loom_effects", "loom_migrations"} <= set(await tables(url))
+    assert await rows(url, APPLIED) == [(step.number, step.name, step.checksum) for step in read_migrations()]
+
+
+async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work(url: str) -> None:
+    await used(url, ONE)
+    await used(url, ONE, TWO)
+    assert await tables(url) == ["loom_migrations", "one", "two"]
+    with pytest.raises(
+        SchemaRefused, match=r"has schema version 2, but this version of Loom supports only 1: .*Update this worker"
+    ):
+        await used(url, ONE)
+
+
+async def test_a_step_that_was_changed_after_its_release_is_refused(url: str) -> None:
+    await used(url, ONE)
+    changed = replace(ONE, sql="CREATE TABLE one (n bigint)")
+    with pytest.raises(SchemaRefused, match="Migration 0001_one differs from the one that was applied"):
+        await used(url, changed, TWO)
+    assert await tables(url) == ["loom_migrations", "one"]
+
+
+async def test_a_step_that_fails_leaves_nothing_behind(url: str) -> None:
+    with pytest.raises(psycopg.errors.UndefinedObject):
+        await used(url, ONE, replace(TWO, sql="CREATE TABLE two (n int); CREATE TABLE three (n nonsense)"))
+    assert await tables(url) == []
+    await used(url, ONE, TWO)
+    assert await rows(url, "SELECT n FROM two") == [(2,)]
+
+
+async def test_processes_that_start_together_apply_each_step_once(url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as gate:
+        await gate.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
+        command = [sys.executable, "-W", "error", "-c", USE, url]
+        processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(3)]
+
+        async def all_wait() -> bool | None:
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            waiting += " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            return await rows(url, waiting) == [(3,)] or None
+
+        await eventually(all_wait)
+    ends = [await asyncio.to_thread(process.communicate) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], ends
+    assert len(await rows(url, APPLIED)) == len(read_migrations())
+
+
+# ---- connections -----------------------------------------------------------------------------------------------
+
+
+async def test_statements_commit_by_themselves_and_transactions_as_a_whole(url: str, database: Database) -> None:
+    await do(database.connection(), "CREATE TABLE told (n int)")
+    with pytest.raises(KeyError):
+        await do(database.transaction(), "INSERT INTO told VALUES (1)", then=KeyError())
+    with pytest.raises(KeyError):
+        await do(database.connection(), "INSERT INTO told VALUES (2)", then=KeyError())
+    await do(database.transaction(), "INSERT INTO told VALUES (3)")
+    assert await rows(url, "SELECT n FROM told ORDER BY n") == [(2,), (3,)]
+
+
+async def test_a_statement_that_is_wrong_is_no_outage(database: Database) -> None:
+    with pytest.raises(psycopg.errors.SyntaxError):
+        await do(database.connection(), "SELEKT 1")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        await do(database.transaction(), "CREATE TABLE u (n int PRIMARY KEY)", "INSERT INTO u VALUES (1), (1)")
+
+
+async def test_a_statement_that_takes_too_long_is_stopped_and_leaves_a_working_connection(database: Database) -> None:
+    await do(database.connection())
+    with pytest.raises(StoreUnavailable, match="no response in time"):
+        await do(database.connection(within=0.1), "SELECT pg_sleep(60)")
+    async with database.connection() as connection:
+        running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()"
+        cursor = await connection.execute(running + " AND state = 'active'")
+        assert await cursor.fetchone() == (0,)
+
+
+async def test_what_the_body_raises_itself_comes_out_as_it_is(database: Database) -> None:
+    with pytest.raises(TimeoutError, match="mine"):
+        await do(database.connection(), then=TimeoutError("mine"))
+
+
+async def test_a_cancelled_use_gives_its_connection_back(url: str) -> None:
+    database = Database(url, max_connections=1)
+
+    async def sleeping() -> bool | None:
+        return await rows(url, "SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'") != [] or None
+
+    holding = asyncio.create_task(do(database.connection(), "SELECT pg_sleep(60)"))
+    await eventually(sleeping)
+    with pytest.raises(StoreUnavailable, match="couldn't get a connection"):
+        await do(database.connection())
+    holding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    await do(database.connection(), "SELECT 1")
+    await database.aclose()
+
+
+async def test_a_standby_that_only_reads_is_an_outage(url: str, database: Database) -> None:
+    read_only = SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
+    await rows(url, read_only.format(Identifier(urlsplit(url).path[1:])))
+    await used(url)
+    with pytest.raises(StoreUnavailable, match="ReadOnlySqlTransaction"):
+        await do(database.connection())
+
+
+async def test_a_refused_login_says_why_and_keeps_the_password_to_itself(url: str) -> None:
+    wrong = Database(url.replace(f":{urlsplit(url).password}@", ":hunter2@"))
+    with pytest.raises(StoreUnavailable, match="password authentication failed.*correct LOOM_DATABASE_URL") as caught:
+        await do(wrong.connection())
+    assert "hunter2" not in str(caught.value)
+    await wrong.aclose()
+
+
+async def test_a_postgres_that_is_killed_is_found_again_without_a_restart(postgres: PostgresServer) -> None:
+    database = Database(postgres.url)
+    await do(database.connection())
+    pid = postgres._server.get_pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGQUIT)  # it drops everything at once and has to recover when it starts
+
+    async def gone() -> bool | None:
+        return not (postgres._server.pgdata / "postmaster.pid").exists() or None
+
+    await eventually(gone)
+    assert (await complaint(database)).endswith("Loom retries until then.")
+    await postgres.start()
+
+    async def answers() -> bool | None:
+        return not await complaint(database) or None
+
+    await eventually(answers)
+    await database.aclose()
+
+
+async def test_a_database_that_was_made_anew_gets_its_tables_again(url: str, database: Database) -> None:
+    await do(database.connection())
+    await rows(url, "DROP SCHEMA public CASCADE")
+    await rows(url, "CREATE SCHEMA public")
+    with pytest.raises(StoreUnavailable, match='"loom_effects" does not exist'):
+        await do(database.connection(), "SELECT 1 FROM loom_effects")
+    await do(database.connection(), "SELECT 1 FROM loom_effects")
+
+
+async def test_another_event_loop_needs_another_database(database: Database) -> None:
+    await do(database.connection())
+    with pytest.raises(RuntimeError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, do(database.connection()))
+    await do(database.connection())
+
+
+async def test_closing_twice_or_before_the_first_use_is_fine_and_a_later_use_opens_again(database: Database) -> None:
+    await database.aclose()
+    for _ in range(2):
+        async with database.connection() as connection:
+            assert await (await connection.execute("SELECT 1")).fetchone() == (1,)
+        await database.aclose()
+        await database.aclose()
+        assert connection.closed
+
+
+# ---- text ------------------------------------------------------------------------------------------------------
+
+HARD: Final = st.text(st.sampled_from(["\0", "0", "\\", "\ud800", "u", "d", "8", "ä", "😀"]), max_size=8)
+
+
+@given(HARD, HARD)
+def test_storable_text_is_plain_and_tells_texts_apart(one: str, other: str) -> None:
+    assert (storable(one) == storable(other)) is (one == other)
+    assert "\0" not in storable(one)
+    assert storable(one).encode().decode() == storable(one)
+
+
+def test_storable_text_stays_readable() -> None:
+    assert storable("run-ä/t1/call_1") == "run-ä/t1/call_1"

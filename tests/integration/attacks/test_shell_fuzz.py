@@ -1,0 +1,40 @@
+"""A short, seeded hunt for shell lines that run what their rules don't name. `make fuzz-shell` hunts longer."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.attacks.shell_fuzz.arena import Arena
+from tests.integration.attacks.shell_fuzz.hunt import Hunt, seeds
+
+LINES = 700
+
+
+def test_no_line_that_the_rules_allow_runs_what_they_do_not_name(tmp_path: Path) -> None:
+    report = Hunt(tmp_path.resolve(), seeds()).run("ci", LINES)
+    assert report.executed > LINES / 20
+    assert not report.findings, "\n".join(map(str, report.findings))
+
+
+def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_path: Path) -> None:
+    report, allowed = Hunt(tmp_path.resolve()).tried(seeds())
+    assert len(allowed) > len(seeds()) / 10
+    assert not report.findings, "\n".join(map(str, report.findings))
+
+
+@pytest.mark.parametrize(
+    ("line", "programs"),
+    [
+        ("ls x", ["ls"]),
+        ("ls ${x:-$(id)}", ["id", "ls"]),
+        ("for PATH in 5; do ls; done", ["ls"]),
+        ("/lib64/ld-linux-x86-64.so.2 /usr/bin/rm x", ["ld-linux-x86-64.so.2", "rm"]),
+        ("ls & id &", ["id", "ls"]),
+        ("sudo -u root env rm x", ["env", "rm", "sudo"]),
+        ("GIT_PAGER=id git log", ["git", "id"]),
+        ("echo x", []),
+    ],
+)
+def test_the_arena_sees_what_a_line_runs(tmp_path: Path, line: str, programs: list[str]) -> None:
+    (ran,) = Arena(tmp_path.resolve()).run([line])
+    assert sorted(each[0].rpartition("/")[2] for each in ran) == programs
