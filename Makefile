@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-slow check lock bench bench-peers bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
+.PHONY: install demo test test-unit test-slow flaky check lock bench bench-peers bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
 .PHONY: fuzz-shell long-run planted-changes release-check clean
 
 install: $(STAMP)
@@ -43,18 +43,25 @@ lock: $(STAMP)
 demo: $(READY)
 	@$(RUN) -m examples.audit.demo
 
-# Tests that kill processes, or start stacks of their own, run after all others.
-ALONE := $(patsubst %,tests/acceptance/test_%.py,chaos demo full_disk memory_outages outages recovery stack tool_kills trees)
-
-# Tests start a hundred Python processes; without cached bytecode each of them would compile the code anew.
-test: export PYTHONDONTWRITEBYTECODE =
+# Tests mostly wait, so there is one process more than this machine has processors. Tests start many Python processes;
+# without cached bytecode each of them would compile the code anew.
+TESTS = --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
+test test-unit test-slow flaky: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
-	@$(RUN) -m pytest --durations 25 --numprocesses 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
-	@$(RUN) -m pytest --durations 10 --numprocesses 2 --dist loadfile $(ALONE)
+	@$(RUN) -m tests.gate $(TESTS)
 
-# Long forms of tests that `make test` runs in a shorter form.
+# The tests without servers, within a minute: what you run while you write.
+test-unit: $(STAMP)
+	@$(RUN) -m pytest -q --numprocesses 2 tests/unit
+
+# Tests of more than ten seconds, and the long forms of others.
 test-slow: $(STAMP)
 	@$(RUN) -m pytest -m slow
+
+# One test many times, half of them on a busy machine: `make flaky TEST=tests/…::test_… N=20`.
+N = 20
+flaky: $(STAMP)
+	@$(RUN) -m tests.flaky $(TEST) --times $(N)
 
 check: $(STAMP)
 	@$(RUN) -m ruff format --check .

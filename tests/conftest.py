@@ -1,21 +1,27 @@
-"""The real servers that tests stand on, started once a session from the same packages as `loom up`."""
+"""The real servers that tests stand on, and what keeps an outcome a test's own: patience, and no traces of failures."""
 
+import fcntl
+import gc
 import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import warnings
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from temporalio.worker._workflow import _WorkflowWorker
 
 from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.redis.connection import RedisConnection
 from tests.databases import fresh_database
-from tests.harness import Addresses
+from tests.harness import PATIENT_WITH_REDIS, Addresses
 
 # How long an example takes says nothing on a machine that others use, too; benches measure.
 settings.register_profile("loom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,34 +30,95 @@ settings.load_profile("loom")
 LOOM = str(Path(sys.executable).parent / "loom")
 
 
-@pytest.fixture(scope="session")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Addresses]:
-    """A Temporal server, a Redis and a Postgres of this test session."""
-    home = tmp_path_factory.mktemp("stack")
-    env = {**os.environ, "LOOM_HOME": str(home / ".loom")}
-    up = subprocess.run(
-        [LOOM, "up", "--detach", "--no-worker", "--json"], env=env, check=False, capture_output=True, text=True
+def _stack(config: pytest.Config) -> Path:
+    """The home of the session's servers, which is the same in all of its test processes."""
+    folder: Path = config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined] # has no public name
+    return (folder.parent if hasattr(config, "workerinput") else folder) / "stack" / ".loom"
+
+
+def _loom(home: Path, *words: str) -> str:
+    done = subprocess.run(
+        [LOOM, *words], env={**os.environ, "LOOM_HOME": str(home)}, check=False, capture_output=True, text=True
     )
-    assert up.returncode == 0, up.stderr
-    parts = json.loads(up.stdout)["parts"]
-    yield Addresses(
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def addresses(pytestconfig: pytest.Config) -> Addresses:
+    """A Temporal server, a Redis and a Postgres for all processes of this test session.
+
+    The first process that needs them starts them. They end with the session.
+    """
+    home = _stack(pytestconfig)
+    home.parent.mkdir(exist_ok=True)
+    with (home.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        parts = json.loads(_loom(home, "up", "--detach", "--no-worker", "--json"))["parts"]
+    return Addresses(
         temporal=parts["temporal"]["address"],
         database=parts["postgres"]["address"],
         redis=parts["redis"]["address"],
         ui=parts["temporal"]["ui"],
     )
-    subprocess.run([LOOM, "down"], env=env, check=True, capture_output=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the session's servers, after all of its processes have ended."""
+    if not hasattr(config, "workerinput") and (home := _stack(config)).exists():
+        _loom(home, "down")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, bool, bool]:
+    """Let go of what a failed test has left open, so that no later test is blamed for it.
+
+    The traceback of a failure holds the test's sockets. Closed by the garbage collector during another test, each of
+    them would be a ResourceWarning, and so a failure, of that test.
+    """
+    done = yield
+    if getattr(sys, "last_value", None) is not None:
+        sys.last_value = sys.last_traceback = None
+        with warnings.catch_warnings(action="ignore"):
+            gc.collect()
+    return done
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """Turn off what gives up because a machine is busy. A test that is about giving up says when.
+
+    Temporal's deadlock detector raises its error in whatever code a workflow task of two seconds is running, even in
+    a callback of the garbage collector, where nothing can catch it.
+    """
+    build = _WorkflowWorker.__init__
+
+    def build_patient(worker: Any, *args: Any, **kwargs: Any) -> None:
+        build(worker, *args, **kwargs)
+        assert worker._deadlock_timeout_seconds == 2
+        worker._deadlock_timeout_seconds = None  # the public setting, `debug_mode`, also runs tasks on another thread
+
+    assert RedisConnection.__init__.__kwdefaults__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_WorkflowWorker, "__init__", build_patient)
+        patch.setitem(RedisConnection.__init__.__kwdefaults__, "answer_within", PATIENT_WITH_REDIS)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _default_logs() -> Iterator[None]:
-    """Let each file begin with structlog's defaults: commands that run in this process configure it for good."""
+    """Let each file begin with structlog's defaults: commands that run in this process configure it for good.
+
+    Tracebacks are plain, because the default form with the values of all locals can hold the event loop for a second.
+    """
     configure = structlog.configure
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
         )
         structlog.reset_defaults()
+        renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
         yield
 
 

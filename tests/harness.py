@@ -31,6 +31,9 @@ from tests.waiting import eventually
 HANGS_AFTER: Final = 100.0
 """Seconds; less than a test's own limit, so that its failure can say more than that time ran out."""
 
+PATIENT_WITH_REDIS: Final = 30.0
+"""Seconds. After the usual second, which a busy machine may take, a run goes on without its events."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Addresses:
@@ -145,6 +148,7 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "task_queue": f"test-{os.getpid()}-{uuid4().hex[:6]}",
             "workspace": workspace,
             "home": workspace.parent / ".loom",
+            "redis_timeout": PATIENT_WITH_REDIS,
             "metrics_port": None,
             "skills_home": None,
             "memory": "off",

@@ -3,13 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+PATIENCE: Final = 100.0
+"""Seconds after which a condition counts as never met."""
 
-async def eventually(look: Callable[[], Awaitable[T | None]], *, within: float = 20.0) -> T:
-    """The first answer of `look` that is neither None nor False; fails after `within` seconds."""
+
+async def eventually(look: Callable[[], Awaitable[T | None]], *, within: float = PATIENCE) -> T:
+    """The first answer of `look` that is neither None nor False; fails after `within` seconds.
+
+    The limit only finds what would never happen. Nothing else is decided by it, however busy the machine is.
+    """
     deadline = monotonic() + within
     while (seen := await look()) is None or seen is False:
         if monotonic() > deadline:

@@ -94,12 +94,12 @@ def parts_for(
     BadRequest if the app can't be loaded.
     """
     connections = AsyncExitStack()
-    link = RedisConnection(settings.redis_url) if settings.redis_url else None
+    link = _redis(settings)
     transcripts = CachedTranscripts(link)
     if link is not None:
         connections.push_async_callback(link.aclose)
     # A permit that Redis doesn't give in time must not cost a run its live events.
-    permits_link = RedisConnection(settings.redis_url) if settings.redis_url else None
+    permits_link = _redis(settings)
     if permits_link is not None:
         connections.push_async_callback(permits_link.aclose)
     providers = _providers(settings, _permits(settings, permits_link))
@@ -204,6 +204,10 @@ def default_agent(settings: Settings) -> AgentSpec:
         loop_window=settings.loop_window,
         evaluates=settings.evaluation == "on",
     )
+
+
+def _redis(settings: Settings) -> RedisConnection | None:
+    return RedisConnection(settings.redis_url, answer_within=settings.redis_timeout) if settings.redis_url else None
 
 
 def _permits(settings: Settings, link: RedisConnection | None) -> Permits:

@@ -220,6 +220,9 @@ class Settings(BaseSettings):
         repr=False,
         description="Redis for live events and transcripts. Runs work without it but don't publish events.",
     )
+    redis_timeout: Seconds = Field(
+        1.0, description="Seconds to wait for Redis before a run continues without it and skips its live events."
+    )
     redis_server: Annotated[Path, AfterValidator(_absolute)] | None = Field(
         None, description="Redis or Valkey server that `loom up` starts. None: the packaged one, or else one on PATH."
     )

@@ -98,6 +98,7 @@ def environment(settings: Settings, home: Path) -> dict[str, str]:
         "LOOM_DATABASE_URL": settings.database_url,
         "LOOM_REDIS_URL": settings.redis_url,
         "LOOM_TASK_QUEUE": settings.task_queue,
+        "LOOM_REDIS_TIMEOUT": str(settings.redis_timeout),
         "LOOM_MEMORY": settings.memory,
         "LOOM_MODEL": settings.model,
         "LOOM_WORKSPACE": str(settings.workspace),

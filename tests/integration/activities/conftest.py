@@ -11,10 +11,13 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from loom.stack.services import redis_program
+from tests.harness import Addresses
+from tests.waiting import PATIENCE
 
 
 class RedisServer:
@@ -32,7 +35,7 @@ class RedisServer:
         program = redis_program()
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
@@ -79,11 +82,10 @@ class PostgresServer:
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server.url
-    server.kill()
+def redis_url(addresses: Addresses, worker_id: str) -> str:
+    """A database of this test process on the session's Redis. Number 0 is that of the runs."""
+    number = 1 + int(worker_id.removeprefix("gw")) % 15 if worker_id.startswith("gw") else 1
+    return urlsplit(addresses.redis)._replace(path=f"/{number}").geturl()
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from tests.replay.record import STORIES
 from tests.stream import told
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("patient_with_redis")
-
 HISTORIES: Final = Path(__file__).parents[2] / "replay" / "histories"
 MASK: Final = OutputSanitizer(SecretMask(frozenset()), None)
 LONG: Final = "much to write " * 100

@@ -11,8 +11,6 @@ from tests.model_server import ToolUse, calls, script, text
 from tests.stream import told
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.usefixtures("patient_with_redis")
-
 APP = """
 from pathlib import Path
 from loom import LoomApp, Task
