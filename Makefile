@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test test-unit test-slow flaky check lock bench bench-peers bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
-.PHONY: fuzz-shell long-run planted-changes release-check clean
+.PHONY: fuzz-shell long-run planted-changes release-check check-tags clean
 
 install: $(STAMP)
 
@@ -21,7 +21,9 @@ $(STAMP): pyproject.toml requirements-dev.lock
 
 # pip does all of it, so that your pip configuration applies: index, mirror, proxy, certificates. The lock files pin each
 # package by its hashes and name no host. Only wheels are installed, so that no compiler is needed. The path to the checkout
-# is made relative, since Python reads it in the encoding of your locale, in which the full path may not be valid.
+# is made relative, since Python reads it in the encoding of your locale, in which the full path may not be valid. What
+# hardly any process imports isn't compiled.
+UNUSED := /(tests|pip|setuptools|mypyc?|lexers)/
 PIP := $(RUN) -m pip --quiet --disable-pip-version-check
 define set-up
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Loom needs Python 3.11 or newer: make PYTHON=python3.13 …")'
@@ -30,7 +32,7 @@ define set-up
 	@$(PIP) install --no-deps --no-compile --require-hashes --only-binary :all: -r $(1)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@printf '../../../..\n' | tee $(VENV)/lib/python3*/site-packages/_editable_impl_loom_agents.pth >/dev/null
-	@$(RUN) -m compileall -q -j 0 $(VENV)/lib || true # a file that is not valid for this Python is not used by it
+	@$(RUN) -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib || true # a file that is not valid for this Python is not used by it
 endef
 
 # Resolve again after a change of dependencies; versions that still fit stay. `make lock LOCK=--upgrade` renews them all.
@@ -66,7 +68,7 @@ flaky: $(STAMP)
 check: $(STAMP)
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m ruff check .
-	@$(RUN) -m mypy
+	@$(RUN) -m mypy --num-workers 2
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/python -m tests.determinism.lines
 
@@ -126,9 +128,15 @@ long-run: $(STAMP)
 reading-path: $(STAMP)
 	@$(RUN) -m bench.reading_path
 
+# What takes too long for each change: the demo on the other Pythons of this machine, planted changes, the long forms of
+# tests, chaos, and upgrades from each release. About an hour and a half; docs/reliability.md has the last result.
+release-check: $(STAMP)
+	@.ci/pythons
+	@$(MAKE) --no-print-directory planted-changes test-slow chaos
+
 # Every release of the changelog is tagged, and each tag installs and can be imported.
-release-check:
+check-tags:
 	@.ci/tags
 
 clean:
-	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .loom .loom-demo .pytest_cache .mypy_cache .ruff_cache .reports
