@@ -1,13 +1,11 @@
-"""The real servers that tests stand on, and what keeps an outcome a test's own: patience, and no traces of failures."""
+"""The real servers that tests stand on, and patience with a busy machine."""
 
 import fcntl
-import gc
 import json
 import os
 import subprocess
 import sys
-import warnings
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,9 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.redis.connection import RedisConnection
 from tests.databases import fresh_database
 from tests.harness import PATIENT_WITH_REDIS, Addresses
+from tests.isolation import pytest_runtest_protocol
+
+__all__ = ["pytest_runtest_protocol"]
 
 # How long an example takes says nothing on a machine that others use, too; benches measure.
 settings.register_profile("loom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,21 +68,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """End the session's servers, after all of its processes have ended."""
     if not hasattr(config, "workerinput") and (home := _stack(config)).exists():
         _loom(home, "down")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol() -> Generator[None, bool, bool]:
-    """Let go of what a failed test has left open, so that no later test is blamed for it.
-
-    The traceback of a failure holds the test's sockets. Closed by the garbage collector during another test, each of
-    them would be a ResourceWarning, and so a failure, of that test.
-    """
-    done = yield
-    if getattr(sys, "last_value", None) is not None:
-        sys.last_value = sys.last_traceback = None
-        with warnings.catch_warnings(action="ignore"):
-            gc.collect()
-    return done
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,6 +13,7 @@ together for 0.3 to 0.7 seconds, some three times a minute.
 import argparse
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -40,11 +41,13 @@ def main() -> int:
         old.unlink(missing_ok=True)
     with _hard_time(given.under):
         code = _run([*_PYTEST, "--cache-clear", f"--junit-xml={first}", *options], log)
+    if first.exists():
+        print(f"\nTime in tests, of all processes together: {_tiers(first)}. The report is in {log}.")
     if code != _FAILED:
         return code
     failed = _failed(first)
     if len(failed) > MOST:
-        print(f"\n{len(failed)} tests failed: too many for a second chance. The report is in {log}.")
+        print(f"\n{len(failed)} tests failed: too many for a second chance.")
         return code
     print(f"\nA second chance, alone, for what failed:\n{_lines(failed)}\n", flush=True)
     alone = ["--numprocesses=0", "--last-failed", "--last-failed-no-failures=none", f"--junit-xml={second}"]
@@ -54,7 +57,6 @@ def main() -> int:
         print(f"\nFailed twice:\n{_lines(again)}")
     if code in {0, _FAILED} and (passed := [name for name in failed if name not in again]):
         print(f"\nPassed at the second try. Mend these before you go on (CONTRIBUTING.md):\n{_lines(passed)}")
-    print(f"The report is in {log}.")
     return code
 
 
@@ -84,6 +86,15 @@ def _failed(report: Path) -> list[str]:
     cases = ElementTree.parse(report).iter("testcase")
     wrong = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     return sorted({f"{case.get('classname')}::{case.get('name')}" for case in wrong})
+
+
+def _tiers(report: Path) -> str:
+    """How many tests of each tier ran, and how many seconds they took."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for case in ElementTree.parse(report).iter("testcase"):
+        tier = ".".join(case.get("classname", "").split(".")[:2])
+        found[tier.replace(".", "/")].append(float(case.get("time", 0)))
+    return ", ".join(f"{tier} {len(times)} in {sum(times):.0f} s" for tier, times in sorted(found.items()))
 
 
 def _lines(names: Sequence[str]) -> str:
