@@ -56,9 +56,10 @@ test: $(STAMP)
 test-unit: $(STAMP)
 	@$(RUN) -m pytest -q --numprocesses 2 tests/unit
 
-# Tests of more than ten seconds, and the long forms of others.
+# Tests of more than ten seconds, and the long forms of others: properties are tried on twenty times as many examples.
 test-slow: $(STAMP)
 	@$(RUN) -m pytest -m slow
+	@$(RUN) -m pytest --numprocesses 2 -m hypothesis --hypothesis-profile long tests/unit
 
 # One test many times, half of them on a busy machine: `make flaky TEST=tests/…::test_… N=20`.
 N = 20

@@ -11,6 +11,7 @@ from bench.growth import growth
 from bench.history import history_cost
 from bench.latency import abort_latency, recovery, stream_latency
 from bench.listing import run_list
+from bench.promises import promises
 from bench.redaction import redaction
 from bench.replay import replay_cost
 from bench.report import machine
@@ -38,6 +39,7 @@ async def measure(pairs: int, turns: int) -> list[str]:
             await recovery(ready),
             await stream_latency(ready),
             await waiting_runs(ready),
+            await promises(ready.folder / ".loom"),
             startup(ready.env["TEMPORAL_ADDRESS"]),
         ]
     return [machine(), *sections[:-1], await run_list(), sections[-1], context(), redaction()]

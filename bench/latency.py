@@ -26,10 +26,10 @@ async def abort_latency(stage: Stage) -> str:
     rows = []
     for what, task in (("streaming model call", "hang"), ("`sleep 600` in bash", "bash=sleep 600")):
         seconds = [await _abort(client, task) for _ in range(REPEATS)]
-        rows.append([what, spread(seconds, "s", 2)])
+        rows.append([what, "≤ 1 s", spread(seconds, "s", 2)])
     return (
         "## Abort\n\nThe time runs from the abort signal to the run's result. By then, the process tree has ended.\n\n"
-        + table(["during", "time"], rows)
+        + table(["during", "target", "time"], rows)
     )
 
 
@@ -43,12 +43,12 @@ async def recovery(stage: Stage) -> str:
         ("in a model call", "a standby", _wake_model_on_standby),
     ):
         seconds = [await measure(stage, client) for _ in range(2 * REPEATS)]
-        rows.append([what, by, spread(seconds, "s", 2)])
+        rows.append([what, by, "≤ 3 s", spread(seconds, "s", 2)])
     return (
         "## Recovery\n\nThe time runs from `kill -9` of the worker to the run's next step."
         " A new worker is started immediately after the kill; a standby\nis running already."
         " The next step is the reaction to an approval, or the second attempt at a model call.\n\n"
-        + table(["killed while", "taken over by", "time"], rows)
+        + table(["killed while", "taken over by", "target", "time"], rows)
     )
 
 

@@ -60,7 +60,8 @@ def freezing(*, every: tuple[float, float], seed: int = 1) -> Iterator[None]:
 def _marked(mark: str) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get(_MARK) == mark:
+            is_marked = process.pid != os.getpid() and process.environ().get(_MARK) == mark
+            if is_marked and process.status() != psutil.STATUS_STOPPED:  # a test may have frozen it itself
                 yield process
 
 

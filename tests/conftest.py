@@ -25,8 +25,10 @@ from tests.isolation import pytest_runtest_protocol
 __all__ = ["pytest_runtest_protocol"]
 
 # How long an example takes says nothing on a machine that others use, too; benches measure.
-settings.register_profile("loom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("loom")
+QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", QUICK)
+settings.register_profile("long", QUICK, max_examples=1000)  # `make test-slow`
+settings.load_profile("quick")
 
 LOOM = str(Path(sys.executable).parent / "loom")
 

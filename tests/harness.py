@@ -149,6 +149,7 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "workspace": workspace,
             "home": workspace.parent / ".loom",
             "redis_timeout": PATIENT_WITH_REDIS,
+            "first_retry_delay": 0.05,
             "metrics_port": None,
             "skills_home": None,
             "memory": "off",

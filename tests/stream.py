@@ -1,14 +1,24 @@
 """Reading a run's live stream as a client does that shows it."""
 
+import asyncio
 from collections.abc import Sequence
 
+from loom.activities.ports import StreamUnavailable
 from loom.client import LoomClient, Streamed
 from loom.domain.core.tasks import Action
 
 
 async def told(client: LoomClient, run_id: str, *, after: int = 0) -> list[Streamed]:
-    """Everything that the stream of an ended run says after an offset."""
-    return [event async for event in client.events(run_id, after=after)]
+    """Everything that the stream of an ended run says after an offset, however long a busy machine takes to read it."""
+    events: list[Streamed] = []
+    while True:
+        try:
+            async for event in client.events(run_id, after=events[-1].offset if events else after):
+                events.append(event)  # noqa: PERF401 - what came before a failure is kept
+        except StreamUnavailable:
+            await asyncio.sleep(1)
+        else:
+            return events
 
 
 def texts(events: Sequence[Streamed]) -> dict[int, str]:

@@ -24,6 +24,9 @@ _FOREIGN: Final = ("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")
 
 Process = subprocess.Popen[bytes]
 
+BEGUN: Final[list[asyncio.subprocess.Process]] = []
+"""The commands that the current test has begun. A fixture ends those that go on, so that a failure stays one."""
+
 
 @dataclass
 class Workers:
@@ -42,7 +45,7 @@ class Workers:
             assert process.poll() is None, log.read_text()
             return _READY in log.read_bytes() or None
 
-        await eventually(ready, within=60)
+        await eventually(ready)
         return process
 
     def log(self, number: int) -> Path:

@@ -153,7 +153,14 @@ def test_the_command_itself_ends_with_the_result_s_code_and_one_line_of_json(tmp
     assert json.loads(ran.stdout)["metadata"]["error_type"] == "validation"
 
 
-@pytest.mark.parametrize("program", [[*LOOM, "up"], [*LOOM, "worker"], [sys.executable, "-m", "loom._worker"]])
+@pytest.mark.parametrize(
+    "program",
+    [
+        [*LOOM, "up"],
+        pytest.param([*LOOM, "worker"], marks=pytest.mark.slow),
+        pytest.param([sys.executable, "-m", "loom._worker"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_wrong_setting_is_named_by_whatever_would_start_a_worker(program: list[str], tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
     ran = subprocess.run(
@@ -229,6 +236,7 @@ async def test_an_agent_has_the_tools_and_rules_that_it_was_given(working: Worki
     assert told["c3"] == "In Ulm it rains."
 
 
+@pytest.mark.slow
 async def test_a_worker_process_loads_the_app_that_its_command_names(killable: Killable) -> None:
     loom, model, workers = await killable(turn(ToolUse("double", {"number": 21}, "c1")))
     (workers.folder / "mine.py").write_text(MINE)
@@ -237,13 +245,15 @@ async def test_a_worker_process_loads_the_app_that_its_command_names(killable: K
     assert results(model) == {"c1": "42"}
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """A home whose stack is ended."""
-    yield tmp_path / ".loom"
-    stack.down(tmp_path / ".loom")
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home for the stack of the tests that follow; it is ended after them."""
+    home = tmp_path_factory.mktemp("up") / ".loom"
+    yield home
+    stack.down(home)
 
 
+@pytest.mark.slow
 def test_up_passes_the_app_on_and_starts_the_worker_anew_for_another_one(home: Path) -> None:
     def up(app: str | None) -> tuple[dict[str, int], str | None, str | None]:
         """The processes, what is written down, and what the worker was told."""
@@ -261,6 +271,7 @@ def test_up_passes_the_app_on_and_starts_the_worker_anew_for_another_one(home: P
     assert {name: second[name] for name in SERVICES} == {name: first[name] for name in SERVICES}
 
 
+@pytest.mark.slow
 def test_up_passes_workspace_roots_on_and_starts_the_worker_anew_for_others(home: Path) -> None:
     def up(*workspaces: str) -> tuple[int, tuple[str, ...], str | None]:
         """The worker, what is written down, and what the worker was told."""
@@ -276,6 +287,7 @@ def test_up_passes_workspace_roots_on_and_starts_the_worker_anew_for_others(home
     assert (second != first, told) == (True, [("/one", "/two"), "/one:/two"])
 
 
+@pytest.mark.slow
 def test_doctor_says_whether_mcp_servers_answer_and_prints_nothing_but_json(tmp_path: Path) -> None:
     server = [sys.executable, "-m", "mcp_server_time"]
     (tmp_path / "loom.toml").write_text(

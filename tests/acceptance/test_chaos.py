@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_nothing_is_lost_doubled_or_stuck_while_everything_fails() -> None:
     command = [

@@ -1,5 +1,6 @@
 """`loom chat` end to end: in a pipe, with one message, and at a terminal that is left and come back to."""
 
+import asyncio
 import json
 import os
 import pty
@@ -9,13 +10,21 @@ from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import LOOM, Cli, command_line
 from tests.model_server import Reply, SeenRequest, ToolUse, calls, text
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
-TAKES_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+# Whoever starts the tests in the background has interrupts ignored, and a child would inherit that.
+TAKES_TERMINAL = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.login_tty(0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def echo(request: SeenRequest) -> Reply:
@@ -28,6 +37,7 @@ def echo(request: SeenRequest) -> Reply:
     return text(f"you said: {last['content']}")
 
 
+@pytest.mark.slow
 async def test_lines_of_a_pipe_are_answered_and_another_terminal_goes_on(working: Working, session: str) -> None:
     loom, model = await working(echo)
     cli = command_line(loom)
@@ -69,10 +79,11 @@ async def shows(master: int, seen: list[str], words: str) -> None:
             seen.append(os.read(master, 65536).decode(errors="replace"))
         return words in "".join(seen)
 
-    await eventually(look, within=30)
+    await eventually(look)
     seen[:] = ["".join(seen).partition(words)[2]]
 
 
+@pytest.mark.slow
 async def test_a_terminal_asks_for_approval_in_place_and_shows_the_last_words_on_return(
     working: Working, session: str
 ) -> None:
@@ -93,7 +104,7 @@ async def test_a_terminal_asks_for_approval_in_place_and_shows_the_last_words_on
         await shows(master, seen, "› ")
         os.write(master, b"\x03")
         await shows(master, seen, f"loom chat --session {session}")
-        assert process.wait(10) == 0
+        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     assert (loom.workspace / "out.txt").read_text() == "hello"
 
     seen.clear()
@@ -101,6 +112,6 @@ async def test_a_terminal_asks_for_approval_in_place_and_shows_the_last_words_on
         await shows(master, seen, "› hello")
         await shows(master, seen, "I wrote it")
         os.write(master, b"/exit\n")
-        assert process.wait(10) == 0
+        assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     answered = (await cli.status(f"chat-{session}"))["chat"]
     assert json.dumps(answered["answered"]) == "2"

@@ -13,9 +13,10 @@ from tests.integration.workflows.test_chat import echo, words
 from tests.stream import told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "kills"),
-    [(12, 1), pytest.param(300, 3, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
+    [(12, 1), pytest.param(300, 3, marks=pytest.mark.timeout(600))],
 )
 async def test_each_message_is_answered_once_although_workers_die(
     killable: Killable, session: str, count: int, kills: int

@@ -1,6 +1,5 @@
 """A worker's clock jumps by an hour in the middle of a run: the run's order, deadlines and limits don't notice."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,15 @@ PROGRAM = ("-P", "-c", "from loom.cli.main import main; main()")
 SERVES_CLOCK_APP = (*PROGRAM, "worker", "--app", str(Path(__file__).parents[1] / "clock_app.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [3600.0, -3600.0], ids=["forward", "back"])
 async def test_a_jump_of_a_worker_s_clock_changes_nothing_for_its_runs(killable: Killable, jump: float) -> None:
-    failed: list[float] = []
+    failed: list[int] = []
 
     def reply(request: SeenRequest) -> Reply:
         if request.turn == 3 and not failed:
-            failed.append(time.monotonic())
-            return status(429, retry_after=2)
+            failed.append(request.turn)
+            return status(429, retry_after=1)
         if request.turn == 5:
             return text("done")
         return calls(ToolUse("bash", {"command": f"echo {request.turn} >> steps"}, f"c{request.turn}"))
@@ -40,12 +40,12 @@ async def test_a_jump_of_a_worker_s_clock_changes_nothing_for_its_runs(killable:
 
     await eventually(jumped)
     await loom.client.approve(run_id, scope="run")
+    # If the jump counted, this would take an hour, until the test's own limit.
     result = await loom.client.result(run_id)
 
     assert (result.status, result.output) == (RunStatus.COMPLETED, "done")
     assert (loom.workspace / "steps").read_text().split() == ["0", "1", "2", "3", "4"]
     assert len(model.requests) == 7
-    assert time.monotonic() - failed[0] < 60
     events = await told(loom.client, run_id)
     assert_whole(events)
     assert [event.task.action for event in events].count(Action.TOOL_RESULT) == 5

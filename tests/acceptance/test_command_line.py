@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -15,11 +16,11 @@ from uuid import uuid4
 import pytest
 
 from tests.acceptance.conftest import Working
-from tests.acceptance.processes import environment
+from tests.acceptance.processes import BEGUN, environment
 from tests.harness import Harness
 from tests.model_server import ToolUse, calls, hang, script, text
 from tests.skills import write_release_notes, write_skill
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 LOOM: Final = str(Path(sys.executable).parent / "loom")
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -48,9 +49,11 @@ class Cli:
 
     async def begun(self, *words: str, program: str = LOOM, stdin: int = DEVNULL) -> Process:
         """Begin a command."""
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             program, *words, env=self.env, stdin=stdin, stdout=PIPE, stderr=PIPE
         )
+        BEGUN.append(process)
+        return process
 
     async def __call__(self, *words: str) -> Ran:
         """Run a command to its end."""
@@ -71,7 +74,7 @@ def command_line(loom: Harness, **changed: str) -> Cli:
 async def said(stream: asyncio.StreamReader | None, words: str) -> str:
     """What a command says until it has said these words."""
     assert stream is not None
-    return (await asyncio.wait_for(stream.readuntil(words.encode()), 30)).decode()
+    return (await asyncio.wait_for(stream.readuntil(words.encode()), PATIENCE)).decode()
 
 
 def new_id() -> str:
@@ -79,21 +82,36 @@ def new_id() -> str:
     return f"cli-{uuid4().hex[:8]}"
 
 
-async def test_a_run_is_started_asked_about_answered_and_read(working: Working, workspace: Path) -> None:
+async def test_a_run_is_started_approved_and_read(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))
     cli, run_id = command_line(loom), new_id()
 
     started = await cli("run", "write it", "--id", run_id, "--workspace", str(workspace), "--detach", "--json")
     assert started.json == {"run_id": run_id}
-
-    async def asks() -> bool | None:
-        return (await cli.status(run_id))["status"] == "waiting_for_approval" or None
-
-    await eventually(asks)
-    assert run_id in (await cli("list", "--status", "waiting_for_approval", "--json")).out
+    watching = asyncio.create_task(cli("watch", run_id, "--json"))
+    await loom.asked(run_id)
     assert (await cli("approve", run_id, "w1", "--json")).json["accepted"]
     result = await cli("result", run_id, "--json")
     assert (result.code, result.json["status"], result.json["output"]) == (0, "completed", "written")
+    watched = await watching
+    events = [json.loads(line) for line in watched.out.splitlines()]
+    assert (watched.code, events[0]["action"], events[-1]["action"]) == (0, "node.start", "node.complete")
+
+
+@pytest.mark.slow
+async def test_a_run_is_asked_about_and_its_events_are_read_from_anywhere(working: Working) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    cli, run_id = command_line(loom), await loom.start()
+
+    await loom.asked(run_id)
+    assert (await cli.status(run_id))["status"] == "waiting_for_approval"
+
+    async def listed() -> bool:  # the list follows the run a moment later
+        return run_id in (await cli("list", "--status", "waiting_for_approval", "--json")).out
+
+    await eventually(listed)
+    await loom.client.approve(run_id)
+    await loom.client.result(run_id)
     events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]
     assert (events[0]["action"], events[-1]["action"]) == ("node.start", "node.complete")
     half = events[len(events) // 2]["offset"]
@@ -102,6 +120,7 @@ async def test_a_run_is_started_asked_about_answered_and_read(working: Working, 
     assert (await cli("show", run_id)).code == 0
 
 
+@pytest.mark.slow
 async def test_yes_approves_every_ask_of_the_run_and_says_so(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))
 
@@ -112,6 +131,7 @@ async def test_yes_approves_every_ask_of_the_run_and_says_so(working: Working, w
     assert (workspace / "out.txt").read_text() == "hello"
 
 
+@pytest.mark.slow
 async def test_an_approval_for_the_run_says_when_it_is_for_one_call_only(working: Working) -> None:
     guarded, plain = ToolUse("bash", {"command": "rmdir /"}, "b1"), ToolUse("bash", {"command": "ls"}, "b2")
     loom, _ = await working(script([calls(guarded), calls(plain), text("no")]))
@@ -130,6 +150,7 @@ async def test_an_approval_for_the_run_says_when_it_is_for_one_call_only(working
     assert [said["scope"] for said in decided] == ["once", "run"]
 
 
+@pytest.mark.slow
 async def test_a_question_says_how_to_answer_it_wherever_a_run_is_looked_at(working: Working) -> None:
     loom, model = await working(script([calls(ASKS), text("blue it is")]))
     cli, run_id = command_line(loom), new_id()
@@ -165,23 +186,39 @@ async def test_a_question_is_answered_at_the_terminal_that_watches(working: Work
     assert str(model.requests[1].messages[-1]["content"]).endswith("answers: blue")
 
 
-async def test_exit_codes_say_how_the_run_ended(working: Working, workspace: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "code", "status"),
+    [
+        (("--max-turns", "2"), 4, "limit_reached"),
+        pytest.param(("--budget", '{"tokens": 20}'), 4, "budget_exhausted", marks=pytest.mark.slow),
+        (("--model", "nonsense:x"), 1, "failed"),
+    ],
+)
+async def test_the_exit_code_says_how_the_run_ended(
+    working: Working, workspace: Path, given: tuple[str, ...], code: int, status: str
+) -> None:
     loom, _ = await working(lambda _: calls(ToolUse("list_dir", {"path": "."})))
-    cli = command_line(loom)
 
-    limited = await cli("run", "x", "--max-turns", "2", "--workspace", str(workspace), "--json")
-    spent = await cli("run", "x", "--budget", '{"tokens": 20}', "--workspace", str(workspace), "--json")
-    failed = await cli("run", "x", "--model", "nonsense:x", "--json")
+    ran = await command_line(loom)("run", "x", *given, "--workspace", str(workspace), "--json")
 
-    assert (limited.code, limited.json["status"]) == (4, "limit_reached")
-    assert (spent.code, spent.json["status"]) == (4, "budget_exhausted")
-    assert (failed.code, failed.json["error"]["type"]) == (1, "BadRequest")
+    assert (ran.code, ran.json["status"]) == (code, status)
+    if status == "failed":
+        assert ran.json["error"]["type"] == "BadRequest"
 
 
+async def test_the_result_of_an_aborted_run_has_code_3(working: Working) -> None:
+    loom, _ = await working(lambda _: hang())
+    run_id = await loom.start()
+    await loom.client.abort(run_id)
+
+    assert (await command_line(loom)("result", run_id, "--json")).code == 3
+
+
+@pytest.mark.slow
 async def test_an_aborted_run_ends_its_watchers_with_code_3(working: Working) -> None:
     loom, model = await working(lambda _: hang())
-    cli, run_id = command_line(loom), new_id()
-    await cli("run", "x", "--id", run_id, "--detach")
+    cli = command_line(loom)
+    run_id = await loom.start("x")
     watching = asyncio.create_task(cli("watch", run_id, "--json"))
 
     async def hangs() -> bool | None:
@@ -196,27 +233,35 @@ async def test_an_aborted_run_ends_its_watchers_with_code_3(working: Working) ->
     assert (await cli("result", run_id, "--json")).code == 3
 
 
-async def test_wrong_usage_is_code_2_and_says_what_was_wrong(working: Working) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [("run x --max-turns 0", "max"), ("run x --id {run_id}", "exists"), ("nonsense", "nonsense")],
+        pytest.param(
+            [
+                ("run ''", "task"),
+                ('run x --permissions \'{{"bash": "maybe"}}\'', "maybe"),
+                ("run x --permissions /no/such/file", "/no/such/file"),
+                ("status no-such-run", "no-such-run"),
+                ("approve {run_id}", "ended"),
+                ("list --status nonsense", "nonsense"),
+            ],
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["short", "long"],
+)
+async def test_wrong_usage_is_code_2_and_says_what_was_wrong(working: Working, wrong: list[tuple[str, str]]) -> None:
     loom, _ = await working(script([text("ok")]))
-    cli, run_id = command_line(loom), new_id()
-    await cli("run", "x", "--id", run_id, "--json")
+    cli, run_id = command_line(loom), await loom.start("x")
+    await loom.client.result(run_id)
 
-    for words, named in (
-        (("run", ""), "task"),
-        (("run", "x", "--max-turns", "0"), "max"),
-        (("run", "x", "--permissions", '{"bash": "maybe"}'), "maybe"),
-        (("run", "x", "--permissions", "/no/such/file"), "/no/such/file"),
-        (("run", "x", "--id", run_id), "exists"),
-        (("status", "no-such-run"), "no-such-run"),
-        (("approve", run_id), "ended"),
-        (("list", "--status", "nonsense"), "nonsense"),
-        (("nonsense",), "nonsense"),
-    ):
-        ran = await cli(*words)
-        assert (ran.code, named in ran.err, ran.out) == (2, True, ""), (words, ran)
+    for line, named in wrong:
+        ran = await cli(*shlex.split(line.format(run_id=run_id)))
+        assert (ran.code, named in ran.err, ran.out) == (2, True, ""), (line, ran)
 
 
-@pytest.mark.parametrize("words", [("list", "--json"), ("worker", "--fail-fast")])
+@pytest.mark.parametrize("words", [("list", "--json"), pytest.param(("worker", "--fail-fast"), marks=pytest.mark.slow)])
 async def test_no_server_is_code_5_with_the_way_out(working: Working, words: tuple[str, ...]) -> None:
     loom, _ = await working(script([text("never")]))
 
@@ -226,6 +271,7 @@ async def test_no_server_is_code_5_with_the_way_out(working: Working, words: tup
     assert ran.err == "loom: no Temporal server answers at 127.0.0.1:9: run `loom up`, or set TEMPORAL_ADDRESS\n"
 
 
+@pytest.mark.slow
 async def test_a_worker_says_which_setting_is_wrong(working: Working) -> None:
     loom, _ = await working(script([text("never")]))
 
@@ -235,6 +281,7 @@ async def test_a_worker_says_which_setting_is_wrong(working: Working) -> None:
     assert ran.err.startswith("loom: LOOM_MAX_TURNS: ")
 
 
+@pytest.mark.slow
 async def test_of_a_server_that_is_none_of_temporal_s_only_what_helps_is_told(working: Working) -> None:
     loom, _ = await working(script([text("never")]))
 
@@ -254,6 +301,7 @@ async def test_of_a_server_that_is_none_of_temporal_s_only_what_helps_is_told(wo
     assert not any(internal in ran.err for internal in ("tonic", "Failed client connect", "{"))
 
 
+@pytest.mark.slow
 async def test_the_command_line_takes_a_schema_from_a_file(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([text('{"city": "Berlin"}')], repeat_last=True))
     cli, schema = command_line(loom), '{"type": "object", "required": ["city"]}'
@@ -269,6 +317,7 @@ async def test_the_command_line_takes_a_schema_from_a_file(working: Working, wor
     assert "neither a JSON object nor an existing file" in missing.err
 
 
+@pytest.mark.slow
 async def test_skills_that_a_run_is_given_are_active_from_the_start(working: Working, tmp_path: Path) -> None:
     write_release_notes(tmp_path / ".agents/skills")
     write_skill(tmp_path / ".agents/skills", "other")
@@ -286,6 +335,7 @@ async def test_skills_that_a_run_is_given_are_active_from_the_start(working: Wor
     assert "there is no skill 'release-note'" in wrong.json["error"]["message"]
 
 
+@pytest.mark.slow
 async def test_a_reader_that_goes_away_ends_a_command_without_a_word(working: Working) -> None:
     loom, _ = await working(script([text("Four.")]))
     cli, name = command_line(loom), new_id()

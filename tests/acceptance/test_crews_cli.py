@@ -16,6 +16,7 @@ EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "crews"
 STAFF: Final = "examples.crews.staff:app"
 
 
+@pytest.mark.slow
 async def test_people_see_which_branch_of_a_tree_was_chosen_and_why(working: Working, workspace: Path) -> None:
     scores = {f"answer_{n}": {"reason": f"reason {n}", "score": n / 4} for n in (1, 2)}
     judge = "Several agents have done the same task"

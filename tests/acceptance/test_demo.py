@@ -77,6 +77,7 @@ def test_the_demo_does_what_it_promises_and_leaves_nothing_running(home: Path) -
     assert _left_of(home) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("moment", "order"), [("starting Temporal", signal.SIGINT), ("kill -9", signal.SIGTERM)], ids=["start", "kill"]

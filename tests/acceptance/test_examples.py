@@ -77,6 +77,7 @@ async def test_a_tree_of_sub_agents_reviews_each_folder(working: Working, tmp_pa
     assert "looks like a hard-coded secret" in ran.json["output"]
 
 
+@pytest.mark.slow
 async def test_the_research_crew_writes_a_report_that_checks_what_the_scout_found(
     working: Working, tmp_path: Path
 ) -> None:
@@ -95,6 +96,7 @@ async def test_the_research_crew_writes_a_report_that_checks_what_the_scout_foun
     assert f"{len(found)} of the {len(found)} reported findings were also found here." in report
 
 
+@pytest.mark.slow
 async def test_the_desk_sends_each_request_to_who_fits_it_and_the_rest_to_the_reception(
     working: Working, tmp_path: Path
 ) -> None:
@@ -132,7 +134,8 @@ MEMBERS: Final[Script] = by_task(
 )
 
 
-@pytest.mark.parametrize("provider", ["openai", pytest.param("anthropic", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
 async def test_with_another_flag_a_real_provider_does_the_same(working: Working, tmp_path: Path, provider: str) -> None:
     loom, model = await working(MEMBERS, app=STAFF, model="demo")
     readme, named = reader(loom, tmp_path), f"{provider}:scripted"

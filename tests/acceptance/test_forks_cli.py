@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id
 from tests.model_server import ToolUse, calls, script, text
@@ -13,6 +15,7 @@ def write(content: str, call_id: str) -> ToolUse:
     return ToolUse("write_file", {"path": "out.txt", "content": content}, call_id)
 
 
+@pytest.mark.slow
 async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: Working, workspace: Path) -> None:
     replies = [calls(write("first", "w1")), calls(write("second", "w2")), text("two drafts")]
     answers = [*replies, calls(ToolUse("read_file", {"path": "out.txt"}, "r1")), text("one")]
@@ -44,10 +47,11 @@ async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: 
     assert "tools        write_file 2" in shown.out
 
 
+@pytest.mark.slow
 async def test_a_fork_says_that_files_are_as_they_are_now(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(write("first", "w1")), text("written"), text("again")]))
-    cli, origin = command_line(loom), new_id()
-    await cli("run", "write it", "--id", origin, "--workspace", str(workspace), "--permissions", ALLOWED, "--json")
+    cli, origin = command_line(loom), await loom.start("write it", permissions={"write_file": "allow"})
+    await loom.client.result(origin)
 
     went = await cli("fork", origin, "--turn", "0", "--detach", "--json")
 
@@ -57,6 +61,7 @@ async def test_a_fork_says_that_files_are_as_they_are_now(working: Working, work
     assert (await cli("result", went.json["run_id"])).code == 0
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_forked_or_compared_is_a_wrong_request(working: Working) -> None:
     loom, _ = await working(script([text("Four.")]))
     cli, origin = command_line(loom), new_id()

@@ -71,10 +71,10 @@ async def test_a_run_waits_while_the_disk_is_full_and_loses_nothing(disk: Path, 
 
             async def stands_still() -> bool:
                 before = model.count
-                await asyncio.sleep(5)
+                await asyncio.sleep(5)  # a slow machine seems to stand still, too: then the test proves less
                 return (disk / "fill").exists() and model.count == before
 
-            await eventually(stands_still, within=90)
+            await eventually(stands_still)
             assert model.count < TURNS
             assert "free some space" in (await command("doctor")).stdout
 

@@ -19,7 +19,7 @@ import pytest
 from tests.acceptance.processes import environment
 from tests.harness import Addresses, settings_for
 from tests.model_server import ModelServer, ToolUse, calls, script, text
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parent.parent.parent
 PROJECT = Path(__file__).parent / "other_project"
@@ -46,7 +46,6 @@ class Installed:
             check=False,
             capture_output=True,
             text=True,
-            timeout=60,
         )
 
 
@@ -117,7 +116,7 @@ class Served:
             return ready in log.read_text()
 
         try:
-            await eventually(polls, within=60)
+            await eventually(polls)
         except BaseException:
             process.kill()
             raise
@@ -178,11 +177,12 @@ async def test_loom_worker_serves_the_project_s_tools(
             assert await project.answer("typed") == "L 7"
         finally:
             process.terminate()
-            assert process.wait(timeout=30) == 0
+            assert await asyncio.to_thread(process.wait, PATIENCE) == 0
         (result,) = [message for message in model.requests[1].messages if message["role"] == "tool"]
         assert result["content"] == "L 7 (eu-central)"
 
 
+@pytest.mark.slow
 async def test_the_project_s_own_worker_serves_agents_beside_its_workflows(
     installed: Installed, addresses: Addresses, workspace: Path
 ) -> None:
@@ -225,6 +225,7 @@ def test_mypy_accepts_the_project_and_finds_planted_mistakes(installed: Installe
     assert complaints(installed.project, *mypy) == {"planted.py": planted_lines()}
 
 
+@pytest.mark.slow
 def test_pyright_accepts_the_project_and_finds_planted_mistakes(installed: Installed) -> None:
     pyright = (PYRIGHT, "--pythonpath", installed.python, "--level", "error")
     assert complaints(installed.project, *pyright) == {"planted.py": planted_lines()}
@@ -250,13 +251,14 @@ print(json.dumps({"names": sorted(sys.modules), "files": files}))
 """
 
 
+@pytest.mark.slow
 async def test_in_a_checkout_nothing_is_imported_under_two_names(addresses: Addresses, workspace: Path) -> None:
     async with ModelServer(script([text("Nothing here.")])) as model:
         env = environment(settings_for(addresses, workspace, model), workspace.parent)
         # `-c` puts the checkout itself on the path, where every bare name could be imported.
         command = [sys.executable, "-c", RUNS]
         ran = await asyncio.to_thread(
-            subprocess.run, command, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=60
+            subprocess.run, command, cwd=ROOT, env=env, check=False, capture_output=True, text=True
         )
     assert ran.returncode == 0, ran.stderr
     seen = json.loads(ran.stdout.splitlines()[-1])

@@ -53,8 +53,9 @@ class LongTalk:
         return Reply(text=f"I read on, step {self.made}.", calls=calls(use).calls, usage=(tokens, 30, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("turns", [150, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [150, 300])
 async def test_many_turns_fit_a_small_window_and_lose_nothing_that_was_said(
     working: Working, workspace: Path, turns: int
 ) -> None:

@@ -1,4 +1,4 @@
-"""Hundreds of turns: past what one execution may hold, at a constant price, and still one run."""
+"""Many turns: past what one execution may hold, at a constant price, and still one run."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from tests.acceptance.conftest import Working
 from tests.model_server import script
 from tests.stream import assert_whole, count, told
 
-SHORT: Final = 300
+SHORT: Final = 90
 LONG: Final = 1000
 RESULT: Final = "".join(f"line {n:03d} of the data {'x' * 22}\n" for n in range(48))
 
@@ -33,7 +33,14 @@ def model_url(turns: int) -> Iterator[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("turns", "rotation"), [(SHORT, 1200), pytest.param(LONG, 4000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("turns", "rotation"),
+    [
+        (SHORT, 350),
+        pytest.param(300, 1200, marks=pytest.mark.slow),
+        pytest.param(LONG, 4000, marks=pytest.mark.slow),
+    ],
+)
 async def test_each_of_many_turns_costs_the_same(
     working: Working, workspace: Path, model_url: str, turns: int, rotation: int
 ) -> None:
@@ -54,7 +61,8 @@ async def test_each_of_many_turns_costs_the_same(
     assert sum(map(model_calls, histories)) == turns + 1
     assert all(len(history.events) < 1.25 * rotation for history in histories)
     # The first event carries the state on from the execution before: by reference, once it is large.
-    assert all(history.events[0].ByteSize() < 4096 for history in histories)
+    if turns > SHORT:
+        assert all(history.events[0].ByteSize() < 4096 for history in histories)
     # What is left over at the end has too few turns for an average.
     whole = [history for history in histories if model_calls(history) > turns // 10]
     prices = [bytes_after_start(history) / model_calls(history) for history in whole]

@@ -60,6 +60,7 @@ async def found(client: LoomClient, run_id: str) -> dict[str, str]:
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 async def test_planted_facts_are_in_the_next_prompt_and_found_by_search(working: Working, workspace: Path) -> None:
     model = Planting(FACTS)

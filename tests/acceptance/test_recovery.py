@@ -5,34 +5,98 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from typing import Any, Final
 
 import psutil
 import pytest
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, TimeoutType
 from temporalio.api.history.v1 import HistoryEvent
 
 from loom.client import Streamed
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from loom.workflows.options import LEASED_HEARTBEAT
 from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import Process, Workers
 from tests.harness import Harness
-from tests.model_server import ModelServer, ToolUse, calls, hang, script, text
+from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
 from tests.processes import command_of
 from tests.stream import assert_whole, count, texts, told
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
+HEARTBEAT: Final = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
 PATIENT: Final = (str(Path(__file__).with_name("patient_worker.py")),)
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 
 
+async def test_one_death_hits_a_model_call_a_tool_call_a_question_and_a_pause(
+    killable: Killable, workspace: Path
+) -> None:
+    sleep = f"sleep 6{os.getpid()}.7"
+    command = f"echo ran >> notes.txt; setsid {sleep} & ({sleep} &) ; {sleep}"
+    replies = {
+        "talk": [text("one two three and all the rest", chunks=5)],
+        "command": [calls(ToolUse("bash", {"command": command}, "b1")), text("I see")],
+        "ask": [calls(WRITE), text("written")],
+        "pause": [calls(ToolUse("list_dir", {"path": "."}, "l1")), text("looked")],
+    }
+    made: Counter[tuple[str, int]] = Counter()
+
+    def reply(request: SeenRequest) -> Reply:
+        task = next(str(message["content"]) for message in request.messages if message["role"] == "user")
+        made[task, request.turn] += 1
+        return hang(3) if made["talk", 0] == 1 and task == "talk" else replies[task][request.turn]
+
+    loom, _, workers = await killable(reply)
+    worker = await workers.start()
+    runs = {
+        "talk": await loom.start("talk"),
+        "command": await loom.start("command", permissions={"bash": "allow"}),
+        "ask": await loom.start("ask"),
+        "pause": await loom.start("pause", permissions={"list_dir": "ask"}),
+    }
+    watching = asyncio.create_task(_all(loom.client.watch(runs["talk"])))
+    await _speaking(loom, runs["talk"])
+    await _running(sleep, 3)
+    asked = await loom.asked(runs["ask"])
+    await loom.asked(runs["pause"])
+    await loom.client.pause(runs["pause"], by="ann")
+    await loom.client.approve(runs["pause"])
+
+    await workers.kill(worker)
+    await _running(sleep, 0)
+    seen = await loom.client.status(runs["ask"])
+    assert (seen["status"], seen["waiting_on"], seen["stale"]) == ("waiting_for_approval", "approval", True)
+    await workers.start()
+
+    paused = await loom.until(runs["pause"], lambda status: "stale" not in status)
+    assert (paused["status"], paused["waiting_on"], paused["pending_approvals"]) == ("paused", "resume", [])
+    assert made["pause", 1] == 0
+    await loom.client.resume(runs["pause"])
+    assert await loom.asked(runs["ask"]) == asked
+    await loom.client.approve(runs["ask"], "w1", digest=asked["pending_approvals"][0]["digest"])
+
+    results = {task: await loom.client.result(run_id) for task, run_id in runs.items()}
+    assert {task: (result.status, result.output, result.tool_calls) for task, result in results.items()} == {
+        "talk": (RunStatus.COMPLETED, "one two three and all the rest", 0),
+        "command": (RunStatus.COMPLETED, "I see", 1),
+        "ask": (RunStatus.COMPLETED, "written", 1),
+        "pause": (RunStatus.COMPLETED, "looked", 1),
+    }
+    # Only the call that died was made again.
+    assert made == {("talk", 0): 2} | {(task, turn): 1 for task in ("command", "ask", "pause") for turn in (0, 1)}
+    assert (workspace / "notes.txt").read_text() == "ran\n"
+    assert (workspace / "out.txt").read_text() == "hello"
+    events = await watching
+    assert_whole(events)
+    assert (texts(events), count(events, Action.SEGMENT_RESET)) == ({1: results["talk"].output}, 1)
+
+
+@pytest.mark.slow
 async def test_a_run_survives_the_death_of_its_worker_in_a_streaming_model_call(killable: Killable) -> None:
     loom, model, workers = await killable(script([hang(3), text("one two three and all the rest", chunks=5)]))
     worker = await workers.start()
@@ -53,6 +117,7 @@ async def test_a_run_survives_the_death_of_its_worker_in_a_streaming_model_call(
     assert len(model.requests) == 2
 
 
+@pytest.mark.slow
 async def test_three_deaths_in_one_model_call_neither_fail_the_run_nor_repeat_its_finished_steps(
     killable: Killable, workspace: Path
 ) -> None:
@@ -73,6 +138,7 @@ async def test_three_deaths_in_one_model_call_neither_fail_the_run_nor_repeat_it
     assert all(request.messages == model.requests[1].messages for request in model.requests[2:])
 
 
+@pytest.mark.slow
 async def test_reading_and_idempotent_tools_run_again_under_the_same_key(killable: Killable, workspace: Path) -> None:
     script_ = script([calls(ToolUse("look", {}, "c1"), text="I look."), calls(ToolUse("store", {}, "c2")), text("ok")])
     loom, model, workers = await killable(script_)
@@ -96,6 +162,7 @@ async def test_reading_and_idempotent_tools_run_again_under_the_same_key(killabl
     assert texts(await told(loom.client, run_id)) == {1: "I look.", 3: "ok"}
 
 
+@pytest.mark.slow
 async def test_a_shell_command_dies_with_its_worker_and_is_not_run_twice(killable: Killable, workspace: Path) -> None:
     sleep = f"sleep 6{os.getpid()}.5"
     command = f"echo ran >> notes.txt; setsid {sleep} & ({sleep} &) ; {sleep}"
@@ -115,6 +182,7 @@ async def test_a_shell_command_dies_with_its_worker_and_is_not_run_twice(killabl
     assert len(model.requests) == 2
 
 
+@pytest.mark.slow
 async def test_a_question_outlives_the_worker_that_asked_it(killable: Killable, workspace: Path) -> None:
     loom, model, workers = await killable(script([calls(WRITE), text("written")]))
     worker = await workers.start()
@@ -122,9 +190,7 @@ async def test_a_question_outlives_the_worker_that_asked_it(killable: Killable, 
     asked = await loom.asked(run_id)
 
     await workers.kill(worker)
-    since = monotonic()
     seen = await loom.client.status(run_id)
-    assert monotonic() - since < 3
     assert (seen["status"], seen["waiting_on"], seen["stale"]) == ("waiting_for_approval", "approval", True)
 
     await workers.start()
@@ -135,6 +201,7 @@ async def test_a_question_outlives_the_worker_that_asked_it(killable: Killable, 
     assert len(model.requests) == 2
 
 
+@pytest.mark.slow
 async def test_what_people_say_while_there_is_no_worker_is_heard_by_the_next(killable: Killable) -> None:
     loom, model, workers = await killable(script([calls(WRITE), text("written")]))
     worker = await workers.start()
@@ -154,6 +221,7 @@ async def test_what_people_say_while_there_is_no_worker_is_heard_by_the_next(kil
     assert count(events, Action.APPROVAL_DECIDED) == 1
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_told_to_stop_hands_its_work_on(killable: Killable, workspace: Path) -> None:
     note = calls(ToolUse("bash", {"command": "echo ran >> notes.txt"}, "b1"))
     loom, model, workers = await killable(script([note, hang(), text("handed on")]))
@@ -162,7 +230,7 @@ async def test_a_worker_that_is_told_to_stop_hands_its_work_on(killable: Killabl
     await _asked_the_model(model, 2)
 
     worker.terminate()
-    assert await asyncio.to_thread(worker.wait, 30) == 0
+    assert await asyncio.to_thread(worker.wait, PATIENCE) == 0
     await workers.start()
     result = await loom.client.result(run_id)
 
@@ -174,6 +242,7 @@ async def test_a_worker_that_is_told_to_stop_hands_its_work_on(killable: Killabl
     assert texts(events)[2] == "handed on"
 
 
+@pytest.mark.slow
 async def test_a_paused_run_stays_paused(killable: Killable) -> None:
     loom, model, workers = await killable(script([calls(WRITE), text("written")]))
     worker = await workers.start()
@@ -193,6 +262,7 @@ async def test_a_paused_run_stays_paused(killable: Killable) -> None:
     assert (result.output, result.tool_calls, len(model.requests)) == ("written", 1, 2)
 
 
+@pytest.mark.slow
 async def test_a_run_that_dies_with_its_last_word_says_it_once(killable: Killable) -> None:
     loom, model, workers = await killable(script([text("the end")]))
     worker = await workers.start((*PATIENT, "--die-after-the-end"))
@@ -212,6 +282,7 @@ async def test_a_run_that_dies_with_its_last_word_says_it_once(killable: Killabl
     assert len(model.requests) == 1
 
 
+@pytest.mark.slow
 async def test_an_ended_run_needs_no_worker_to_tell_its_status(killable: Killable) -> None:
     loom, _, workers = await killable(script([text("Four.")]))
     worker = await workers.start()
@@ -226,7 +297,8 @@ async def test_an_ended_run_needs_no_worker_to_tell_its_status(killable: Killabl
     assert [event.task.action for event in await _all(loom.client.watch(run_id))][-1] is Action.COMPLETE
 
 
-async def test_a_standby_worker_takes_over_a_waiting_run_within_two_seconds(killable: Killable) -> None:
+@pytest.mark.slow
+async def test_a_standby_worker_takes_over_a_waiting_run(killable: Killable) -> None:
     loom, _, workers = await killable(script([calls(WRITE), text("written")]))
     run_id, owner, standby = await _with_standby(loom, workers)
     await loom.asked(run_id)
@@ -240,9 +312,10 @@ async def test_a_standby_worker_takes_over_a_waiting_run_within_two_seconds(kill
     asked = _first(history, EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
     taken = next(e for e in history[asked.event_id :] if e.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED)
     assert _pid(taken) == standby.pid
-    assert _at(taken) - _at(asked) < timedelta(seconds=2)
+    print(f"taken over after {_at(taken) - _at(asked)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standby", [True, False], ids=["by a standby", "by a new worker"])
 async def test_a_lost_activity_is_noticed_and_taken_over(killable: Killable, standby: bool) -> None:
     loom, model, workers = await killable(script([hang(), text("again")]))
@@ -256,7 +329,6 @@ async def test_a_lost_activity_is_noticed_and_taken_over(killable: Killable, sta
     await workers.kill(owner)
     if not standby:
         await workers.start()
-    able = datetime.now(UTC)
     result = await loom.client.result(run_id)
 
     assert result.output == "again"
@@ -265,11 +337,11 @@ async def test_a_lost_activity_is_noticed_and_taken_over(killable: Killable, sta
     again = _first(history[noticed.event_id :], EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED)
     figures = [(_at(event) - killed).total_seconds() for event in (noticed, again)]
     print(f"noticed after {figures[0]:.1f} s, taken over after {figures[1]:.1f} s")
-    assert figures[0] < LEASED_HEARTBEAT.total_seconds() + 1
-    # Without other load, a new worker starts in 2 s, so that it takes over within 3 s, too.
-    assert figures[1] < max(3, (able - killed).total_seconds()) + 1
+    # By its heartbeat: a call that may take as long as it likes has no other limit.
+    assert noticed.activity_task_timed_out_event_attributes.failure.timeout_failure_info.timeout_type == HEARTBEAT
 
 
+@pytest.mark.slow
 async def test_a_command_ends_with_its_run_if_the_run_is_terminated(killable: Killable, workspace: Path) -> None:
     loom, _, workers = await killable(script([calls(ToolUse("bash", {"command": "sleep 3602"}, "b1"))]))
     await workers.start()
@@ -280,6 +352,7 @@ async def test_a_command_ends_with_its_run_if_the_run_is_terminated(killable: Ki
     assert await _running("sleep 3602", 0)
 
 
+@pytest.mark.slow
 async def test_a_command_of_a_frozen_worker_takes_no_effect_once_its_run_is_aborted(
     killable: Killable, workspace: Path
 ) -> None:
@@ -301,6 +374,7 @@ async def test_a_command_of_a_frozen_worker_takes_no_effect_once_its_run_is_abor
         owner.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_calls_of_a_worker_that_is_only_busy_go_on(killable: Killable, workspace: Path) -> None:
     slow = calls(ToolUse("bash", {"command": "sleep 6; echo done > done"}, "b1"))
     loom, model, workers = await killable(script([slow, text("fine", chunks=60, delay=0.1)]))
@@ -351,14 +425,14 @@ async def _asked_the_model(model: ModelServer, times: int) -> None:
     async def look() -> bool | None:
         return len(model.requests) >= times or None
 
-    await eventually(look, within=40)
+    await eventually(look)
 
 
 async def _written(path: Path, *, lines: int) -> None:
     async def look() -> bool | None:
         return (path.exists() and len(path.read_text().splitlines()) == lines) or None
 
-    await eventually(look, within=40)
+    await eventually(look)
 
 
 async def _running(command: str, number: int) -> bool:

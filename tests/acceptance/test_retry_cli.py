@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id, said
 from tests.harness import Harness
@@ -23,6 +25,7 @@ async def listed(loom: Harness, waiting: str) -> list[str]:
     return [run["run_id"] for run in found]
 
 
+@pytest.mark.slow
 async def test_a_run_that_lost_its_access_says_how_it_goes_on_and_goes_on_with_another_model(working: Working) -> None:
     loom, _ = await working(without_openai(status(401, message="no such key")))
     cli, run_id = command_line(loom), new_id()
@@ -49,6 +52,7 @@ async def test_a_run_that_lost_its_access_says_how_it_goes_on_and_goes_on_with_a
     assert (await cli("retry", run_id)).code != 0
 
 
+@pytest.mark.slow
 async def test_all_runs_that_wait_are_retried_together(working: Working) -> None:
     is_back, later = asyncio.Event(), status(429, retry_after=600)
 
@@ -59,7 +63,10 @@ async def test_all_runs_that_wait_are_retried_together(working: Working) -> None
     cli = command_line(loom)
     run_ids = {await loom.start() for _ in range(3)}
 
-    async def are_listed() -> bool:
+    for run_id in run_ids:
+        await loom.until(run_id, lambda status: status["waiting_on"] == "provider")
+
+    async def are_listed() -> bool:  # the list follows the runs a moment later
         return run_ids <= {*await listed(loom, "provider")}
 
     await eventually(are_listed)
@@ -70,6 +77,7 @@ async def test_all_runs_that_wait_are_retried_together(working: Working) -> None
         assert (await loom.client.result(run_id)).output == "finished"
 
 
+@pytest.mark.slow
 async def test_a_run_that_has_ended_goes_on_and_is_watched_through_its_ends(working: Working) -> None:
     loom, _ = await working(lambda request: LOOK if request.turn < 3 else text("finished"))
     cli, run_id = command_line(loom), new_id()

@@ -1,21 +1,27 @@
 """`loom diff` and `loom restore` end to end: without a server, and beside a run that still goes on."""
 
+import asyncio
+import json
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
 from tests.acceptance.conftest import Working
-from tests.acceptance.processes import environment
-from tests.acceptance.test_command_line import WRITE, Cli, command_line
-from tests.harness import Addresses, Harness, settings_for
-from tests.model_server import ModelServer, calls, script, text
-
-NOWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
+from tests.acceptance.test_command_line import WRITE, command_line
+from tests.commands import Commands, commands_in
+from tests.harness import Harness
+from tests.model_server import calls, script, text
 
 
-def alone(addresses: Addresses, workspace: Path) -> Cli:
+@pytest.fixture
+def alone(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
     """The command line where no server answers."""
-    settings = settings_for(addresses, workspace, ModelServer(script([])))
-    return Cli(env={**environment(settings, workspace.parent), **NOWHERE})
+    with commands_in(
+        workspace.parent, monkeypatch, TEMPORAL_ADDRESS="127.0.0.1:1", LOOM_WORKSPACE=str(workspace)
+    ) as commands:
+        yield commands
 
 
 def snapshots_of(workspace: Path) -> ShadowGit:
@@ -23,32 +29,33 @@ def snapshots_of(workspace: Path) -> ShadowGit:
     return ShadowGit(workspace.parent / ".loom")
 
 
-async def test_a_run_is_shown_and_taken_back_without_a_server(addresses: Addresses, workspace: Path) -> None:
-    cli, snapshots = alone(addresses, workspace), snapshots_of(workspace)
+def test_a_run_is_shown_and_taken_back_without_a_server(alone: Commands, workspace: Path) -> None:
+    snapshots = snapshots_of(workspace)
     (workspace / "a.txt").write_text("one\n")
-    first = await snapshots.take(workspace, "r1", 1, "c1")
+    first = asyncio.run(snapshots.take(workspace, "r1", 1, "c1"))
     (workspace / "a.txt").write_text("two\n")
     (workspace / "\x1b]0;bad\x07").write_text("came\n")
 
-    shown = await cli("diff", "r1")
+    shown = alone("diff", "r1")
     assert (shown.code, shown.err) == (0, "")
     assert "-one\n+two\n" in shown.out
-    listed = (await cli("diff", "r1", "--turn", "1", "--json")).json
+    listed = json.loads(alone("diff", "r1", "--turn", "1", "--json").out)
     assert [(each["path"], each["change"]) for each in listed["files"]] == [
         ("\x1b]0;bad\x07", "added"),
         ("a.txt", "modified"),
     ]
 
-    would = await cli("restore", "r1", "--turn", "1", "--dry-run")
+    would = alone("restore", "r1", "--turn", "1", "--dry-run")
     assert (would.code, would.out) == (0, "write: a.txt\nremove: \\x1b]0;bad\\x07\n")
-    unasked = await cli("restore", "r1", "--turn", "1")
+    unasked = alone("restore", "r1", "--turn", "1")
     assert (unasked.code, "--yes" in unasked.err) == (2, True)
     assert (workspace / "a.txt").read_text() == "two\n"
 
-    done = await cli("restore", "r1", "--turn", "1", "--yes", "--json")
+    done = alone("restore", "r1", "--turn", "1", "--yes", "--json")
     assert (done.code, "no server is responding" in done.err) == (0, True)
-    assert done.json["snapshot"]["id"] == first
-    assert {key: done.json[key] for key in ("run_id", "written", "removed", "permissions", "left")} == {
+    restored = json.loads(done.out)
+    assert restored["snapshot"]["id"] == first
+    assert {key: restored[key] for key in ("run_id", "written", "removed", "permissions", "left")} == {
         "run_id": "r1",
         "written": ["a.txt"],
         "removed": ["\x1b]0;bad\x07"],
@@ -56,26 +63,27 @@ async def test_a_run_is_shown_and_taken_back_without_a_server(addresses: Address
         "left": {},
     }
     assert [path.name for path in workspace.iterdir()] == ["a.txt"]
-    back = await cli("restore", "r1", "--snapshot", done.json["undo"][:12], "--yes")
+    back = alone("restore", "r1", "--snapshot", restored["undo"][:12], "--yes")
     assert back.code == 0
     assert (workspace / "a.txt").read_text() == "two\n"
 
 
-async def test_what_is_not_here_is_said_clearly(addresses: Addresses, workspace: Path) -> None:
-    cli, snapshots = alone(addresses, workspace), snapshots_of(workspace)
-    unknown = await cli("diff", "r2")
+def test_what_is_not_here_is_said_clearly(alone: Commands, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots = snapshots_of(workspace)
+    unknown = alone("diff", "r2")
     assert (unknown.code, "on the machine of the worker that took them" in unknown.err) == (2, True)
-    await snapshots.take(workspace, "r2", 3, "c1")
-    wrong = await cli("restore", "r2", "--turn", "1", "--yes")
+    asyncio.run(snapshots.take(workspace, "r2", 3, "c1"))
+    wrong = alone("restore", "r2", "--turn", "1", "--yes")
     assert (wrong.code, "turn 1 has no snapshot: it changed nothing. Turns with a snapshot: 3" in wrong.err) == (
         2,
         True,
     )
-    without = Cli(env={**cli.env, "PATH": str(workspace)})
-    lacking = await without("diff", "r2")
+    monkeypatch.setenv("PATH", str(workspace))
+    lacking = alone("diff", "r2")
     assert (lacking.code, "the `git` program" in lacking.err) == (2, True)
 
 
+@pytest.mark.slow
 async def test_a_run_that_goes_on_is_not_restored_under_its_feet(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))
     cli, run_id = command_line(loom), await _asking(loom)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from tests.acceptance.conftest import Killable, Working
@@ -33,7 +35,7 @@ async def test_a_tree_goes_on_after_its_worker_was_killed_and_repeats_nothing(
     await loom.client.approve(run_id)
 
     async def speaking() -> bool | None:
-        return len(model.requests) == 3 or None
+        return len(model.requests) >= 3 or None
 
     await eventually(speaking)
     await workers.kill(worker)
@@ -51,6 +53,7 @@ async def test_a_tree_goes_on_after_its_worker_was_killed_and_repeats_nothing(
     assert events[-1].task.run_id == run_id
 
 
+@pytest.mark.slow
 async def test_asks_of_sub_agents_are_shown_and_answered_at_the_root(working: Working, workspace: Path) -> None:
     loom, _ = await working(
         by_task(

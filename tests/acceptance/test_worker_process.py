@@ -8,13 +8,15 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.request import urlopen
 
+import pytest
+
 from loom.stack.ports import USUAL, any_free, is_free
 from tests.acceptance.conftest import Killable
 from tests.acceptance.processes import Workers
 from tests.acceptance.test_command_line import command_line
 from tests.harness import Addresses
 from tests.model_server import ToolUse, calls, script, text
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SLOW: Final = """
 import asyncio
@@ -35,6 +37,7 @@ app.provide(pool)
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 
 
+@pytest.mark.slow
 async def test_each_line_of_a_run_says_which_run_turn_and_call_it_is_of(killable: Killable) -> None:
     loom, _, workers = await killable(script([calls(WRITE), text("written")]))
     await workers.start()
@@ -52,6 +55,7 @@ async def test_each_line_of_a_run_says_which_run_turn_and_call_it_is_of(killable
     assert _ids(ignored) == (run_id, None, None)
 
 
+@pytest.mark.slow
 async def test_prometheus_reads_a_worker_where_the_setting_says_and_nobody_else_may_have_that_port(
     killable: Killable,
 ) -> None:
@@ -70,6 +74,7 @@ async def test_prometheus_reads_a_worker_where_the_setting_says_and_nobody_else_
     assert second.err.startswith(f"loom: LOOM_METRICS_PORT: cannot serve metrics at 127.0.0.1:{port} (Address")
 
 
+@pytest.mark.slow
 async def test_where_nobody_set_a_port_a_taken_one_is_left_to_its_owner(killable: Killable) -> None:
     _, _, workers = await killable(script([text("done")]))
     with ExitStack() as stack:
@@ -81,6 +86,7 @@ async def test_where_nobody_set_a_port_a_taken_one_is_left_to_its_owner(killable
     assert "temporal_" in _scraped(address)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_still_starting_can_be_stopped(killable: Killable) -> None:
     _, _, workers = await killable(script([]))
     (workers.folder / "slow.py").write_text(SLOW)
@@ -89,12 +95,13 @@ async def test_a_worker_that_is_still_starting_can_be_stopped(killable: Killable
     async def is_opening() -> bool | None:
         return (workers.folder / "opening").exists() or None
 
-    await eventually(is_opening, within=60)
+    await eventually(is_opening)
     process.terminate()
-    assert await asyncio.to_thread(process.wait, 30) == 0
+    assert await asyncio.to_thread(process.wait, PATIENCE) == 0
     assert not (workers.folder / "opened").exists()
 
 
+@pytest.mark.slow
 async def test_a_worker_that_starts_before_the_server_waits_for_it(killable: Killable, addresses: Addresses) -> None:
     loom, _, workers = await killable(script([text("done")]))
     port = any_free()
@@ -103,13 +110,14 @@ async def test_a_worker_that_starts_before_the_server_waits_for_it(killable: Kil
     async def waits() -> bool:
         return "waiting_for_temporal" in workers.log(0).read_text()
 
-    await eventually(waits, within=60)
+    await eventually(waits)
     assert "no Temporal server answers" in _lines(workers)["waiting_for_temporal"][0]["reason"]
     async with forwarded(port, addresses.temporal):
         assert (await loom.run()).status == "completed"
     assert worker.poll() is None
 
 
+@pytest.mark.slow
 async def test_a_worker_that_waits_for_the_server_can_be_stopped(killable: Killable) -> None:
     _, _, workers = await killable(script([]))
     worker = workers.spawn(TEMPORAL_ADDRESS="127.0.0.1:9")
@@ -117,11 +125,12 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(killable: Killa
     async def waits() -> bool:
         return "waiting_for_temporal" in workers.log(0).read_text()
 
-    await eventually(waits, within=60)
+    await eventually(waits)
     worker.terminate()
-    assert await asyncio.to_thread(worker.wait, 30) == 0
+    assert await asyncio.to_thread(worker.wait, PATIENCE) == 0
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_to_fail_fast_ends_without_a_server(killable: Killable) -> None:
     loom, *_ = await killable(script([]))
     ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:9")("worker", "--fail-fast")
@@ -171,5 +180,5 @@ def _metrics_address(workers: Workers, number: int) -> str:
 
 
 def _scraped(address: str) -> str:
-    with urlopen(address, timeout=10) as answer:
+    with urlopen(address, timeout=PATIENCE) as answer:
         return str(answer.read().decode())

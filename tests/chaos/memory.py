@@ -93,21 +93,21 @@ class Scene:
         async def went_on() -> bool | None:
             return len(self.model.requests) >= before + 3 or None
 
-        await eventually(went_on, within=60)
+        await eventually(went_on)
         self.redis.start()
         return "redis"
 
     async def kill_postgres(self) -> str:
         """And once the writer waits for it, it is back."""
         await self._end_postgres()
-        await eventually(self._writer_waits, within=60)
+        await eventually(self._writer_waits)
         await self._start_postgres()
         return "postgres"
 
     async def kill_both(self) -> str:
         """What the writer waits with is lost with Redis."""
         await self._end_postgres()
-        await eventually(self._writer_waits, within=60)
+        await eventually(self._writer_waits)
         self.redis.kill()
         self.redis.start()
         await self._start_postgres()
@@ -133,7 +133,7 @@ class Scene:
                 return True
             return None
 
-        await eventually(back, within=60)
+        await eventually(back)
 
 
 async def survive(runs: int, addresses: Addresses, folder: Path) -> Report:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from loom.activities.adapters.postgres import database as postgres_database
 from loom.stack.services import redis_program
 from tests.harness import Addresses
 from tests.waiting import PATIENCE
@@ -32,18 +33,22 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        program = redis_program()
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
-        self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:  # somebody's connection may have had the port
+                self._process = self._begun()
             try:
                 socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
             except OSError:
                 time.sleep(0.02)
             else:
                 return
+        self.kill()
         raise TimeoutError("redis-server did not start")
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        return subprocess.Popen([redis_program(), *options], stdout=subprocess.DEVNULL)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -92,8 +97,16 @@ def redis_url(addresses: Addresses, worker_id: str) -> str:
 def mortal_redis(tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(tmp_path)
     server.start()
-    yield server
-    server.kill()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.fixture
+def soon_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a Postgres that is away be given up after a moment instead of two seconds, as no test is about the time."""
+    monkeypatch.setattr(postgres_database, "_CONNECT_SECONDS", 0.1)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import aclosing
 from pathlib import Path
 from uuid import uuid4
 
@@ -80,15 +81,15 @@ async def test_an_id_that_a_model_made_up_is_just_not_there(artifacts: PostgresA
     assert await artifacts.load("run", artifact) is None
 
 
+@pytest.mark.usefixtures("soon_away")
 async def test_a_store_that_is_away_says_so() -> None:
-    database = Database("postgresql://127.0.0.1:1/nowhere")
-    artifacts = PostgresArtifacts(database)
-    saving, loading = await asyncio.gather(
-        artifacts.save("run", "a", "x"), artifacts.load("run", "a"), return_exceptions=True
-    )
+    async with aclosing(Database("postgresql://127.0.0.1:1/nowhere")) as database:
+        artifacts = PostgresArtifacts(database)
+        saving, loading = await asyncio.gather(
+            artifacts.save("run", "a", "x"), artifacts.load("run", "a"), return_exceptions=True
+        )
     assert isinstance(saving, StoreUnavailable)
     assert isinstance(loading, StoreUnavailable)
-    await database.aclose()
 
 
 async def read_on(artifacts: PostgresArtifacts, context: ToolContext, artifact: str) -> str:

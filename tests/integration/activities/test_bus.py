@@ -1,29 +1,32 @@
 """The bus, in one process and between processes on a real Redis: the same promises."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
 
 import pytest
+import structlog
 
 from loom.activities.adapters.in_process_bus import InProcessBus
 from loom.activities.adapters.redis.bus import RedisBus
 from loom.activities.adapters.redis.connection import RedisConnection
-from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.redis.consumer import RedisInbox
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.bus import Bus, Handler, Inbox, Transport
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task
-from tests.waiting import eventually
+from tests.harness import PATIENT_WITH_REDIS
+from tests.waiting import PATIENCE, eventually
 
 from .conftest import RedisServer
 
 AT: Final = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+HOUR: Final = 3600.0
+"""Seconds after which a group's tasks are taken over: so many that only `time_passes` lets it come to that."""
 Make = Callable[[], Bus]
 
 
@@ -55,7 +58,7 @@ async def make(request: pytest.FixtureRequest, redis_url: str, name: str) -> Asy
 
     def another() -> Bus:
         if request.param == "redis":
-            made.append(Bus(RedisBus(lambda: link(redis_url), bus=name, patience=5.0)))
+            made.append(Bus(RedisBus(lambda: link(redis_url), bus=name, patience=PATIENCE)))
         elif not made:
             made.append(Bus(InProcessBus()))
         return made[-1]
@@ -65,7 +68,37 @@ async def make(request: pytest.FixtureRequest, redis_url: str, name: str) -> Asy
 
 
 def link(url: str) -> RedisConnection:
-    return RedisConnection(url, answer_within=ANSWER_SECONDS)
+    return RedisConnection(url, answer_within=PATIENT_WITH_REDIS)
+
+
+async def time_passes(url: str, name: str, group: str, seconds: float) -> None:
+    """Make what the group works on look as if nobody had renewed it for so long."""
+    async with aclosing(link(url)) as server:
+        pending: Any = await server.call(lambda redis: redis.xpending_range(name, group, "-", "+", 100))
+        for one in pending:
+            ids = [one["message_id"]]
+            await server.call(
+                lambda redis, one=one, ids=ids: redis.xclaim(  # type: ignore[misc]
+                    name, group, one["consumer"], 0, ids, idle=round(seconds * 1000), justid=True
+                )
+            )
+
+
+async def renewed(url: str, name: str, group: str) -> None:
+    """Wait until whoever works on something has renewed all of its claims."""
+    async with aclosing(link(url)) as server:
+
+        async def look() -> bool:
+            pending: Any = await server.call(lambda redis: redis.xpending_range(name, group, "-", "+", 100))
+            return all(one["time_since_delivered"] < HOUR * 1000 / 2 for one in pending)
+
+        await eventually(look)
+
+
+async def left_to_heirs(url: str, name: str, group: str) -> list[Task | None]:
+    """What another member of the group would take over at this moment."""
+    async with aclosing(RedisInbox(link(url), group, bus=name, claim_after=HOUR, block=0.01)) as heir:
+        return [one.task for one in await heir.take()]
 
 
 def answering(status: str, **result: Any) -> Handler:
@@ -221,6 +254,12 @@ async def inbox(redis_url: str, name: str) -> AsyncIterator[Callable[..., RedisI
     await asyncio.gather(*(one.aclose() for one in made))
 
 
+async def send(url: str, name: str, tasks: Sequence[Task]) -> None:
+    async with aclosing(RedisBus(lambda: link(url), bus=name)) as bus:
+        for one in tasks:
+            await bus.send(one)
+
+
 async def entries(url: str, name: str) -> int:
     async with aclosing(link(url)) as server:
         return int(await server.call(lambda redis: redis.xlen(name)))
@@ -229,14 +268,13 @@ async def entries(url: str, name: str) -> int:
 async def test_a_runs_stream_puts_its_tasks_on_the_bus_too_but_for_pieces_of_text(
     redis_url: str, name: str, inbox: Callable[..., RedisInbox]
 ) -> None:
-    stream = RedisStream(RedisConnection(redis_url), bus=name)
     run_id = uuid4().hex
     every = [replace(task(action), run_id=run_id) for action in Action]
-    await stream.publish(every, Segment(name="t1-model"))
     again = [one for one in every if one.action is not Action.START]  # a start after an end is another run's
-    await stream.publish(again, Segment(name="t1-model"))
-    assert not await stream.publish([replace(task(), run_id=run_id)], Segment(name="t1-model", attempt=0))
-    await stream.aclose()
+    async with aclosing(RedisStream(RedisConnection(redis_url), bus=name)) as stream:
+        await stream.publish(every, Segment(name="t1-model"))
+        await stream.publish(again, Segment(name="t1-model"))
+        assert not await stream.publish([replace(task(), run_id=run_id)], Segment(name="t1-model", attempt=0))
     taken = await inbox().take()
     assert [one.task for one in taken] == [one for one in every if one.action not in SHOWN_ONLY]
 
@@ -244,11 +282,8 @@ async def test_a_runs_stream_puts_its_tasks_on_the_bus_too_but_for_pieces_of_tex
 async def test_members_of_a_group_share_and_another_group_gets_everything(
     redis_url: str, name: str, inbox: Callable[..., RedisInbox]
 ) -> None:
-    bus = RedisBus(lambda: link(redis_url), bus=name)
     sent = [task() for _ in range(300)]
-    for one in sent:
-        await bus.send(one)
-    await bus.aclose()
+    await send(redis_url, name, sent)
     first, second, other = inbox(), inbox(), inbox("other")
     taken = [one.task for member in (first, second) for one in await member.take()]
     assert taken == sent
@@ -258,11 +293,8 @@ async def test_members_of_a_group_share_and_another_group_gets_everything(
 async def test_what_a_dead_member_left_another_takes_over(
     redis_url: str, name: str, inbox: Callable[..., RedisInbox]
 ) -> None:
-    bus = RedisBus(lambda: link(redis_url), bus=name)
     sent = [task() for _ in range(3)]
-    for one in sent:
-        await bus.send(one)
-    await bus.aclose()
+    await send(redis_url, name, sent)
     left = await inbox().take()  # and is never heard of again
     heir = inbox(claim_after=0.05)
 
@@ -278,12 +310,9 @@ async def test_what_a_dead_member_left_another_takes_over(
 async def test_what_every_group_has_done_leaves_the_stream(
     redis_url: str, name: str, inbox: Callable[..., RedisInbox]
 ) -> None:
-    bus = RedisBus(lambda: link(redis_url), bus=name)
     fast, slow = inbox("fast"), inbox("slow")
     await slow.join()
-    for _ in range(400):
-        await bus.send(task())
-    await bus.aclose()
+    await send(redis_url, name, [task() for _ in range(400)])
     for _ in range(2):
         await fast.done([one.entry for one in await fast.take()])
     assert (await fast.trim(), await entries(redis_url, name)) == (0, 400)
@@ -298,9 +327,8 @@ async def test_what_every_group_has_done_leaves_the_stream(
 
 
 async def test_the_bus_stays_bounded_when_nobody_takes_from_it(redis_url: str, name: str) -> None:
-    stream = RedisStream(RedisConnection(redis_url), bus=name, bus_entries=100)
-    await stream.publish([replace(task(), run_id=uuid4().hex) for _ in range(1000)])
-    await stream.aclose()
+    async with aclosing(RedisStream(RedisConnection(redis_url), bus=name, bus_entries=100)) as stream:
+        await stream.publish([replace(task(), run_id=uuid4().hex) for _ in range(1000)])
     assert 100 <= await entries(redis_url, name) <= 200
 
 
@@ -313,7 +341,10 @@ async def test_what_is_no_task_is_delivered_as_unreadable(
     assert [one.task for one in await inbox().take()] == [None, None]
 
 
-async def test_what_a_slow_handler_works_on_nobody_takes_over(redis_url: str, name: str) -> None:
+async def test_what_a_slow_handler_works_on_nobody_takes_over(
+    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loom.activities.adapters.redis.bus._RENEW_SECONDS", 0.05)
     seen: list[Task] = []
     go = asyncio.Event()
 
@@ -322,21 +353,27 @@ async def test_what_a_slow_handler_works_on_nobody_takes_over(redis_url: str, na
         await go.wait()
         return replace(given, status="completed")
 
-    first, second, sender = (
-        Bus(RedisBus(lambda: link(redis_url), bus=name, claim_after=0.4, patience=20)) for _ in range(3)
-    )
-    await first.subscribe("*", slow, name="h")
-    await second.subscribe("*", slow, name="h")
-    asked = task()
-    answer = asyncio.create_task(sender.publish(asked))
-    await come(seen, 1)
-    # While the other looks at least four times for what a dead one may have left, and takes what is new.
-    others = [await sender.publish(task(), wait_result=False) for _ in range(3)]
-    await asyncio.sleep(1.6)
-    assert seen == [asked, *others]
-    go.set()
-    assert await answer == replace(asked, status="completed")
-    await asyncio.gather(first.aclose(), second.aclose(), sender.aclose())
+    async with AsyncExitStack() as stack:
+        first, second, sender = [
+            await stack.enter_async_context(
+                aclosing(Bus(RedisBus(lambda: link(redis_url), bus=name, claim_after=HOUR, patience=PATIENCE)))
+            )
+            for _ in range(3)
+        ]
+        stack.callback(go.set)
+        await first.subscribe("*", slow, name="h")
+        await second.subscribe("*", slow, name="h")
+        asked = task()
+        answer = asyncio.create_task(sender.publish(asked))
+        others = [await sender.publish(task(), wait_result=False) for _ in range(3)]
+        await come(seen, 4)
+        for _ in range(2):
+            await time_passes(redis_url, name, "h", HOUR * 0.9)
+            await renewed(redis_url, name, "h")
+        assert await left_to_heirs(redis_url, name, "h") == []
+        assert sorted(one.task_id for one in seen) == sorted(one.task_id for one in [asked, *others])
+        go.set()
+        assert await answer == replace(asked, status="completed")
 
 
 async def test_a_handler_that_is_there_and_silent_is_not_waited_for_for_ever(redis_url: str, name: str) -> None:
@@ -346,28 +383,32 @@ async def test_a_handler_that_is_there_and_silent_is_not_waited_for_for_ever(red
         await never.wait()
         return given
 
-    subscriber = Bus(RedisBus(lambda: link(redis_url), bus=name))
-    sender = Bus(RedisBus(lambda: link(redis_url), bus=name, patience=0.3))
-    await subscriber.subscribe("*", silent)
-    began, asked = monotonic(), task()
-    assert await sender.publish(asked) == asked
-    assert monotonic() - began < 3
-    never.set()
-    await asyncio.gather(subscriber.aclose(), sender.aclose())
+    async with AsyncExitStack() as stack:
+        subscriber = await stack.enter_async_context(aclosing(Bus(RedisBus(lambda: link(redis_url), bus=name))))
+        sender = Bus(RedisBus(lambda: link(redis_url), bus=name, patience=0.3))
+        await stack.enter_async_context(aclosing(sender))
+        stack.callback(never.set)
+        await subscriber.subscribe("*", silent, name="h")
+        asked = task()
+        with structlog.testing.capture_logs() as logs:
+            assert await sender.publish(asked) == asked
+    assert [log["names"] for log in logs if log["event"] == "handlers_silent"] == [["h"]]
 
 
 async def test_a_subscriber_of_a_redis_that_was_killed_hears_again_when_it_is_back(mortal_redis: RedisServer) -> None:
     seen: list[Task] = []
-    subscriber, sender = (Bus(RedisBus(lambda: link(mortal_redis.url))) for _ in range(2))
-    await subscriber.subscribe("*", collecting(seen), name="h")
-    await sender.publish(first := task(), wait_result=False)
-    await come(seen, 1)
-    mortal_redis.kill()
-    mortal_redis.start()
+    async with (
+        aclosing(Bus(RedisBus(lambda: link(mortal_redis.url)))) as subscriber,
+        aclosing(Bus(RedisBus(lambda: link(mortal_redis.url)))) as sender,
+    ):
+        await subscriber.subscribe("*", collecting(seen), name="h")
+        await sender.publish(first := task(), wait_result=False)
+        await come(seen, 1)
+        mortal_redis.kill()
+        mortal_redis.start()
 
-    await _patiently(lambda: sender.publish(second, wait_result=False), second := task())
-    assert await come(seen, 2) == [first, second]
-    await asyncio.gather(subscriber.aclose(), sender.aclose())
+        await _patiently(lambda: sender.publish(second, wait_result=False), second := task())
+        assert await come(seen, 2) == [first, second]
 
 
 async def _patiently(publish: Callable[[], Awaitable[Task]], expected: Task) -> None:

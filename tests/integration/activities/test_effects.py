@@ -1,6 +1,7 @@
 """A call that changes something: snapshot, account, and what a second attempt finds."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -47,9 +48,8 @@ async def dies(key: str) -> ToolResult:
 
 @pytest.fixture
 async def ledger(addresses: Addresses) -> AsyncIterator[PostgresEffects]:
-    database = Database(addresses.database)
-    yield PostgresEffects(database)
-    await database.aclose()
+    async with aclosing(Database(addresses.database)) as database:
+        yield PostgresEffects(database)
 
 
 KEYS = {
@@ -201,13 +201,14 @@ async def test_a_call_that_is_to_go_without_an_account_does(ledger: PostgresEffe
     assert await ledger.reserve(idempotency_key(made), run, 4) is None
 
 
+@pytest.mark.usefixtures("soon_away")
 async def test_nothing_begins_while_the_account_is_away() -> None:
-    database, work = Database("postgresql://nobody@127.0.0.1:9/none"), Counter()
-    with pytest.raises(ApplicationError) as raised:
-        await carried_out(Effects(ledger=PostgresEffects(database)), request(run="r"), work)
+    work = Counter()
+    async with aclosing(Database("postgresql://nobody@127.0.0.1:9/none")) as database:
+        with pytest.raises(ApplicationError) as raised:
+            await carried_out(Effects(ledger=PostgresEffects(database)), request(run="r"), work)
     failure = failure_of(raised.value)
     assert (failure.kind, failure.context, work.times) == ("infrastructure", {"has_run": False}, 0)
-    await database.aclose()
 
 
 class Full:

@@ -1,17 +1,21 @@
 """A lease tells whether an attempt is alive: the next one waits for it, takes its result, or takes its place."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence, Set
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
-from time import monotonic
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
+import structlog
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.client import Client, WorkflowHandle
 from temporalio.testing import ActivityEnvironment
 
+from loom.activities import leases as renewals
+from loom.activities.adapters.postgres import effects as postgres_effects
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import LEASE, PostgresEffects
 from loom.activities.adapters.sandbox.worker_beat import INTERVAL, LIMIT
@@ -26,45 +30,105 @@ from loom.domain.run.activity_payloads import ToolRequest
 from tests.databases import rows
 from tests.harness import Addresses
 from tests.integration.activities.conftest import PostgresServer
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 GIVEN_UP = ActivityCancellationDetails(not_found=True)
-LONGER_THAN_A_LEASE = LEASE.total_seconds() + 1
+LONG: Final = timedelta(hours=1)
+"""A lease that ends when a test says that time passes, however slow the machine is."""
+IS_ALIVE: Final = postgres_effects._IS_ALIVE
+STARTED: Final = "pg_postmaster_start_time()"
+
+
+@pytest.fixture(autouse=True)
+def _long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of an hour, which are renewed and looked at several times in a second; Postgres began long before."""
+    monkeypatch.setattr(postgres_effects, "LEASE", LONG)
+    monkeypatch.setattr(postgres_effects, "_IS_ALIVE", IS_ALIVE.replace(STARTED, "timestamptz '2020-01-01'"))
+    for name in ("RENEWAL", "LOOK"):
+        monkeypatch.setattr(renewals, name, 0.05)
+    monkeypatch.setattr(renewals, "ASK", 0.2)  # limits how long the answer may take, too
+
+
+class WatchedEffects(PostgresEffects):
+    """The ledger, which counts what it is asked."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.looks = 0
+        self.renewals: list[Sequence[Claim]] = []
+
+    async def is_alive(self, *keys: str) -> bool:
+        self.looks += 1
+        return await super().is_alive(*keys)
+
+    async def renew(self, claims: Sequence[Claim]) -> Set[str]:
+        kept = await super().renew(claims)
+        self.renewals.append(claims)
+        return kept
 
 
 @pytest.fixture
-async def ledger(addresses: Addresses) -> AsyncIterator[PostgresEffects]:
-    database = Database(addresses.database)
-    yield PostgresEffects(database)
-    await database.aclose()
+async def ledger(addresses: Addresses) -> AsyncIterator[WatchedEffects]:
+    async with aclosing(Database(addresses.database)) as database:
+        yield WatchedEffects(database)
+
+
+async def time_passes(url: str, run_id: str, lease_parts: float) -> None:
+    """Let the leases of the run's calls be older by so many lengths of a lease."""
+    sql = "UPDATE loom_effects SET alive_until = alive_until - %s WHERE run_id = %s"
+    await rows(url, sql, (lease_parts * LONG, run_id))
+
+
+async def looked(ledger: WatchedEffects) -> None:
+    """Wait until whoever waits for a lease has looked at it twice more, the second time from the beginning."""
+    await more_than(ledger.looks + 1, lambda: ledger.looks)
+
+
+async def renewed(ledger: WatchedEffects) -> None:
+    """Wait until the leases have been renewed twice more, the second time from the beginning."""
+    await more_than(len(ledger.renewals) + 1, lambda: len(ledger.renewals))
+
+
+async def more_than(count: int, counted: Callable[[], int]) -> None:
+    async def look() -> bool:
+        return counted() > count
+
+    await eventually(look)
 
 
 def test_a_frozen_worker_loses_its_commands_before_another_attempt_begins() -> None:
     assert LEASE.total_seconds() > LIMIT + INTERVAL
 
 
+def test_a_lease_outlasts_renewals_that_are_lost() -> None:
+    assert LEASE.total_seconds() > 4 * RENEWAL
+
+
 # ---- leases in the ledger --------------------------------------------------------------------------------------
 
 
-def claim(attempt: int = 1) -> Claim:
-    return Claim(key=f"run/x/t1/{uuid4().hex}", run_id="run", attempt=attempt)
+def claim(attempt: int = 1, *, run_id: str = "run") -> Claim:
+    return Claim(key=f"{run_id}/x/t1/{uuid4().hex}", run_id=run_id, attempt=attempt)
 
 
-async def test_a_claim_is_alive_until_its_lease_ends_unless_it_is_renewed(ledger: PostgresEffects) -> None:
-    dead, alive = claim(), claim()
+async def test_a_claim_is_alive_until_its_lease_ends_unless_it_is_renewed(
+    ledger: WatchedEffects, addresses: Addresses
+) -> None:
+    run_id = uuid4().hex
+    dead, alive = claim(run_id=run_id), claim(run_id=run_id)
     for each in (dead, alive):
         await ledger.reserve(each.key, each.run_id, each.attempt)
         assert await ledger.is_alive(each.key)
 
-    until = monotonic() + LONGER_THAN_A_LEASE
-    while monotonic() < until:
-        assert await ledger.renew([alive]) == {alive.key}
-        await asyncio.sleep(RENEWAL)
+    await time_passes(addresses.database, run_id, 0.6)
+    assert [await ledger.is_alive(each.key) for each in (dead, alive)] == [True, True]
+    assert await ledger.renew([alive]) == {alive.key}
+    await time_passes(addresses.database, run_id, 0.6)
 
     assert [await ledger.is_alive(each.key) for each in (dead, alive)] == [False, True]
 
 
-async def test_a_call_that_has_ended_or_that_nobody_has_claimed_is_not_alive(ledger: PostgresEffects) -> None:
+async def test_a_call_that_has_ended_or_that_nobody_has_claimed_is_not_alive(ledger: WatchedEffects) -> None:
     finished, released, unclaimed = claim(), claim(), claim()
     for each in (finished, released):
         await ledger.reserve(each.key, each.run_id, each.attempt)
@@ -74,7 +138,7 @@ async def test_a_call_that_has_ended_or_that_nobody_has_claimed_is_not_alive(led
 
 
 async def test_a_renewal_claims_what_nobody_has_claimed_and_nothing_that_a_later_attempt_holds(
-    ledger: PostgresEffects,
+    ledger: WatchedEffects,
 ) -> None:
     new, mine, taken = claim(), claim(), claim()
     await ledger.reserve(mine.key, "run", 1)
@@ -83,7 +147,7 @@ async def test_a_renewal_claims_what_nobody_has_claimed_and_nothing_that_a_later
     assert await ledger.reserve(new.key, "run", 2) == 1
 
 
-async def test_an_earlier_attempt_can_not_release_the_claim_of_a_later_one(ledger: PostgresEffects) -> None:
+async def test_an_earlier_attempt_can_not_release_the_claim_of_a_later_one(ledger: WatchedEffects) -> None:
     first = claim()
     await ledger.reserve(first.key, "run", 1)
     await ledger.reserve(first.key, "run", 2)
@@ -92,14 +156,14 @@ async def test_an_earlier_attempt_can_not_release_the_claim_of_a_later_one(ledge
 
 
 async def test_a_clock_that_is_set_back_keeps_no_dead_attempt_alive(
-    ledger: PostgresEffects, addresses: Addresses
+    ledger: WatchedEffects, addresses: Addresses
 ) -> None:
     first = claim()
     await ledger.reserve(first.key, "run", 1)
     await rows(
         addresses.database,
-        "UPDATE loom_effects SET alive_until = alive_until + interval '1 hour' WHERE key = %s RETURNING key",
-        (first.key,),
+        "UPDATE loom_effects SET alive_until = alive_until + %s WHERE key = %s RETURNING key",
+        (LONG, first.key),
     )
     assert not await ledger.is_alive(first.key)
     await ledger.renew([first])
@@ -150,14 +214,17 @@ async def attempted(
 
 @pytest.mark.parametrize("effect", Effect)
 async def test_the_next_attempt_waits_for_one_that_is_alive_and_takes_its_result(
-    ledger: PostgresEffects, effect: Effect
+    ledger: WatchedEffects, addresses: Addresses, effect: Effect
 ) -> None:
     run, work, here, elsewhere = uuid4().hex, Work(), Effects(ledger=ledger), Effects(ledger=ledger)
     first = asyncio.create_task(attempted(here, request(effect, run=run), work))
     await eventually(lambda: ledger.is_alive(idempotency_key(request(effect, run=run))))
     second = asyncio.create_task(attempted(elsewhere, request(effect, run=run, attempt=2), work))
 
-    await asyncio.sleep(LONGER_THAN_A_LEASE)
+    for _ in range(2):
+        await time_passes(addresses.database, run, 0.6)
+        await renewed(ledger)
+    await looked(ledger)
     assert not second.done()
     work.may_end.set()
 
@@ -174,95 +241,103 @@ async def test_the_next_attempt_waits_for_one_that_is_alive_and_takes_its_result
     ],
 )
 async def test_the_next_attempt_takes_the_place_of_one_whose_worker_is_dead(
-    ledger: PostgresEffects, effect: Effect, result: ToolResult
+    ledger: WatchedEffects, addresses: Addresses, effect: Effect, result: ToolResult
 ) -> None:
     lost, work = request(effect, run=uuid4().hex), Work()
     await ledger.reserve(idempotency_key(lost), lost.origin.run_id, 1)
     work.may_end.set()
-    began = monotonic()
-    assert await attempted(Effects(ledger=ledger), replace(lost, attempt=2, begun=True), work) == result
-    assert monotonic() - began < LEASE.total_seconds() + 2
+    second = asyncio.create_task(attempted(Effects(ledger=ledger), replace(lost, attempt=2, begun=True), work))
+    await looked(ledger)
+    assert not second.done()
+    await time_passes(addresses.database, lost.origin.run_id, 1.1)
+    assert await second == result
 
 
-async def test_a_run_that_stops_the_waiting_attempt_ends_the_one_that_is_alive(ledger: PostgresEffects) -> None:
+async def test_a_run_that_stops_the_waiting_attempt_ends_the_one_that_is_alive(ledger: WatchedEffects) -> None:
     run, work, effects = uuid4().hex, Work(), Effects(ledger=ledger)
     first = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run), work))
     await eventually(lambda: ledger.is_alive(idempotency_key(request(Effect.ONCE, run=run))))
     waiting = ActivityEnvironment()
     second = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run, attempt=2), work, waiting))
-    await asyncio.sleep(RENEWAL)
+    await renewed(ledger)
 
     waiting.cancel(ActivityCancellationDetails(cancel_requested=True))
-    with pytest.raises(asyncio.CancelledError):
-        await second
+    for stopped in (first, second):
+        with pytest.raises(asyncio.CancelledError):
+            await stopped
     assert work.was_stopped
-    with pytest.raises(asyncio.CancelledError):
-        await first
 
 
 @pytest.mark.parametrize("why", [GIVEN_UP, ActivityCancellationDetails(worker_shutdown=True)], ids=str)
 async def test_a_waiting_attempt_that_nobody_stopped_leaves_the_one_that_is_alive_alone(
-    ledger: PostgresEffects, why: ActivityCancellationDetails
+    ledger: WatchedEffects, why: ActivityCancellationDetails
 ) -> None:
     run, work, effects = uuid4().hex, Work(), Effects(ledger=ledger)
     first = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run), work))
     await eventually(lambda: ledger.is_alive(idempotency_key(request(Effect.ONCE, run=run))))
     waiting = ActivityEnvironment()
     second = asyncio.create_task(attempted(effects, request(Effect.ONCE, run=run, attempt=2), work, waiting))
-    await asyncio.sleep(RENEWAL)
+    await renewed(ledger)
 
     waiting.cancel(why)
     with pytest.raises(asyncio.CancelledError):
         await second
-    await asyncio.sleep(2 * RENEWAL)
+    await renewed(ledger)
     work.may_end.set()
     assert (await first).content == "done 1"
 
 
-async def test_after_a_restart_of_postgres_workers_have_time_to_renew_their_leases(postgres: PostgresServer) -> None:
-    database, first = Database(postgres.url), claim()
-    ledger = PostgresEffects(database)
-    await ledger.reserve(first.key, "run", 1)
-    await postgres.stop()
-    await asyncio.sleep(LONGER_THAN_A_LEASE)
-    await postgres.start()
-    assert await eventually(lambda: _alive_again(ledger, first))
-    await asyncio.sleep(LONGER_THAN_A_LEASE)
-    assert not await ledger.is_alive(first.key)
-    await database.aclose()
+async def test_after_a_restart_of_postgres_workers_have_time_to_renew_their_leases(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aclosing(Database(postgres.url)) as database:
+        ledger, first = PostgresEffects(database), claim(run_id=uuid4().hex)
+        await ledger.reserve(first.key, first.run_id, 1)
+        await postgres.stop()
+        await postgres.start()
+        await eventually(lambda: _answers(ledger, first))
+        await time_passes(postgres.url, first.run_id, 1.1)
+        assert not await ledger.is_alive(first.key)
+        monkeypatch.setattr(postgres_effects, "_IS_ALIVE", IS_ALIVE)  # knows of the restart
+        assert await ledger.is_alive(first.key)
+        monkeypatch.setattr(postgres_effects, "LEASE", timedelta(0))  # as if it had passed since then
+        assert not await ledger.is_alive(first.key)
 
 
-async def _alive_again(ledger: PostgresEffects, of: Claim) -> bool | None:
+async def _answers(ledger: PostgresEffects, of: Claim) -> bool:
     try:
-        return await ledger.is_alive(of.key)
+        await ledger.is_alive(of.key)
     except StoreUnavailable:
-        return None
+        return False
+    return True
 
 
-async def test_a_short_call_that_only_reads_leaves_nothing_in_the_ledger(ledger: PostgresEffects) -> None:
+async def test_a_short_call_that_only_reads_leaves_nothing_in_the_ledger(ledger: WatchedEffects) -> None:
     made, work = request(Effect.READ, run=uuid4().hex), Work()
     work.may_end.set()
     assert (await attempted(Effects(ledger=ledger), made, work)).content == "done 1"
     assert await ledger.find(idempotency_key(made)) is None
 
 
-async def test_a_long_call_that_only_reads_does_not_depend_on_the_ledger() -> None:
-    database, work = Database("postgresql://nobody@127.0.0.1:9/none"), Work()
-    effects = Effects(ledger=PostgresEffects(database))
-    made = request(Effect.READ, run="r", attempt=2)
-    reading = asyncio.create_task(attempted(effects, made, work))
-    await eventually(lambda: _began(work))
-    await asyncio.sleep(3 * RENEWAL)
-    work.may_end.set()
-    assert (await reading).content == "done 1"
-    await database.aclose()
+@pytest.mark.usefixtures("soon_away")
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_a_long_call_that_only_reads_does_not_depend_on_the_ledger(attempt: int) -> None:
+    async with aclosing(Database("postgresql://nobody@127.0.0.1:9/none")) as database:
+        work, made = Work(), request(Effect.READ, run="r", attempt=attempt)
+        with structlog.testing.capture_logs() as logs:
+            reading = asyncio.create_task(attempted(Effects(ledger=PostgresEffects(database)), made, work))
+            await eventually(lambda: _began(work))
+            if attempt == 1:  # a later one has learned already that the ledger is away, and leaves it alone
+                await more_than(1, lambda: [log["event"] for log in logs].count("leases_not_renewed"))
+            work.may_end.set()
+            assert (await reading).content == "done 1"
 
 
 async def _began(work: Work) -> bool:
     return work.times > 0
 
 
-async def test_one_statement_renews_the_leases_of_all_calls(ledger: PostgresEffects) -> None:
+async def test_one_statement_renews_the_leases_of_all_calls(ledger: WatchedEffects) -> None:
     leases, claims, may_end = Leases(ledger), [claim() for _ in range(50)], asyncio.Event()
 
     async def call(of: Claim) -> bool:
@@ -271,24 +346,27 @@ async def test_one_statement_renews_the_leases_of_all_calls(ledger: PostgresEffe
             return lease.is_recorded
 
     calls = [asyncio.create_task(call(each)) for each in claims]
-    await asyncio.sleep(3 * RENEWAL)
+    await renewed(ledger)
+    assert {each.key for each in ledger.renewals[-1]} == {each.key for each in claims}
     assert all([await ledger.is_alive(each.key) for each in claims])
     may_end.set()
     assert all(await asyncio.gather(*calls))
 
 
-async def test_of_two_attempts_on_one_worker_the_later_one_stays(ledger: PostgresEffects) -> None:
+async def test_of_two_attempts_on_one_worker_the_later_one_stays(ledger: WatchedEffects) -> None:
     leases, first, may_end = Leases(ledger), claim(), asyncio.Event()
 
     async def call(of: Claim) -> None:
         with leases.held(of):
             await may_end.wait()
 
-    calls = [asyncio.create_task(call(replace(first, attempt=attempt))) for attempt in (2, 1)]
-    await asyncio.sleep(3 * RENEWAL)
-    assert [task.cancelled() for task in calls] == [False, True]
+    later, earlier = (asyncio.create_task(call(replace(first, attempt=attempt))) for attempt in (2, 1))
+    with pytest.raises(asyncio.CancelledError):
+        await earlier
+    await renewed(ledger)
+    assert not later.done()
     may_end.set()
-    await calls[0]
+    await later
 
 
 # ---- an attempt that Temporal has given up ---------------------------------------------------------------------
@@ -299,12 +377,14 @@ async def run(addresses: Addresses) -> AsyncIterator[WorkflowHandle[object, obje
     """A run that goes on, because no worker serves it."""
     client = await Client.connect(addresses.temporal)
     handle = await client.start_workflow("Waiting", id=f"test-{uuid4().hex[:8]}", task_queue="nobody")
-    yield handle
-    if (await handle.describe()).close_time is None:
-        await handle.terminate()
+    try:
+        yield handle
+    finally:
+        if (await handle.describe()).close_time is None:
+            await handle.terminate()
 
 
-def activity_of(run: WorkflowHandle[object, object], *, within: float = 60.0) -> ActivityEnvironment:
+def activity_of(run: WorkflowHandle[object, object], *, within: float = 10 * PATIENCE) -> ActivityEnvironment:
     environment = ActivityEnvironment(client=run._client)
     limit = timedelta(seconds=within)
     environment.info = replace(
@@ -322,11 +402,20 @@ async def begun(environment: ActivityEnvironment, work: Work) -> asyncio.Task[To
     return task
 
 
-async def test_work_goes_on_if_only_its_attempt_is_given_up(run: WorkflowHandle[object, object]) -> None:
+async def test_work_goes_on_if_only_its_attempt_is_given_up(
+    run: WorkflowHandle[object, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment, work = activity_of(run), Work()
+    describe, described = WorkflowHandle.describe, list[object]()
+
+    async def watched(*given: Any, **named: Any) -> Any:
+        described.append(await describe(*given, **named))
+        return described[-1]
+
+    monkeypatch.setattr(WorkflowHandle, "describe", watched)
     attempt = await begun(environment, work)
     environment.cancel(GIVEN_UP)
-    await asyncio.sleep(2)
+    await more_than(1, lambda: len(described))  # the run is seen to go on
     work.may_end.set()
     assert (await attempt).content == "done 1"
 
@@ -351,7 +440,7 @@ async def test_work_that_was_given_up_ends_with_its_run(run: WorkflowHandle[obje
 
 
 async def test_work_that_was_given_up_ends_when_its_time_is_up(run: WorkflowHandle[object, object]) -> None:
-    environment, work = activity_of(run, within=1), Work()
+    environment, work = activity_of(run, within=0.5), Work()
     attempt = await begun(environment, work)
     environment.cancel(ActivityCancellationDetails(not_found=True, timed_out=True))
     with pytest.raises(asyncio.CancelledError):

@@ -258,6 +258,7 @@ def node_server(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "node_modules" / ".bin" / "mcp-server-everything")
 
 
+@pytest.mark.slow
 async def test_a_node_server_of_the_older_protocol_works_and_reports_progress(node_server: str) -> None:
     progress: list[str] = []
     async with connect(McpServer(name="node", command=(node_server, "stdio")), first_wait=30) as servers:
@@ -679,6 +680,7 @@ async def test_the_example_of_the_documentation_works() -> None:
     assert variables(tickets.headers) == ("TICKETS_TOKEN",)
 
 
+@pytest.mark.slow
 async def test_doctor_says_which_server_does_not_answer_and_what_to_do() -> None:
     echo = {"command": [*ECHO]}
     found = await checks.mcp(Settings(mcp={"echo": echo, "ghost": {"command": ["no-such-program-anywhere"]}}))

@@ -17,13 +17,14 @@ from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.memory.ports import MemoryStore, MemoryUpkeepStore
 from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable
-from loom.activities.recall import WITHIN, SessionMemory
+from loom.activities.recall import SessionMemory
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.tasks import Action, Origin
 from loom.domain.memory.layers import Hit, Layer, MemoryScope, MemoryStats, Query, View
 from tests.databases import fresh_database, rows
 from tests.harness import Addresses
 from tests.memories import WordVectors, task
+from tests.waiting import PATIENCE
 
 WORDS = WordVectors()
 
@@ -114,7 +115,7 @@ async def test_a_run_without_a_session_is_its_own(memory: PostgresMemory, sessio
 HARD = st.text(st.sampled_from(["\0", "\\", "\ud800", "'", '"', "%", "ä", "中", "😀", " ", "x"]), max_size=6)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(HARD, HARD, HARD, st.one_of(st.just(""), HARD.map(lambda text: text * 2_000)))
 async def test_whatever_the_texts_are_a_task_is_kept_as_it_was_and_found(
     memory: PostgresMemory, node: str, status: str, text: str, long: str
@@ -243,15 +244,15 @@ async def test_without_its_embedder_memory_is_searched_by_words(
 
 
 async def test_a_run_is_reminded_of_what_words_find_while_the_embedder_is_busy(
-    database: Database, session: str
+    database: Database, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("loom.activities.recall.WITHIN", PATIENCE)
     busy = WordVectors()
-    busy.takes = 60.0
+    busy.takes = 100 * PATIENCE
     memory = PostgresMemory(database, embedder=busy, question_within=0.2)
     await memory.remember([task("staging is pg-7", session_id=session, run_id="earlier", importance=0.9)])
     origin = Origin(run_id="later", session_id=session)
-    async with asyncio.timeout(WITHIN):
-        told = await SessionMemory(memory).recall("where is staging?", origin, AgentSpec(name="a", model="m"))
+    told = await SessionMemory(memory).recall("where is staging?", origin, AgentSpec(name="a", model="m"))
     assert told is not None
     assert "staging is pg-7" in told.text
 
@@ -320,7 +321,7 @@ async def test_any_question_gets_an_answer(memory: PostgresMemory, session: str,
 NAMES = st.sampled_from(["a", "b", "c"])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(NAMES, st.booleans(), st.sampled_from([0.2, 0.9]), st.booleans()), max_size=12))
 async def test_a_session_sees_its_own_memories_and_global_ones_and_no_others(
     memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, said: list[tuple[str, bool, float, bool]]
@@ -403,18 +404,18 @@ async def test_stats_count_what_is_there(memory: PostgresMemory, upkeep: Postgre
     assert await memory.stats(session) == replace(before, waiting=0, vectors={"words": 1})
 
 
+@pytest.mark.usefixtures("soon_away")
 async def test_memory_that_is_away_says_so() -> None:
-    database = Database("postgresql://127.0.0.1:1/nowhere")
-    memory = PostgresMemory(database)
-    uses = (
-        memory.remember([task("x")]),
-        memory.recall(Query(text="x", view=view("s"))),
-        memory.recent(view("s")),
-        memory.by_id(1),
-        memory.forget("s"),
-        memory.stats(),
-        PostgresMemoryUpkeep(database).expire(),
-    )
-    outcomes = await asyncio.gather(*uses, return_exceptions=True)
+    async with aclosing(Database("postgresql://127.0.0.1:1/nowhere")) as database:
+        memory = PostgresMemory(database)
+        uses = (
+            memory.remember([task("x")]),
+            memory.recall(Query(text="x", view=view("s"))),
+            memory.recent(view("s")),
+            memory.by_id(1),
+            memory.forget("s"),
+            memory.stats(),
+            PostgresMemoryUpkeep(database).expire(),
+        )
+        outcomes = await asyncio.gather(*uses, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * len(uses)
-    await database.aclose()

@@ -31,7 +31,7 @@ async def test_the_graph_of_neighbours_answers_as_reading_the_whole_view_does(
                     source_agent=agents[n % 5 == 0],
                     importance=0.9,
                 )
-                for n in range(400)
+                for n in range(200)
             ]
         )
         await embed(PostgresMemoryUpkeep(database, model=WORDS.model, dimension=WORDS.dimension), WORDS, 100)
@@ -53,7 +53,7 @@ async def test_the_graph_of_neighbours_answers_as_reading_the_whole_view_does(
 async def test_a_view_that_the_graph_finds_too_little_of_is_read_whole(addresses: Addresses, session: str) -> None:
     async with fresh_database(addresses.database) as url, aclosing(Database(url, max_connections=1)) as database:
         memory = PostgresMemory(database, embedder=WORDS, effort=Effort(step=0))
-        near = [task(f"Invoices to customers, number {n}, and nothing else in it.", importance=0.9) for n in range(300)]
+        near = [task(f"Invoices to customers, number {n}, and nothing else in it.", importance=0.9) for n in range(200)]
         far = [
             task(f"Quite other words, {n}, of which not a single one is asked for.", session_id=session, importance=0.9)
             for n in range(60)

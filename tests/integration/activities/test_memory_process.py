@@ -1,6 +1,5 @@
 """The process that writes a worker's memory: real processes, a real Redis and a real Postgres."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -42,6 +41,11 @@ async def database(postgres: PostgresServer) -> AsyncIterator[str]:
         yield url
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loom.composition.memory_process.LOOK_EVERY", 0.05)
+
+
 @dataclass
 class Beside:
     """A memory process beside the test."""
@@ -76,17 +80,21 @@ async def beside(redis: RedisServer, database: str, **given: Any) -> AsyncIterat
     assert _memory_processes(psutil.Process()) == []
 
 
-async def test_tasks_are_stored_and_the_worker_hears_of_runs_that_have_ended(
+async def test_tasks_are_stored_the_worker_hears_of_ended_runs_and_without_tasks_there_is_no_process(
     mortal_redis: RedisServer, database: str
 ) -> None:
-    said, last = tasks(20), tasks(1, Action.COMPLETE)
-    async with beside(mortal_redis, database) as memory:
+    said, last, more = tasks(20), tasks(1, Action.COMPLETE), tasks(5)
+    async with beside(mortal_redis, database, idle=1.0) as memory:
         await publish(mortal_redis.url, said)
         assert await stored(database, 20) == ids(said)
         assert memory.ended == []
         await publish(mortal_redis.url, last)
-        await eventually(lambda: _as_awaitable(memory.ended or None), within=30)
-    assert await stored(database, 21) == ids([*said, *last])
+        await eventually(lambda: _as_awaitable(memory.ended or None))
+        assert await stored(database, 21) == ids([*said, *last])
+        await eventually(lambda: _as_awaitable(not _memory_processes(psutil.Process())))
+        assert await waiting(mortal_redis.url) == 0
+        await publish(mortal_redis.url, more)
+        assert await stored(database, 26) == ids([*said, *last, *more])
 
 
 async def test_a_process_that_is_killed_is_started_again_and_stores_each_task_once(
@@ -119,17 +127,6 @@ async def test_a_process_that_cannot_be_started_now_is_started_later(
             assert await stored(database, 5) == ids(said)
 
 
-async def test_without_tasks_there_is_no_process(mortal_redis: RedisServer, database: str) -> None:
-    async with beside(mortal_redis, database, idle=0.5) as memory:
-        await publish(mortal_redis.url, tasks(5))
-        process = await memory.process()
-        await asyncio.to_thread(process.wait, 30)
-        assert await waiting(mortal_redis.url) == 0
-        more = tasks(5)
-        await publish(mortal_redis.url, more)
-        assert set(ids(more)) < set(await stored(database, 10))
-
-
 async def test_the_process_ends_when_its_worker_is_killed(mortal_redis: RedisServer, database: str) -> None:
     worker = subprocess.Popen([sys.executable, "-c", WORKER, mortal_redis.url, database])
     try:
@@ -139,8 +136,7 @@ async def test_the_process_ends_when_its_worker_is_killed(mortal_redis: RedisSer
     finally:
         worker.kill()
         worker.wait()
-    await asyncio.to_thread(psutil.wait_procs, [process], 30)
-    assert not process.is_running()
+    await eventually(lambda: _as_awaitable(not process.is_running()))
 
 
 async def test_what_the_process_has_to_say_is_in_the_worker_s_log(mortal_redis: RedisServer, database: str) -> None:

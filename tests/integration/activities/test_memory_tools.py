@@ -1,5 +1,6 @@
 """What a model asks its memory by, and what a tool call keeps while it runs."""
 
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,11 @@ def test_they_read_only_need_no_leave_and_show_five_hits(memory: PostgresMemory)
         assert tool.is_available() is None
 
 
+@pytest.mark.usefixtures("soon_away")
 async def test_of_a_store_that_is_away_the_model_is_told(session: str) -> None:
-    database = Database("postgresql://127.0.0.1:1/nowhere")
-    with pytest.raises(ToolUnavailableError, match="memory is unavailable .* go on without it"):
-        await ask(tools(PostgresMemory(database))["search_memory"], session, query="x")
-    await database.aclose()
+    async with aclosing(Database("postgresql://127.0.0.1:1/nowhere")) as database:
+        with pytest.raises(ToolUnavailableError, match="memory is unavailable .* go on without it"):
+            await ask(tools(PostgresMemory(database))["search_memory"], session, query="x")
 
 
 async def test_without_a_store_they_are_known_and_say_what_is_missing(memory: PostgresMemory, session: str) -> None:

@@ -304,7 +304,7 @@ class Dies:
         return ["a fact of it", "another one"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 async def test_whatever_happens_nothing_important_is_lost_and_nothing_whole_stays_beyond_l2(
     memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, url: str, steps: list[Say | Keep]

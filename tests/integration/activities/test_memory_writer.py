@@ -14,7 +14,7 @@ import structlog
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.redis.connection import RedisConnection
-from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.redis.consumer import RedisInbox
 from loom.activities.adapters.redis.stream import BUS, RedisStream
 from loom.activities.bus import Delivery
 from loom.activities.memory.writer import GROUP, MemoryWriter
@@ -55,7 +55,7 @@ async def database(postgres: PostgresServer) -> AsyncIterator[str]:
 async def writer(redis_url: str, database_url: str, **given: Any) -> AsyncIterator[None]:
     """A memory writer beside the body."""
     database = Database(database_url, name="writer")
-    inbox = RedisInbox(RedisConnection(redis_url, answer_within=ANSWER_SECONDS), GROUP, block=0.2, **given)
+    inbox = RedisInbox(RedisConnection(redis_url), GROUP, block=0.2, **given)
     async with aclosing(database), aclosing(inbox):
         running = asyncio.create_task(MemoryWriter(inbox, PostgresMemory(database)).run())
         try:
@@ -88,7 +88,7 @@ async def stored(database: str, count: int) -> list[str]:
             return None
         return ids if len(ids) >= count else None
 
-    return await eventually(look, within=30)
+    return await eventually(look)
 
 
 async def waiting(redis_url: str) -> int:
@@ -120,11 +120,10 @@ async def test_what_was_taken_by_a_writer_that_died_is_kept_by_the_next(
 ) -> None:
     published = tasks(30)
     await publish(mortal_redis.url, published)
-    dead = RedisInbox(RedisConnection(mortal_redis.url, answer_within=ANSWER_SECONDS), GROUP)
-    assert len(await dead.take()) == 30
-    async with writer(mortal_redis.url, database, claim_after=0.1):
-        assert await stored(database, 30) == ids(published)
-    await dead.aclose()
+    async with aclosing(RedisInbox(RedisConnection(mortal_redis.url), GROUP)) as dead:
+        assert len(await dead.take()) == 30
+        async with writer(mortal_redis.url, database, claim_after=0.1):
+            assert await stored(database, 30) == ids(published)
 
 
 async def test_a_redis_that_comes_back_empty_is_written_from_again(mortal_redis: RedisServer, database: str) -> None:
@@ -228,7 +227,10 @@ async def test_what_cannot_be_read_is_said_and_left_behind() -> None:
     assert [(log["event"], log["entry"]) for log in logs] == [("unreadable_task", "1")]
 
 
-async def test_nothing_is_done_before_it_is_kept_however_often_the_store_is_away() -> None:
+async def test_nothing_is_done_before_it_is_kept_however_often_the_store_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loom.activities.memory.writer.FIRST_PAUSE", 0.01)
     (task,) = tasks(1)
     story: list[str] = []
     shelf = Shelf(away=2, kept=story)

@@ -1,6 +1,7 @@
 """Facts about people on a real Postgres: each person's own, for nobody else, and gone when they are forgotten."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -104,7 +105,7 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(owners=st.lists(st.tuples(NAMES, NAMES).filter(any), min_size=1, max_size=6, unique=True), at=st.integers(0, 5))
 async def test_whatever_the_names_are_nobody_reads_or_changes_anothers_facts(
     people: PersonFactStore, owners: list[tuple[str, str]], at: int
@@ -215,9 +216,12 @@ async def test_a_call_is_told_what_fits_without_what_its_own_run_has_said(
     small = MemorySettings(recall_person_tokens=200)
     assert "I like tea" in (await PersonMemory(people, small).about("which tea?", origin)).text
 
-    away = Database("postgresql://127.0.0.1:1/nowhere")
-    assert (await PersonMemory(PostgresPersonFacts(away)).about("hi", origin)).text == AWAY
-    await away.aclose()
+
+@pytest.mark.usefixtures("soon_away")
+async def test_a_call_is_told_that_facts_are_away() -> None:
+    async with aclosing(Database("postgresql://127.0.0.1:1/nowhere")) as away:
+        told = await PersonMemory(PostgresPersonFacts(away)).about("hi", Origin(run_id="mine", user_id="ann"))
+    assert told.text == AWAY
 
 
 class Replies:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,25 +54,16 @@ asyncio.run(main())
 
 
 @pytest.fixture
-async def url(addresses: Addresses) -> AsyncIterator[str]:
+async def empty(addresses: Addresses) -> AsyncIterator[str]:
+    """A database without any table, of the test's own."""
     async with fresh_database(addresses.database) as url:
         yield url
 
 
-@pytest.fixture
-async def database(url: str) -> AsyncIterator[Database]:
-    database = Database(url)
-    yield database
-    await database.aclose()
-
-
 async def used(url: str, *steps: Migration) -> None:
     """Use the database once with a schema of these steps."""
-    database = Database(url, ensure=partial(migrate, migrations=steps))
-    try:
+    async with aclosing(Database(url, ensure=partial(migrate, migrations=steps))) as database:
         await do(database.connection())
-    finally:
-        await database.aclose()
 
 
 async def do(
@@ -119,57 +110,62 @@ def test_a_database_gets_the_steps_that_it_lacks(recorded: Mapping[int, str], mi
     assert pending(recorded, (ONE, TWO)) == missing
 
 
-async def test_the_first_use_makes_the_tables_and_a_second_process_finds_them(url: str) -> None:
-    assert await tables(url) == []
+async def test_the_first_use_makes_the_tables_and_a_second_process_finds_them(empty: str) -> None:
+    assert await tables(empty) == []
     for _ in range(2):
-        database = Database(url)
-        await do(database.connection(), "SELECT 1 FROM loom_effects, loom_artifacts")
-        await database.aclose()
-    assert {"loom_artifacts", "loom_effects", "loom_migrations"} <= set(await tables(url))
-    assert await rows(url, APPLIED) == [(step.number, step.name, step.checksum) for step in read_migrations()]
+        async with aclosing(Database(empty)) as database:
+            await do(database.connection(), "SELECT 1 FROM loom_effects, loom_artifacts")
+    assert {"loom_artifacts", "loom_effects", "loom_migrations"} <= set(await tables(empty))
+    assert await rows(empty, APPLIED) == [(step.number, step.name, step.checksum) for step in read_migrations()]
 
 
-async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work(url: str) -> None:
-    await used(url, ONE)
-    await used(url, ONE, TWO)
-    assert await tables(url) == ["loom_migrations", "one", "two"]
+async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work(empty: str) -> None:
+    await used(empty, ONE)
+    await used(empty, ONE, TWO)
+    assert await tables(empty) == ["loom_migrations", "one", "two"]
     with pytest.raises(
         SchemaRefused, match=r"has schema version 2, but this version of Loom supports only 1: .*Update this worker"
     ):
-        await used(url, ONE)
+        await used(empty, ONE)
 
 
-async def test_a_step_that_was_changed_after_its_release_is_refused(url: str) -> None:
-    await used(url, ONE)
+async def test_a_step_that_was_changed_after_its_release_is_refused(empty: str) -> None:
+    await used(empty, ONE)
     changed = replace(ONE, sql="CREATE TABLE one (n bigint)")
     with pytest.raises(SchemaRefused, match="Migration 0001_one differs from the one that was applied"):
-        await used(url, changed, TWO)
-    assert await tables(url) == ["loom_migrations", "one"]
+        await used(empty, changed, TWO)
+    assert await tables(empty) == ["loom_migrations", "one"]
 
 
-async def test_a_step_that_fails_leaves_nothing_behind(url: str) -> None:
+async def test_a_step_that_fails_leaves_nothing_behind(empty: str) -> None:
     with pytest.raises(psycopg.errors.UndefinedObject):
-        await used(url, ONE, replace(TWO, sql="CREATE TABLE two (n int); CREATE TABLE three (n nonsense)"))
-    assert await tables(url) == []
-    await used(url, ONE, TWO)
-    assert await rows(url, "SELECT n FROM two") == [(2,)]
+        await used(empty, ONE, replace(TWO, sql="CREATE TABLE two (n int); CREATE TABLE three (n nonsense)"))
+    assert await tables(empty) == []
+    await used(empty, ONE, TWO)
+    assert await rows(empty, "SELECT n FROM two") == [(2,)]
 
 
-async def test_processes_that_start_together_apply_each_step_once(url: str) -> None:
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as gate:
+async def test_processes_that_start_together_apply_each_step_once(empty: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", USE, empty]
+
+    async def both_wait() -> bool:
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        waiting += " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        return await rows(empty, waiting) == [(2,)]
+
+    async with await psycopg.AsyncConnection.connect(empty, autocommit=True) as gate:
         await gate.execute("SELECT pg_advisory_lock(%s)", (LOCK,))
-        command = [sys.executable, "-W", "error", "-c", USE, url]
-        processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(3)]
-
-        async def all_wait() -> bool | None:
-            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            waiting += " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-            return await rows(url, waiting) == [(3,)] or None
-
-        await eventually(all_wait)
+        processes = [subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) for _ in range(2)]
+        try:
+            await eventually(both_wait)
+        except BaseException:
+            for process in processes:
+                process.kill()
+                process.communicate()
+            raise
     ends = [await asyncio.to_thread(process.communicate) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], ends
-    assert len(await rows(url, APPLIED)) == len(read_migrations())
+    assert [process.returncode for process in processes] == [0, 0], ends
+    assert len(await rows(empty, APPLIED)) == len(read_migrations())
 
 
 # ---- connections -----------------------------------------------------------------------------------------------
@@ -198,6 +194,7 @@ async def test_a_statement_that_takes_too_long_is_stopped_and_leaves_a_working_c
         await do(database.connection(within=0.1), "SELECT pg_sleep(60)")
     async with database.connection() as connection:
         running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()"
+        running += " AND datname = current_database()"
         cursor = await connection.execute(running + " AND state = 'active'")
         assert await cursor.fetchone() == (0,)
 
@@ -207,67 +204,76 @@ async def test_what_the_body_raises_itself_comes_out_as_it_is(database: Database
         await do(database.connection(), then=TimeoutError("mine"))
 
 
-async def test_a_cancelled_use_gives_its_connection_back(url: str) -> None:
-    database = Database(url, max_connections=1)
+async def test_a_cancelled_use_gives_its_connection_back(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def sleeping() -> bool:
+        sleeps = "SELECT 1 FROM pg_stat_activity WHERE query = %s AND datname = current_database()"
+        return await rows(url, sleeps, ("SELECT pg_sleep(600)",)) != []
 
-    async def sleeping() -> bool | None:
-        return await rows(url, "SELECT 1 FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(60)'") != [] or None
+    async with aclosing(Database(url, max_connections=1)) as database:
+        holding = asyncio.create_task(do(database.connection(within=900), "SELECT pg_sleep(600)"))
+        await eventually(sleeping)
+        with monkeypatch.context() as patch:
+            patch.setattr(database._pool, "timeout", 0.1)
+            with pytest.raises(StoreUnavailable, match="couldn't get a connection"):
+                await do(database.connection())
+        holding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await holding
+        await do(database.connection(), "SELECT 1")
 
-    holding = asyncio.create_task(do(database.connection(), "SELECT pg_sleep(60)"))
-    await eventually(sleeping)
-    with pytest.raises(StoreUnavailable, match="couldn't get a connection"):
-        await do(database.connection())
-    holding.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await holding
-    await do(database.connection(), "SELECT 1")
-    await database.aclose()
 
-
-async def test_a_standby_that_only_reads_is_an_outage(url: str, database: Database) -> None:
+async def test_a_standby_that_only_reads_is_an_outage(empty: str) -> None:
     read_only = SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
-    await rows(url, read_only.format(Identifier(urlsplit(url).path[1:])))
-    await used(url)
-    with pytest.raises(StoreUnavailable, match="ReadOnlySqlTransaction"):
-        await do(database.connection())
+    await rows(empty, read_only.format(Identifier(urlsplit(empty).path[1:])))
+    await used(empty)
+    async with aclosing(Database(empty)) as standby:
+        with pytest.raises(StoreUnavailable, match="ReadOnlySqlTransaction"):
+            await do(standby.connection())
 
 
+@pytest.mark.usefixtures("soon_away")
 async def test_a_refused_login_says_why_and_keeps_the_password_to_itself(url: str) -> None:
-    wrong = Database(url.replace(f":{urlsplit(url).password}@", ":hunter2@"))
-    with pytest.raises(StoreUnavailable, match="password authentication failed.*correct LOOM_DATABASE_URL") as caught:
-        await do(wrong.connection())
-    assert "hunter2" not in str(caught.value)
-    await wrong.aclose()
+    async with aclosing(Database(url.replace(f":{urlsplit(url).password}@", ":hunter2@"))) as wrong:
+
+        async def refused() -> str | None:
+            told = await complaint(wrong)
+            assert told
+            return told if "password authentication failed" in told else None  # a slow server has not refused it yet
+
+        told = await eventually(refused)
+    assert "correct LOOM_DATABASE_URL" in told
+    assert "hunter2" not in told
 
 
 async def test_a_postgres_that_is_killed_is_found_again_without_a_restart(postgres: PostgresServer) -> None:
-    database = Database(postgres.url)
-    await do(database.connection())
-    pid = postgres._server.get_pid()
-    assert pid is not None
-    os.kill(pid, signal.SIGQUIT)  # it drops everything at once and has to recover when it starts
+    async def gone() -> bool:
+        return not (postgres._server.pgdata / "postmaster.pid").exists()
 
-    async def gone() -> bool | None:
-        return not (postgres._server.pgdata / "postmaster.pid").exists() or None
+    async with aclosing(Database(postgres.url)) as killed:
 
-    await eventually(gone)
-    assert (await complaint(database)).endswith("Loom retries until then.")
-    await postgres.start()
+        async def answers() -> bool:
+            return not await complaint(killed)
 
-    async def answers() -> bool | None:
-        return not await complaint(database) or None
+        await do(killed.connection())
+        pid = postgres._server.get_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGQUIT)  # it drops everything at once and has to recover when it starts
+        await eventually(gone)
+        try:
+            assert (await complaint(killed)).endswith("Loom retries until then.")
+        finally:
+            await postgres.start()
+        await eventually(answers)
 
-    await eventually(answers)
-    await database.aclose()
 
-
-async def test_a_database_that_was_made_anew_gets_its_tables_again(url: str, database: Database) -> None:
-    await do(database.connection())
-    await rows(url, "DROP SCHEMA public CASCADE")
-    await rows(url, "CREATE SCHEMA public")
-    with pytest.raises(StoreUnavailable, match='"loom_effects" does not exist'):
+async def test_a_database_that_was_made_anew_gets_its_tables_again(empty: str) -> None:
+    async with aclosing(Database(empty)) as database:
+        await do(database.connection())
+        await rows(empty, "DROP SCHEMA public CASCADE")
+        await rows(empty, "CREATE SCHEMA public")
+        with pytest.raises(StoreUnavailable, match='"loom_effects" does not exist'):
+            await do(database.connection(), "SELECT 1 FROM loom_effects")
         await do(database.connection(), "SELECT 1 FROM loom_effects")
-    await do(database.connection(), "SELECT 1 FROM loom_effects")
 
 
 async def test_another_event_loop_needs_another_database(database: Database) -> None:

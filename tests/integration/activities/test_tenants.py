@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -136,7 +136,7 @@ async def test_sub_agents_and_unlimited_tenants_do_not_wait() -> None:
         max_size=12,
     )
 )
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_postgres_queues_runs_as_one_worker_does(
     addresses: Addresses, steps: Sequence[tuple[str | None, set[str], int]]
 ) -> None:
@@ -165,11 +165,8 @@ async def test_workers_count_together_in_postgres(addresses: Addresses) -> None:
 @asynccontextmanager
 async def postgres(addresses: Addresses) -> AsyncIterator[PostgresTenants]:
     """A worker's connection to the tests' database."""
-    database = Database(addresses.database, max_connections=4)
-    try:
+    async with aclosing(Database(addresses.database, max_connections=4)) as database:
         yield PostgresTenants(database)
-    finally:
-        await database.aclose()
 
 
 class Talker:

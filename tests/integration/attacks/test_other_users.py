@@ -91,6 +91,7 @@ async def waiting_run(loom: LoomClient, workspace: Path) -> str:
     return run_id
 
 
+@pytest.mark.slow
 async def test_nobody_else_reaches_a_private_stack(stack: Stack) -> None:
     stack.up("--private")
     async with LoomClient.connected(stack.settings) as loom:
@@ -104,6 +105,7 @@ async def test_nobody_else_reaches_a_private_stack(stack: Stack) -> None:
         await loom.abort(run_id)
 
 
+@pytest.mark.slow
 async def test_others_reach_an_open_stack_and_are_refused_where_signatures_are_required(stack: Stack) -> None:
     stack.up(LOOM_REQUIRE_SIGNED="on")
     async with LoomClient.connected(stack.settings) as loom:

@@ -80,6 +80,7 @@ def test_a_knowledge_base_that_is_not_there_is_a_warning(
         "agents/clerk.yaml: knowledge: there is no base 'handbok' yet; `loom knowledge list` shows all bases\n"
     )
     monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://127.0.0.1:1/none")
+    monkeypatch.setattr("loom.activities.adapters.postgres.database._CONNECT_SECONDS", 0.1)
     ran = loom("validate", "agents/clerk.yaml")
     assert ran.code == COMPLETED
     assert "there is no base" not in ran.err

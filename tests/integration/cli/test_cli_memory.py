@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -37,19 +36,20 @@ APP.add_typer(memory.app)
 
 
 @pytest.fixture
-async def session(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+async def session(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A session in which something was said."""
     monkeypatch.setenv("LOOM_DATABASE_URL", url)
-    session, database = uuid4().hex, Database(url)
-    await PostgresMemory(database).remember(
-        [
-            task("the database of staging is pg-7", session_id=session, task_id=f"{session}/1", importance=0.9),
-            task("\x1b[31mred\x1b[0m alert", session_id=session, importance=0.2),
-            task("the database of another session", session_id=session + "x", importance=0.9),
-        ]
-    )
-    yield session
-    await database.aclose()
+    monkeypatch.setenv("LOOM_EMBEDDER", "off")  # these tests are about words, and its process takes a second each time
+    session = uuid4().hex
+    async with aclosing(Database(url)) as database:
+        await PostgresMemory(database).remember(
+            [
+                task("the database of staging is pg-7", session_id=session, task_id=f"{session}/1", importance=0.9),
+                task("\x1b[31mred\x1b[0m alert", session_id=session, importance=0.2),
+                task("the database of another session", session_id=session + "x", importance=0.9),
+            ]
+        )
+    return session
 
 
 async def run(*words: str) -> Result:
@@ -270,6 +270,7 @@ async def test_what_is_wrong_is_named(session: str, monkeypatch: pytest.MonkeyPa
     assert missing is not None
     assert code_of(missing) == USAGE
     monkeypatch.setenv("LOOM_DATABASE_URL", "postgresql://127.0.0.1:1/nowhere")
+    monkeypatch.setattr("loom.activities.adapters.postgres.database._CONNECT_SECONDS", 0.1)
     away = (await run("stats")).exception
     assert away is not None
     assert code_of(away) == UNREACHABLE

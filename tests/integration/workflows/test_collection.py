@@ -123,6 +123,7 @@ async def test_what_a_run_stored_goes_when_the_server_no_longer_has_it_and_nobod
     assert await rows(url, "SELECT * FROM loom_stored_runs") == []
 
 
+@pytest.mark.slow
 async def test_a_tree_keeps_all_of_its_data_as_long_as_one_of_its_runs_is_there(
     working: Working, url: str, stored: PostgresStoredData
 ) -> None:
@@ -156,6 +157,7 @@ async def test_what_this_server_never_had_is_kept(
     assert (await stored.sizes())["payloads without a known run"][0] == 1
 
 
+@pytest.mark.slow
 async def test_data_that_was_stored_today_is_kept(working: Working, url: str, stored: PostgresStoredData) -> None:
     loom, _ = await working(script([text("done")]), database_url=url, replay=False)
     run = await loom.start(LONG)
@@ -171,6 +173,7 @@ async def test_data_that_was_stored_today_is_kept(working: Working, url: str, st
     assert (await collected(of, url)).payloads == before["payloads"]
 
 
+@pytest.mark.slow
 async def test_a_workflow_of_your_own_keeps_the_data_of_the_runs_that_it_started(
     working: Working, url: str, stored: PostgresStoredData, payloads: PostgresPayloads
 ) -> None:

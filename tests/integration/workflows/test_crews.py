@@ -221,6 +221,7 @@ async def test_aborting_a_crew_ends_its_members(working: Working) -> None:
     assert [(await loom.client.result(member)).status for member in members] == [RunStatus.ABORTED] * 2
 
 
+@pytest.mark.slow
 async def test_a_crew_is_paused_told_something_and_rotated_like_a_run(working: Working) -> None:
     names = [f"m{number}" for number in range(12)]
     replies = {you(name): [text(f"by {name}")] for name in names}

@@ -57,6 +57,7 @@ async def waiting_below(loom: Harness, **request: Any) -> str:
     return run_id
 
 
+@pytest.mark.slow
 async def test_a_run_continues_as_new_while_three_sub_agents_run(working: Working) -> None:
     loom, model = await working(three_that_ask(), **OFTEN)
     run_id = await waiting_below(loom)
@@ -83,6 +84,7 @@ async def test_a_run_continues_as_new_while_three_sub_agents_run(working: Workin
     assert sorted(known) == sorted(f"{name} done" for name in NAMES)
 
 
+@pytest.mark.slow
 async def test_sub_agents_of_an_earlier_execution_are_held_and_aborted(working: Working) -> None:
     loom, _ = await working(three_that_ask(), **OFTEN)
     run_id = await waiting_below(loom)
@@ -130,6 +132,7 @@ async def test_a_sub_agent_ends_when_it_finds_that_its_parent_was_terminated(wor
     assert LOST in str(result.error.context)
 
 
+@pytest.mark.slow
 async def test_upkeep_aborts_a_sub_agent_that_waits_for_a_person_without_a_parent(working: Working) -> None:
     loom, _ = await working(three_that_ask(), **OFTEN)
     lost, found = [await waiting_below(loom) for _ in range(2)]

@@ -83,6 +83,7 @@ async def test_effects_of_a_fork_are_its_own(working: Working, workspace: Path) 
     assert (workspace / "log.txt").read_text() == "x\nx\n"
 
 
+@pytest.mark.slow
 async def test_a_run_of_many_executions_is_forked_anywhere(working: Working) -> None:
     loom, model = await working(turns(20, "list_dir", {"path": "."}), rotate_after_events=100)
     origin = await loom.start(max_turns=30)

@@ -78,6 +78,7 @@ async def test_a_person_who_declines_lets_the_server_go_on(
     assert json.loads(read_by_model(model, 1)[0]) == {"action": "decline"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["2025-11-25", "2026-07-28"])
 async def test_a_question_outlives_its_worker_and_a_call_that_runs_once_is_not_made_twice(
     addresses: Addresses, workspace: Path, tmp_path: Path, protocol: str

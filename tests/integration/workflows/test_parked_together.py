@@ -16,6 +16,7 @@ BURST: Final = 5.0
 """The calls of all runs may be under way when the outage begins."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("runs", "outage"), [(10, 12.0), pytest.param(50, 60.0, marks=pytest.mark.slow)])
 async def test_many_runs_send_few_probes_and_have_all_gone_on_within_a_minute(

@@ -107,7 +107,7 @@ async def test_a_provider_that_fails_in_the_middle_is_waited_for(
     def away(request: SeenRequest) -> Reply:
         return broken if request.turn == 2 and not is_back.is_set() else six_turns(request)
 
-    loom, _ = await working(away, **QUICK, model=model, model_timeout=3)
+    loom, _ = await working(away, **QUICK, model=model, model_timeout=6)
     run_id = await loom.start(mode="bypass")
 
     view = (await parked(loom, run_id))["parked"]
@@ -120,11 +120,11 @@ async def test_a_provider_that_fails_in_the_middle_is_waited_for(
 
 
 async def test_a_parked_run_tries_again_by_itself_no_earlier_than_its_provider_asked(working: Working) -> None:
-    loom, server = await working(in_turn_3(status(429, retry_after=7)), **QUICK)
+    loom, server = await working(in_turn_3(status(429, retry_after=2)), **QUICK)
     began = monotonic()
     result = await loom.run(mode="bypass")
     assert (result.status, server.count) == (RunStatus.COMPLETED, TURNS + 1)
-    assert monotonic() - began >= 7
+    assert monotonic() - began >= 2
 
 
 async def test_a_rejected_key_waits_for_a_person_who_goes_on_with_another_model(
@@ -169,8 +169,8 @@ async def test_a_run_whose_patience_is_over_fails_with_the_error_of_its_provider
     assert server.count == 4  # two turns, the call that failed, and a last try when the patience was over
 
 
-async def test_a_parked_run_obeys_at_once(working: Working) -> None:
-    loom, _ = await working(in_turn_3(*[status(503)] * 99), **QUICK)
+async def test_a_parked_run_obeys_while_it_waits(working: Working) -> None:
+    loom, server = await working(in_turn_3(*[status(429, retry_after=3600)] * 99), **QUICK)
     run_id = await loom.start(mode="bypass")
     await parked(loom, run_id)
 
@@ -181,10 +181,10 @@ async def test_a_parked_run_obeys_at_once(working: Working) -> None:
     await loom.client.resume(run_id)
     await parked(loom, run_id)
 
-    began = monotonic()
+    calls_until_now = server.count
     await loom.client.abort(run_id, reason="enough")
-    result = await loom.client.result(run_id)
-    assert (result.status, monotonic() - began < 1) == (RunStatus.ABORTED, True)
+    assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
+    assert server.count == calls_until_now
 
 
 async def test_the_next_try_contains_the_message_that_arrived_during_the_wait(working: Working) -> None:
@@ -198,6 +198,7 @@ async def test_the_next_try_contains_the_message_that_arrived_during_the_wait(wo
     assert [turn.number for turn in await loom.client.turns(run_id)] == list(range(1, TURNS + 1))
 
 
+@pytest.mark.slow
 async def test_a_parked_run_continues_as_new_and_stays_parked(working: Working) -> None:
     loom, server = await working(in_turn_3(*[status(503)] * 99), **QUICK, rotate_after_events=100)
     run_id = await loom.start(mode="bypass")

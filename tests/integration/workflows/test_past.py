@@ -58,6 +58,7 @@ async def test_what_a_model_call_saw_is_told_exactly(working: Working, workspace
     assert sum(len(turn.compressions) for turn in turns) == len(server.requests) - len(asked) > 0
 
 
+@pytest.mark.slow
 async def test_the_command_shows_turns_and_contexts(working: Working, workspace: Path) -> None:
     (workspace / "a.txt").write_text("alpha\n")
     loom, _ = await working(script([READ, text("done")]))

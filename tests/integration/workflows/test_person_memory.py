@@ -133,6 +133,7 @@ async def test_a_run_in_progress_goes_on_without_what_was_forgotten(
     assert "French" not in read_by(model, 2)
 
 
+@pytest.mark.slow
 async def test_messages_count_if_the_person_has_sent_them_and_sub_agents_know_the_person(
     remembering: Any, database: Database, ann: FactOwner
 ) -> None:
@@ -171,6 +172,7 @@ async def test_a_user_id_that_is_none_is_refused(working: Working, user_id: Any)
         await loom.start("hello", user_id=user_id)
 
 
+@pytest.mark.slow
 async def test_three_levels_of_agents_share_notes_by_default_and_keep_their_own(
     remembering: Any, database: Database, session: str
 ) -> None:

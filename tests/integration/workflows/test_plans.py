@@ -106,6 +106,7 @@ async def test_a_person_reviews_a_plan_where_rules_say_so(working: Working) -> N
     assert not any("READ B" in str(request.messages[1]["content"]) for request in model.requests)
 
 
+@pytest.mark.slow
 async def test_an_ask_of_a_step_is_answered_at_the_root_and_an_abort_ends_them_all(
     working: Working, workspace: Path
 ) -> None:

@@ -123,6 +123,7 @@ async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(work
     assert run_id not in await looked(datetime.now(UTC), datetime.now(UTC))
 
 
+@pytest.mark.slow
 async def test_only_the_latest_executions_of_a_long_run_are_read_again(working: Working, workspace: Path) -> None:
     (workspace / "a.txt").write_text("alpha\n")
     reads = [calls(ToolUse("read_file", {"path": "a.txt", "limit": 1 + n}, f"r{n}")) for n in range(40)]

@@ -117,6 +117,7 @@ async def test_a_run_rotates_before_the_server_refuses_more_updates(
     assert max(updates) < 5 + 2 * 4
 
 
+@pytest.mark.slow
 async def test_a_large_state_is_carried_on_out_of_line(working: Working) -> None:
     # Above 256 KB once 30 turns have said their 10 KB.
     loom, _ = await working(_talkative(TURNS, 10_000), rotate_after_events=100, replay=False)

@@ -195,6 +195,7 @@ async def test_a_skill_that_nobody_has_is_refused_with_the_reason(
     assert "the workspace is not trusted, so its skills are not loaded" in result.error.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_name", ["openai:scripted", "anthropic:scripted"])
 async def test_an_active_skill_survives_compressing(
     working: Working, home: Path, workspace: Path, model_name: str

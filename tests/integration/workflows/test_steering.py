@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from time import monotonic
 from typing import Any, cast
 from uuid import uuid4
 
@@ -82,15 +81,13 @@ async def test_several_asks_are_answered_in_any_order(working: Working, workspac
 MANY = [ToolUse("bash", {"command": f"echo {number}"}, f"c{number}") for number in range(20)]
 
 
-async def test_twenty_updates_at_once_are_all_taken_within_seconds(working: Working) -> None:
+async def test_twenty_updates_at_once_are_all_taken(working: Working) -> None:
     loom, _ = await working(script([calls(*MANY), text("done")]))
     run_id = await loom.start(permissions={"bash": "ask"})
     await loom.asked(run_id, len(MANY))
     run = loom.client.temporal.get_workflow_handle(run_id)  # of any client: Loom's own would send signals instead
-    began = monotonic()
     await asyncio.gather(*(run.execute_update("approve", {"call_id": call.id}) for call in MANY))
 
-    assert monotonic() - began < 5
     assert (await loom.client.result(run_id)).tool_calls == len(MANY)
 
 
@@ -105,6 +102,7 @@ async def narrow() -> AsyncIterator[str]:
         yield server.client.service_client.config.target_host
 
 
+@pytest.mark.slow
 async def test_a_server_that_takes_few_updates_at_once_gets_the_others_as_signals(
     narrow: str, working: Working
 ) -> None:
@@ -245,15 +243,13 @@ async def test_new_rules_judge_waiting_calls_again(working: Working, workspace: 
 
 
 async def test_an_abort_cuts_a_streaming_model_call(working: Working) -> None:
-    loom, model = await working(lambda _: hang())
+    loom, model = await working(lambda _: hang(), model_timeout=3600)
     run_id = await loom.start()
     await loom.until(run_id, lambda status: status["waiting_on"] == "model" and bool(model.requests))
 
-    asked = monotonic()
     await loom.client.abort(run_id, reason="enough", by="ann")
     result = await loom.client.result(run_id)
 
-    assert monotonic() - asked < 2
     assert result.status is RunStatus.ABORTED
     assert result.error is not None
     assert "enough" in result.error.message
@@ -274,11 +270,8 @@ async def test_an_abort_ends_a_tool_with_its_whole_process_tree(working: Working
         return len(_processes(mark)) == 3 or None
 
     await eventually(three_sleepers)
-    asked = monotonic()
     await loom.client.abort(run_id)
     assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
-
-    assert monotonic() - asked < 2
     assert _processes(mark) == []
 
 

@@ -129,6 +129,7 @@ async def test_a_tenant_that_has_used_its_tokens_ends_its_runs(working: Working)
     assert (await loom.run("read", tenant="other")).status is RunStatus.COMPLETED
 
 
+@pytest.mark.slow
 async def test_a_tenants_backlog_does_not_delay_another_tenant(working: Working) -> None:
     loom, _ = await working(by_last_word, replay=False, max_concurrent_activities=1)
     noisy = await asyncio.gather(*(loom.start("read", tenant="noisy") for _ in range(40)))

@@ -99,10 +99,10 @@ def count(more):
 @app.tool(effect="read", permission="allow")
 """
 LOOKS = """async def look(place: str) -> str:
-    "Look for a second, and on a slow machine until the others have begun, too."
+    "Look until the others have begun, too; without them, for a long time."
     count(1)
-    for tenths in range(200):
-        if tenths >= 10 and most == 10:
+    for _ in range(1000):
+        if most == 10:
             break
         await asyncio.sleep(0.1)
     count(-1)

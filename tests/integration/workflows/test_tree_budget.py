@@ -28,6 +28,7 @@ def spending(replies: dict[str, list[Reply]], *, prompt: int = 1000, answer: int
     return reply
 
 
+@pytest.mark.slow
 async def test_ten_children_at_once_keep_within_one_budget_and_all_sum_up(working: Working) -> None:
     ten = [delegate(f"part {n}", f"WORK {n}", f"c{n}") for n in range(10)]
     loom, model = await working(spending({"the root": [calls(*ten), text("all in all")], "WORK": [LOOK] * 50}))
@@ -76,6 +77,7 @@ async def test_an_answer_is_rated_where_all_of_that_call_is_covered_and_it_count
     assert any("The answer is not evaluated" in said for said in warned) is not is_rated
 
 
+@pytest.mark.slow
 async def test_a_child_that_needs_more_asks_and_what_another_gave_back_is_used(working: Working) -> None:
     two = [delegate("short", "SHORT", "c1"), delegate("long", "LONG", "c2")]
     loom, _ = await working(

@@ -22,6 +22,7 @@ def app_of(folder: Path, more: str = "") -> str:
     return f"{folder / 'grove.py'}:app"
 
 
+@pytest.mark.slow
 async def test_branches_may_no_more_than_sub_agents(working: Working) -> None:
     replies: dict[str, list[Reply]] = {
         "You are branch 1 of 2.": [calls(WRITE), text("one")],
@@ -55,6 +56,7 @@ async def test_aborting_a_tree_ends_its_branches(working: Working) -> None:
     assert [(await loom.client.result(member)).status for member in members] == [RunStatus.ABORTED] * 2
 
 
+@pytest.mark.slow
 async def test_a_spent_budget_ends_a_tree_as_it_ends_a_crew(working: Working) -> None:
     def reply(request: SeenRequest) -> Reply:
         if JUDGE in prompts([request])[0]:
@@ -88,6 +90,7 @@ async def test_a_definition_asks_for_it_and_what_branches_delegate_does_not_bran
     assert [child["sub_agents"] for child in result.children] == [1, 0, 0]
 
 
+@pytest.mark.slow
 async def test_a_sub_agent_branches_where_there_is_room_below_it(working: Working, tmp_path: Path) -> None:
     replies: dict[str, list[Reply]] = {
         **branches(text("one"), text("two")),

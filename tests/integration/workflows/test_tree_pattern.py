@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from loom.domain.core.requests import RunError, RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from tests.harness import Harness
@@ -147,6 +149,7 @@ async def test_the_best_is_carried_on_to_the_next_level(working: Working) -> Non
     ]
 
 
+@pytest.mark.slow
 async def test_scores_that_do_not_fit_are_repaired_and_else_the_first_answer_counts(working: Working) -> None:
     mended = {**branches(text("one"), text("two")), JUDGE: [text("The second."), scores(0.1, 0.2)]}
     loom, model = await working(by_task(mended))
@@ -176,6 +179,7 @@ async def test_an_answer_has_the_form_that_was_asked_for(working: Working) -> No
     assert (result.status, result.structured_output) == (RunStatus.COMPLETED, {"n": 2})
 
 
+@pytest.mark.slow
 async def test_a_tree_is_told_something_and_rotated_and_its_answer_rated(working: Working) -> None:
     ratings = {"confidence": 0.9, "coverage": 1.0, "novelty": 0.25}
 

@@ -41,6 +41,7 @@ async def test_an_interrupted_continuation_follows_what_came_before(working: Wor
     assert result.output.startswith("It began: one two")
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_retried_after_an_abort_asks_for_the_answer_again(working: Working) -> None:
     loom, model = await working(script([hang(4), text("one and all")]))
     run_id = await loom.start()

@@ -1,6 +1,5 @@
 """Answers held against a schema that somebody gave: what is refused, what is told, and what cannot do harm."""
 
-import time
 from typing import Any
 
 import pytest
@@ -71,10 +70,8 @@ def test_the_first_value_that_fits_is_taken_whatever_stands_before_it() -> None:
 
 
 def test_a_pattern_that_backtracks_for_ever_elsewhere_takes_no_time_here() -> None:
-    began = time.perf_counter()
-
+    # An engine that backtracks would take longer than the test's own limit.
     assert OutputSchema({"pattern": "^(a+)+$"}).check(["a" * 5000 + "!"]).problems
-    assert time.perf_counter() - began < 1
 
 
 def test_null_is_an_answer_like_any_other() -> None:

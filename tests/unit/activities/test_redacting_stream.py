@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.redaction.disguises import LEAST_TAIL
@@ -31,7 +31,6 @@ PLACES = st.lists(st.integers(0, 10_000), max_size=30)
 
 
 @given(st.lists(st.tuples(FILLER, SECRETS), min_size=1, max_size=4), PLACES)
-@settings(max_examples=300, deadline=None)
 def test_wherever_a_stream_is_cut_it_shows_what_the_whole_text_shows(
     parts: list[tuple[str, Sample]], places: list[int]
 ) -> None:
@@ -43,7 +42,6 @@ SHORT = st.sampled_from([sample for sample in CORPUS if len(sample.text) < 190 a
 
 
 @given(SHORT, st.integers(0, 400), st.integers(0, 400), st.integers(1, 64), st.sampled_from([" ", "x", ";", '"a",']))
-@settings(max_examples=300, deadline=None)
 def test_in_a_line_too_long_to_wait_for_nothing_leaks_either(
     sample: Sample, before: int, after: int, size: int, filler: str
 ) -> None:
@@ -108,7 +106,6 @@ def test_words_pass_as_soon_as_they_are_complete() -> None:
 
 
 @given(SHORT, PLACES)
-@settings(max_examples=300, deadline=None)
 def test_word_by_word_no_secret_leaks_wherever_the_text_is_cut(sample: Sample, places: list[int]) -> None:
     text = f"It says: {sample.text} and that is all. "
     if not leaks(sample, MASK.redact(text)):
@@ -121,7 +118,6 @@ OWN = MAKER.of(ALNUM, 24)
 @given(
     st.sampled_from([" ".join(OWN), f"{OWN[:10]}\n{OWN[10:]}", OWN.upper(), OWN[::-1], f"{OWN[:8]} {OWN[8:]}"]), PLACES
 )
-@settings(max_examples=200, deadline=None)
 def test_a_known_secret_in_disguise_is_held_back_until_it_is_whole(disguised: str, places: list[int]) -> None:
     text = f"It says {disguised}\nand that is all.\n"
     for shown in ("".join(words(SecretMask([OWN]), cut(text, places))), streamed(SecretMask([OWN]), cut(text, places))):

@@ -12,7 +12,7 @@ from time import thread_time
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.redaction.known_secrets import secrets_of
@@ -240,7 +240,6 @@ def test_a_known_secret_of_several_lines_goes_line_by_line() -> None:
 
 
 @given(st.text())
-@settings(max_examples=200, deadline=None)
 @example("İ" * 9 + "password=" + "aB3$" * 3)
 @example("\udc80\ud800 token: \x00")
 def test_any_text_is_taken_and_redacting_is_idempotent(text: str) -> None:

@@ -1,7 +1,6 @@
 """Looking for files and lines."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import psutil
@@ -114,13 +113,11 @@ async def test_an_explosive_pattern_stops_in_time_and_blocks_nobody(
     monkeypatch.setattr(search, "_SECONDS", 0.5)
     (place / "trap.txt").write_text("hit a\n" + "a" * 60 + "b\n")
     searching = asyncio.ensure_future(call("grep", place, pattern="(a+)+$|hit", path="trap.txt"))
-    begun, longest = time.monotonic(), 0.0
+    others = 0
     while not searching.done():
-        before = time.monotonic()
-        await asyncio.sleep(0.01)
-        longest = max(longest, time.monotonic() - before)
-    assert time.monotonic() - begun < 3
-    assert longest < 0.3
+        others += 1
+        await asyncio.sleep(0)
+    assert others > 100  # others go on meanwhile; without its end, the search would take years
     assert (await searching)[0] == "trap.txt:1:hit a"
     assert "stopped after 0.5 s" in (await searching)[-1]
 

@@ -81,7 +81,7 @@ def test_people_read_where_a_case_is_and_which_rule_decided(loom: Commands) -> N
     )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=CALLS, rules=RULES, agent=AGENTS, mode=some.sampled_from([None, *Mode]))
 def test_a_case_gets_what_check_says_and_check_says_what_a_run_gets(
     loom: Commands, call: tuple[str, dict[str, Any]], rules: dict[str, str], agent: str, mode: Mode | None
@@ -166,6 +166,7 @@ def test_a_missing_file_or_workspace_is_wrong_usage(loom: Commands) -> None:
     assert "is not a folder" in report_on(loom, case("ls", "ask"), words=("--workspace", "/nowhere/at/all")).err
 
 
+@pytest.mark.slow
 def test_thousands_of_cases_are_checked_at_500_a_second(loom: Commands) -> None:
     rules = {"bash(git diff:*)": "allow", "bash(head:*)": "allow", "bash(rm:*)": "deny", "write_file(src/**)": "allow"}
     calls = (

@@ -107,6 +107,7 @@ def test_it_is_caught_in_a_helper_of_the_domain_too(tmp_path: Path) -> None:
     assert check(tmp_path) == ["loom_domain/core/helper.py:1: imports time, which is not known to be deterministic"]
 
 
+@pytest.mark.slow
 def test_the_tree_is_clean() -> None:
     assert check() == []
     assert len(GUARDED_MODULES) > 50

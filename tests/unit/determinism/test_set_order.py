@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from shutil import copytree
 
+import pytest
+
 from tests.determinism.lines import ROOT
 
 CAUGHT = """
@@ -67,6 +69,7 @@ def _planted(state: _Rules, names: frozenset[str], weights: set[float]) -> None:
 """
 
 
+@pytest.mark.slow
 def test_the_order_of_a_set_is_caught(tmp_path: Path) -> None:
     """One copy of a real file for each line: no line hides another."""
     copytree(ROOT / "loom_domain", tmp_path / "loom" / "domain")

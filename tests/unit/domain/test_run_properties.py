@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
@@ -462,7 +462,6 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
 SEEDS: Final = st.integers(0, 2**32)
 
 
-@settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 60))
 def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None:
     dice = Random(seed)
@@ -477,7 +476,6 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         state = after
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 60))
 def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: int, steps: int) -> None:
     dice = Random(seed)
@@ -505,7 +503,6 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
         state = evolve(state, AbortRequested(reason="enough", at=AT))
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 40))
 def test_in_any_state_an_event_that_does_not_fit_leaves_the_very_same_state(seed: int, steps: int) -> None:
     dice = Random(seed)
@@ -518,7 +515,6 @@ def test_in_any_state_an_event_that_does_not_fit_leaves_the_very_same_state(seed
             assert why.startswith(type(event).__name__)
 
 
-@settings(max_examples=100, deadline=None)
 @given(SEEDS)
 def test_a_run_that_nobody_steers_comes_to_an_end(seed: int) -> None:
     dice = Random(seed)

@@ -16,7 +16,7 @@ import asyncio, json
 from bench.reading_path import reading_path
 print(json.dumps([file.path for file in asyncio.run(reading_path())]))
 """
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
