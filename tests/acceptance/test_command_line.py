@@ -207,8 +207,9 @@ async def test_the_exit_code_says_how_the_run_ended(
 
 
 async def test_the_result_of_an_aborted_run_has_code_3(working: Working) -> None:
-    loom, _ = await working(lambda _: hang())
+    loom, _ = await working(script([calls(WRITE)]))
     run_id = await loom.start()
+    await loom.asked(run_id)
     await loom.client.abort(run_id)
 
     assert (await command_line(loom)("result", run_id, "--json")).code == 3

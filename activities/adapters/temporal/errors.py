@@ -15,6 +15,9 @@ from loom.domain.core.errors import BadRequest, LoomError, RefusedError, RunNotF
 NO_STORAGE: Final = "TMPRL1105"
 """The SDK's error code for a payload in a store that this process doesn't know."""
 
+UNPROCESSED: Final = "UnprocessedUpdate"
+"""The type of the failure with which the server rejects an update that a worker didn't respond to."""
+
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
 """Matches the human-readable message in the SDK's error text."""
 
@@ -79,6 +82,13 @@ def unanswered(error: RPCError, run_id: str) -> LoomError:
 def no_run(run_id: str) -> RunNotFoundError:
     """Return the error for a run id that doesn't exist or belongs to a workflow of another type."""
     return RunNotFoundError(f"there is no run {run_id!r}; `loom list` shows all runs")
+
+
+def is_lost(error: WorkflowUpdateFailedError) -> bool:
+    """Whether the server, and not the run, rejected the update, since a worker took it and didn't respond to it. The
+    update has had no effect.
+    """
+    return isinstance(error.cause, ApplicationError) and error.cause.type == UNPROCESSED
 
 
 def refused(error: WorkflowUpdateFailedError) -> LoomError:

@@ -26,7 +26,7 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.temporal.errors import answered, refused, unanswered
+from loom.activities.adapters.temporal.errors import answered, is_lost, refused, unanswered
 from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
@@ -35,6 +35,14 @@ ANSWER_LIMIT: Final = 2.0
 """Timeout in seconds for a query to a run that hasn't ended."""
 UPDATE_LIMIT: Final = 5.0
 """Timeout in seconds for a run to acknowledge an update."""
+UPDATE_TRIES: Final = 3
+"""How often an update is sent that the worker's SDK loses. It may lose one that reaches a run together with queries,
+shortly after the worker has started (sdk-core logs "unprocessed protocol messages"). The server then rejects it.
+"""
+NO_UPDATE_NOW: Final = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.FAILED_PRECONDITION)
+"""The server's answers to an update that has had no effect, after which it still takes a signal: the run has too many
+updates at once, or a workflow task failed because something else happened to the run at the same time.
+"""
 REOPEN_TRIES: Final = 5
 """How often a run is reset for one retry. A run may end again before the retry reaches it."""
 PAGE: Final = 50
@@ -115,20 +123,23 @@ class TemporalRuns:
         moment. Raises RefusedError if the run rejects the update, and BadRequest if the update is invalid.
         """
         with answered(run_id):
-            try:
-                receipt: JsonObject = await self._handle(run_id).execute_update(
-                    name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
-                )
-            except WorkflowUpdateFailedError as error:
-                raise refused(error) from error
-            except WorkflowUpdateRPCTimeoutOrCancelledError:
-                return None
-            except RPCError as error:
-                # A server accepts a limited number of concurrent updates of a run, but any number of signals.
-                if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED:
-                    raise
-                return None
-        return receipt
+            for _ in range(UPDATE_TRIES):
+                try:
+                    receipt: JsonObject = await self._handle(run_id).execute_update(
+                        name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
+                    )
+                except WorkflowUpdateFailedError as error:
+                    if is_lost(error):
+                        continue
+                    raise refused(error) from error
+                except WorkflowUpdateRPCTimeoutOrCancelledError:
+                    return None
+                except RPCError as error:
+                    if error.status not in NO_UPDATE_NOW:
+                        raise
+                    return None
+                return receipt
+        return None
 
     async def update_or_start(
         self, start: WithStartWorkflowOperation[Any, Any], name: str, payload: JsonObject
@@ -145,11 +156,13 @@ class TemporalRuns:
                 rpc_timeout=timedelta(seconds=UPDATE_LIMIT),
             )
         except WorkflowUpdateFailedError as error:
+            if is_lost(error):
+                return None
             raise refused(error) from error
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             return None
         except RPCError as error:
-            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+            if error.status in NO_UPDATE_NOW:
                 return None
             raise unanswered(error, "") from error
         return receipt

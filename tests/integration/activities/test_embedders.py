@@ -119,19 +119,16 @@ async def test_questions_asked_at_once_each_get_their_own_answer(embedder: Offli
     assert [vectors[0] for vectors in at_once] == alone
 
 
-async def test_a_process_that_was_killed_is_started_again_with_the_next_use() -> None:
-    embedder = OfflineEmbedder()
+async def test_a_process_that_was_killed_is_started_again_with_the_next_use(embedder: OfflineEmbedder) -> None:
     before = await embedder.embed(QUESTIONS, query=True)
     working = asyncio.create_task(embedder.embed(["some words " * 200] * 200))
     os.kill(await pid_of(embedder), signal.SIGKILL)
     with pytest.raises(EmbedderUnavailable, match=r"ended \(.*\): the next call restarts it"):
         await working
     assert await embedder.embed(QUESTIONS, query=True) == before
-    await embedder.aclose()
 
 
-async def test_after_a_cancelled_use_the_next_one_gets_its_own_answer() -> None:
-    embedder = OfflineEmbedder()
+async def test_after_a_cancelled_use_the_next_one_gets_its_own_answer(embedder: OfflineEmbedder) -> None:
     before = await embedder.embed(QUESTIONS, query=True)
     working = asyncio.create_task(embedder.embed(["some words " * 200] * 200))
     await pid_of(embedder)
@@ -139,25 +136,22 @@ async def test_after_a_cancelled_use_the_next_one_gets_its_own_answer() -> None:
     with pytest.raises(asyncio.CancelledError):
         await working
     assert await embedder.embed(QUESTIONS, query=True) == before
-    pid = await pid_of(embedder)
-    await embedder.aclose()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
 
 
 async def test_a_use_that_gave_up_waiting_leaves_the_process_to_the_next_one() -> None:
-    embedder = OfflineEmbedder()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await embedder.embed(QUESTIONS, query=True)
-    starting = await pid_of(embedder)
-    before = await embedder.embed(QUESTIONS, query=True)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await embedder.embed(["some words " * 200] * 8)
-    assert await embedder.embed(QUESTIONS, query=True) == before
-    assert await pid_of(embedder) == starting
-    await embedder.aclose()
+    async with aclosing(OfflineEmbedder()) as embedder:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await embedder.embed(QUESTIONS, query=True)
+        starting = await pid_of(embedder)
+        before = await embedder.embed(QUESTIONS, query=True)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await embedder.embed(["some words " * 200] * 8)
+        assert await embedder.embed(QUESTIONS, query=True) == before
+        assert await pid_of(embedder) == starting
+    with pytest.raises(ProcessLookupError):
+        os.kill(starting, 0)
 
 
 async def test_a_question_goes_before_the_texts_that_wait(embedder: OfflineEmbedder) -> None:
@@ -225,6 +219,7 @@ async def asked(url: str, texts: list[str], *, query: bool = False, **given: Any
         await embedder.aclose()
 
 
+@pytest.mark.slow
 async def test_a_real_server_gives_the_vectors_that_the_same_model_gives_here(embedder: OfflineEmbedder) -> None:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))

@@ -20,6 +20,7 @@ from loom.domain.core.tool_calls import Effect, Scope, Verdict
 from loom.domain.permissions.judge import judge
 from loom.domain.permissions.subjects import Subject
 from tests.certificates import Authority
+from tests.waiting import eventually
 from tests.web_site import NAME, Names, WebSite, moved, page
 
 HERE = Names(site_test=[["127.0.0.1"]], other_test=[["127.0.0.1"]], v6first_test=[["::1", "127.0.0.1"]])
@@ -251,10 +252,13 @@ async def test_a_page_that_never_ends_is_a_timeout(pages: WebSite) -> None:
 
 
 async def test_cancelling_closes_the_connection(pages: WebSite) -> None:
-    running = asyncio.ensure_future(fetch(pages.url("/silence")))
     before = len(pages.requests)
-    while len(pages.requests) == before:
-        await asyncio.sleep(0.01)
+    running = asyncio.ensure_future(fetch(pages.url("/silence")))
+
+    async def is_asked() -> bool:
+        return len(pages.requests) > before
+
+    await eventually(is_asked)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

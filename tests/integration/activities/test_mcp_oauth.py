@@ -1,5 +1,6 @@
 """OAuth at MCP servers over HTTP: the tokens of a worker, and the sign-in of a person."""
 
+import json
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -20,10 +21,10 @@ SECRET: Mapping[str, str] = {"ROBOT": "r0b0t-s3cret"}
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[Http]:
-    """A server whose tokens expire after three seconds."""
+    """A server with a tool for those who are signed in."""
     diary = tmp_path / "diary"
     diary.touch()
-    async with serving(Http(*GUARDED, str(diary), "--seconds", "3", diary=diary)) as web:
+    async with serving(Http(*GUARDED, str(diary), diary=diary)) as web:
         yield web
 
 
@@ -85,13 +86,15 @@ async def test_a_person_signs_in_and_workers_use_and_renew_the_sign_in(guarded: 
     async with connect(server, home=tmp_path) as servers:
         await until_available(servers, "mcp__web__secret")
         assert (await call(servers, "mcp__web__secret")).text == "42"
+    assert grants(guarded) == ["authorization_code"]
 
-        async def renewed() -> bool:
-            assert (await call(servers, "mcp__web__secret")).text == "42"
-            return "refresh_token" in grants(guarded)
-
-        await eventually(renewed)
-    assert grants(guarded).count("authorization_code") == 1
+    kept = json.loads(stored.read_text())
+    stored.write_text(json.dumps({**kept, "expires_at": kept["expires_at"] - 7200}))
+    async with connect(server, home=tmp_path) as servers:
+        await until_available(servers, "mcp__web__secret")
+        assert (await call(servers, "mcp__web__secret")).text == "42"
+    assert grants(guarded) == ["authorization_code", "refresh_token"]
+    assert json.loads(stored.read_text())["expires_at"] > kept["expires_at"] - 7200
 
 
 async def test_a_sign_in_is_for_one_address_only(guarded: Http, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Options and prices of model calls: what each provider is sent, and what is refused by name."""
 
 import json
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -194,11 +195,12 @@ async def test_models_behind_one_server_may_differ_in_the_name_of_the_limit() ->
             return served.status(400, message="'max_tokens' is not supported: use 'max_completion_tokens'")
         return served.text("ok")
 
-    async with ModelServer(reply) as server:
-        provider = OpenAIProvider(api_key="k", base_url=server.openai_url)
+    async with (
+        ModelServer(reply) as server,
+        aclosing(OpenAIProvider(api_key="k", base_url=server.openai_url)) as provider,
+    ):
         for model in ("new", "old", "new"):
             await provider.answer(replace(HELLO, model=model, max_output_tokens=77), lambda _: None)
-        await provider.aclose()
     limits = [
         {name: value for name, value in request.body.items() if name.startswith("max_")} for request in server.requests
     ]
@@ -212,10 +214,11 @@ WRITTEN = {"input_tokens": 10, "cache_read_input_tokens": 20, "cache_creation_in
 async def test_cache_writes_are_counted_and_priced_as_such() -> None:
     body = {"type": "message", "model": "m", "content": [], "stop_reason": "end_turn", "usage": WRITTEN}
     raw = Reply(raw=json.dumps(body).encode(), headers={"content-type": "application/json"})
-    async with serving(raw) as server:
-        provider = AnthropicProvider(api_key="k", base_url=server.anthropic_url)
+    async with (
+        serving(raw) as server,
+        aclosing(AnthropicProvider(api_key="k", base_url=server.anthropic_url)) as provider,
+    ):
         answer = await provider.answer(HELLO, lambda _: None)
-        await provider.aclose()
     assert answer.usage == Usage(
         input_tokens=60, output_tokens=5, cached_tokens=20, cache_write_tokens=30, model_calls=1
     )

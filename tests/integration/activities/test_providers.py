@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import TypeAlias
@@ -311,11 +311,10 @@ async def test_nobody_listening_is_a_typed_error(kind: type[Provider]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://user:pass@127.0.0.1:{free.getsockname()[1]}/v1"
-    provider = kind(api_key=KEY, base_url=url)
-    with pytest.raises(LLMUnavailableError, match=r"no connection.*\(ConnectError\)") as caught:
-        await provider.answer(HELLO, lambda _: None)
+    async with aclosing(kind(api_key=KEY, base_url=url)) as provider:
+        with pytest.raises(LLMUnavailableError, match=r"no connection.*\(ConnectError\)") as caught:
+            await provider.answer(HELLO, lambda _: None)
     assert "pass" not in caught.value.message
-    await provider.aclose()
 
 
 TALK = (
@@ -580,18 +579,18 @@ async def test_a_compatible_server_s_reasoning_goes_back_with_the_calls() -> Non
 
 
 async def test_providers_resolve_by_prefix_and_are_kept() -> None:
-    providers = ConfiguredProviders(openai_base_url="http://127.0.0.1:1/v1", anthropic_api_key="k")
-    openai, name = providers.resolve("openai:qwen3:8b")
-    other, _ = providers.resolve("openai:other")
-    anthropic, _ = providers.resolve("anthropic:claude-x")
-    assert isinstance(openai, PermittedProvider)
-    assert isinstance(other, PermittedProvider)
-    assert isinstance(anthropic, PermittedProvider)
-    assert (type(openai.provider), name) == (OpenAIProvider, "qwen3:8b")
-    assert other.provider is openai.provider
-    assert type(anthropic.provider) is AnthropicProvider
-    assert providers.resolve("demo")[1] == "demo"
-    await providers.aclose()
+    configured = ConfiguredProviders(openai_base_url="http://127.0.0.1:1/v1", anthropic_api_key="k")
+    async with aclosing(configured) as providers:
+        openai, name = providers.resolve("openai:qwen3:8b")
+        other, _ = providers.resolve("openai:other")
+        anthropic, _ = providers.resolve("anthropic:claude-x")
+        assert isinstance(openai, PermittedProvider)
+        assert isinstance(other, PermittedProvider)
+        assert isinstance(anthropic, PermittedProvider)
+        assert (type(openai.provider), name) == (OpenAIProvider, "qwen3:8b")
+        assert other.provider is openai.provider
+        assert type(anthropic.provider) is AnthropicProvider
+        assert providers.resolve("demo")[1] == "demo"
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "openai:", "mistral:large", ""])
@@ -623,11 +622,12 @@ def test_a_garbled_key_is_refused_without_repeating_it(key: str) -> None:
 
 
 async def test_a_local_server_needs_no_key() -> None:
-    async with serving(served.text("ok")) as server:
-        providers = ConfiguredProviders(openai_base_url=server.openai_url)
+    async with (
+        serving(served.text("ok")) as server,
+        aclosing(ConfiguredProviders(openai_base_url=server.openai_url)) as providers,
+    ):
         provider, name = providers.resolve("openai:local")
         answer = await provider.answer(ModelCall(model=name, system="", messages=(user("hi"),)), lambda _: None)
-        await providers.aclose()
     assert answer.message.text == "ok"
 
 

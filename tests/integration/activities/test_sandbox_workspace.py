@@ -12,6 +12,7 @@ from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandb
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
+from tests.waiting import eventually
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 
@@ -82,8 +83,11 @@ async def test_git_outside_still_finds_the_repository_around_the_workspace(place
     inside.mkdir()
     subprocess.run(["git", "init", "-q", "-b", "trunk", place], check=True)
     waiting = asyncio.create_task(run(inside, "touch begun; until [ -e go ]; do sleep 0.01; done"))
-    while not (inside / "begun").exists():
-        await asyncio.sleep(0.005)
+
+    async def has_begun() -> bool:
+        return (inside / "begun").exists()
+
+    await eventually(has_begun)
     assert subprocess.check_output(["git", "rev-parse", "--show-prefix"], cwd=inside) == b"inside/\n"
     (inside / "go").touch()
     await waiting

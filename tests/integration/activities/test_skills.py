@@ -18,7 +18,13 @@ from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_files import digest_of
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
-from loom.domain.core.errors import BadRequest, ToolExecutionError, ToolUnavailableError, ToolValidationError
+from loom.domain.core.errors import (
+    BadRequest,
+    ToolExecutionError,
+    ToolExecutionTimeout,
+    ToolUnavailableError,
+    ToolValidationError,
+)
 from loom.domain.core.requests import RunRequest
 from loom.domain.skills.catalog import (
     LOAD_SKILL,
@@ -281,7 +287,7 @@ async def test_a_script_that_fails_or_takes_too_long_says_so(workspace: Path, tm
     )
     with pytest.raises(ToolExecutionError, match="exit code 3\nno"):
         await run(workspace, root, "scripts/bad.py")
-    with pytest.raises(Exception, match=r"stopped after 0\.3 s"):
+    with pytest.raises(ToolExecutionTimeout, match=r"stopped after 0\.3 s"):
         await run(workspace, root, "scripts/slow.sh", timeout=0.3)
 
 

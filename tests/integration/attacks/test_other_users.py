@@ -87,7 +87,7 @@ async def waiting_run(loom: LoomClient, workspace: Path) -> str:
     async def asked() -> bool:
         return bool((await loom.status(run_id))["pending_approvals"])
 
-    await eventually(asked, within=60)
+    await eventually(asked)
     return run_id
 
 

@@ -7,18 +7,21 @@ import pytest
 from tests.integration.attacks.shell_fuzz.arena import Arena
 from tests.integration.attacks.shell_fuzz.hunt import Hunt, seeds
 
-LINES = 700
+LONG = pytest.mark.slow
 
 
-def test_no_line_that_the_rules_allow_runs_what_they_do_not_name(tmp_path: Path) -> None:
-    report = Hunt(tmp_path.resolve(), seeds()).run("ci", LINES)
-    assert report.executed > LINES / 20
+@pytest.mark.parametrize("lines", [150, pytest.param(700, marks=LONG)])
+def test_no_line_that_the_rules_allow_runs_what_they_do_not_name(tmp_path: Path, lines: int) -> None:
+    report = Hunt(tmp_path.resolve(), seeds()).run("ci", lines)
+    assert report.executed > lines / 20
     assert not report.findings, "\n".join(map(str, report.findings))
 
 
-def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_path: Path) -> None:
-    report, allowed = Hunt(tmp_path.resolve()).tried(seeds())
-    assert len(allowed) > len(seeds()) / 10
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=LONG)])
+def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_path: Path, every: int) -> None:
+    begins = seeds()[::every]
+    report, allowed = Hunt(tmp_path.resolve()).tried(begins)
+    assert len(allowed) > len(begins) / 10
     assert not report.findings, "\n".join(map(str, report.findings))
 
 

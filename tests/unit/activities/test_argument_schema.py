@@ -94,7 +94,7 @@ def test_a_regular_expression_of_a_stranger_is_not_run() -> None:
     }
     begun = time.process_time()
     ArgumentSchema(slow).check("t", {"a": "a" * 40 + "!", "b" * 40 + "!": 1})
-    assert time.process_time() - begun < 1
+    assert time.process_time() - begun < 60  # it would be for ever
 
 
 def test_a_property_may_be_called_like_a_keyword() -> None:

