@@ -301,7 +301,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_and_is_dialled_again(
 
 
 async def test_a_dead_server_keeps_its_tools_and_says_what_is_wrong(raw: Raw) -> None:
-    slow = replace(QUICK, first_pause=60.0)
+    slow = replace(QUICK, first_pause=60.0, probe=0.5)
     async with connect(raw.server(), patience=slow) as servers:
         with pytest.raises(ToolExecutionError):
             await call(servers, "mcp__raw__die")
@@ -554,6 +554,7 @@ def http(folder: Path) -> AbstractAsyncContextManager[Http]:
     return serving(Http(*ECHO, "--http", "PORT", "--diary", str(diary), diary=diary))
 
 
+@pytest.mark.slow
 async def test_a_published_server_over_http_is_killed_in_a_call_and_found_again(node_server: str) -> None:
     web = Http(node_server, "streamableHttp")
     async with serving(web), connect(web.server(), first_wait=0.1, patience=PATIENT) as servers:

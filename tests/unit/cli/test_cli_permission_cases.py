@@ -81,7 +81,7 @@ def test_people_read_where_a_case_is_and_which_rule_decided(loom: Commands) -> N
     )
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples // 10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(call=CALLS, rules=RULES, agent=AGENTS, mode=some.sampled_from([None, *Mode]))
 def test_a_case_gets_what_check_says_and_check_says_what_a_run_gets(
     loom: Commands, call: tuple[str, dict[str, Any]], rules: dict[str, str], agent: str, mode: Mode | None

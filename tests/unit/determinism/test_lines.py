@@ -96,6 +96,7 @@ def test_a_line_that_is_not_deterministic_is_caught(plant: Plant) -> None:
     assert all(any(part in lines[number - 1] for part in written) for number, _ in found)
 
 
+@pytest.mark.slow
 def test_it_is_caught_in_a_helper_of_the_domain_too(tmp_path: Path) -> None:
     for path in guarded_files():
         copy = tmp_path / path.relative_to(ROOT)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.domain.core.messages import Usage
@@ -149,6 +149,7 @@ def delivered(root: Node, node: Node) -> None:
         to.waits = any(want.run_id == to.run_id for want in to.tree.requests)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(seed=st.integers(0, 10**6), tokens=st.integers(0, 5000), steps=st.integers(1, 150))
 def test_no_order_of_events_lets_a_tree_spend_more_than_its_budget(seed: int, tokens: int, steps: int) -> None:
     dice = Random(seed)

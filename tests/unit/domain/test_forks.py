@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.domain.core.errors import BadRequest
@@ -83,6 +83,7 @@ def stories(draw: st.DrawFn) -> Recorded:
     return story
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(stories())
 def test_a_fork_begins_with_what_the_turn_left(story: Recorded) -> None:
     for turn, left in enumerate(story.after):
@@ -95,6 +96,7 @@ def test_a_fork_begins_with_what_the_turn_left(story: Recorded) -> None:
         assert point.request == REQUEST
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(stories())
 def test_a_fork_of_a_fork_is_the_same_as_a_fork(story: Recorded) -> None:
     turn = len(story.after) - 1

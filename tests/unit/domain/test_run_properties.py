@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
@@ -462,6 +462,7 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
 SEEDS: Final = st.integers(0, 2**32)
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(seed=SEEDS, steps=st.integers(1, 60))
 def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None:
     dice = Random(seed)
@@ -476,6 +477,7 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         state = after
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(seed=SEEDS, steps=st.integers(0, 60))
 def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: int, steps: int) -> None:
     dice = Random(seed)

@@ -179,7 +179,7 @@ def read(payload: Payload, kind: Any) -> Any:
 
 @pytest.mark.parametrize("kind", PAYLOADS, ids=lambda kind: kind.__name__)
 def test_every_payload_comes_back_equal(kind: type) -> None:
-    @settings(max_examples=15)
+    @settings(max_examples=settings().max_examples // 5)
     @given(st.from_type(kind))
     def check(value: object) -> None:
         assert there_and_back(value, kind) == value
