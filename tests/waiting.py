@@ -16,9 +16,10 @@ async def eventually(look: Callable[[], Awaitable[T | None]], *, within: float =
 
     The limit only finds what would never happen. Nothing else is decided by it, however busy the machine is.
     """
-    deadline = monotonic() + within
+    deadline, pause = monotonic() + within, 0.02
     while (seen := await look()) is None or seen is False:
         if monotonic() > deadline:
             raise AssertionError(f"nothing seen within {within} s")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause)
+        pause = min(1.5 * pause, 0.25)  # a look at a run costs its server and worker a task
     return seen

@@ -64,6 +64,7 @@ def folders(where: Path) -> list[str]:
     return sorted(each.name for each in where.iterdir() if each.is_dir() and not each.name.startswith(("_", ".")))
 
 
+@pytest.mark.slow
 async def test_a_tree_of_sub_agents_reviews_each_folder(working: Working, tmp_path: Path) -> None:
     loom, _ = await working(script([]), app=STAFF)
     readme = reader(loom, tmp_path)

@@ -152,6 +152,7 @@ def test_site_packages_has_loom_and_nothing_else_of_ours(installed: Installed) -
     ]
 
 
+@pytest.mark.slow
 def test_each_name_is_its_owner_s(installed: Installed) -> None:
     code = """
 import json, sys
@@ -167,6 +168,7 @@ print(json.dumps({name: sys.modules[name].__file__ for name in names}))
         assert file.is_relative_to(installed.packages if name.startswith("loom") else installed.project), name
 
 
+@pytest.mark.slow
 async def test_loom_worker_serves_the_project_s_tools(
     installed: Installed, addresses: Addresses, workspace: Path
 ) -> None:

@@ -8,7 +8,7 @@ from tests.chaos.memory import survive, told
 from tests.chaos.memory_oracle import Expected
 from tests.harness import Addresses
 
-RUNS = 8
+RUNS = 4
 
 
 @pytest.mark.timeout(180)

@@ -32,6 +32,7 @@ def page() -> str:
     return DOC.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_plain_run_with_one_tool_call_enters_few_files(entered: list[str]) -> None:
     assert len(entered) == len(set(entered))
     assert len(entered) <= MOST_FILES, "\n".join(entered)

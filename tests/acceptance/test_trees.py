@@ -18,6 +18,7 @@ BASH = calls(ToolUse("bash", {"command": "echo ran >> notes.txt"}, "b1"))
 APPROVED = {"bash": "allow"}
 
 
+@pytest.mark.slow
 async def test_a_tree_goes_on_after_its_worker_was_killed_and_repeats_nothing(
     killable: Killable, workspace: Path
 ) -> None:

@@ -147,7 +147,7 @@ async def test_a_use_that_gave_up_waiting_leaves_the_process_to_the_next_one() -
         before = await embedder.embed(QUESTIONS, query=True)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await embedder.embed(["some words " * 200] * 8)
+                await embedder.embed(["some words " * 200] * 4)
         assert await embedder.embed(QUESTIONS, query=True) == before
         assert await pid_of(embedder) == starting
     with pytest.raises(ProcessLookupError):

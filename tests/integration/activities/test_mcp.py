@@ -683,6 +683,7 @@ async def test_permission_patterns_are_held_against_every_text_among_the_argumen
     assert found.grants(arguments) == ("mcp__raw__say",)
 
 
+@pytest.mark.slow
 async def test_the_example_of_the_documentation_works() -> None:
     page = (TESTS.parent / "docs" / "mcp.md").read_text()
     example = page.partition("```toml\n")[2].partition("```")[0]

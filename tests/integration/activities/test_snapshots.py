@@ -122,7 +122,7 @@ EDITS: Final[dict[str, Callable[[Path, Any], object]]] = {
 }
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 async def test_any_state_comes_back_byte_for_byte_after_any_edits(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as scratch:

@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import httpx2._transports.default as http_transports
+import httpx2
 import pytest
 
 from loom.activities.adapters.sandbox import bubblewrap, hidden_paths
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.toolbox import function_tool
-from loom.app import registry
+from loom.app.packages import installed
 from loom.domain.tools.sandbox_limits import Limits
 from loom.workflows import options
 from tests.harness import Addresses, Harness, harness
@@ -34,7 +34,7 @@ async def working(addresses: Addresses, workspace: Path) -> AsyncIterator[Workin
 
 
 _look_for_reasons = bubblewrap._why_not
-_look_for_private_settings = hidden_paths._private
+_private_settings = hidden_paths._private
 _reasons: dict[Limits, str] = {}
 
 
@@ -45,21 +45,21 @@ def _why_not_once(sandbox: Bubblewrap, limits: Limits) -> str:
     return _reasons[limits]
 
 
-_LOOKED_UP_ONCE: Final = (
-    (bubblewrap, "_why_not", _why_not_once),
-    (hidden_paths, "_private", cache(lambda folder: tuple(_look_for_private_settings(folder)))),
-    (function_tool, "schema_of", cache(function_tool.schema_of)),
-    (registry, "installed", cache(registry.installed)),
-    (http_transports, "create_ssl_context", cache(http_transports.create_ssl_context)),
-)
+_LOOKED_UP_ONCE: Final = {
+    "loom.activities.adapters.sandbox.bubblewrap._why_not": _why_not_once,
+    "loom.activities.adapters.sandbox.hidden_paths._private": cache(lambda folder: tuple(_private_settings(folder))),
+    "loom.activities.toolbox.function_tool.schema_of": cache(function_tool.schema_of),
+    "loom.app.registry.installed": cache(installed),
+    "httpx2._transports.default.create_ssl_context": cache(httpx2.create_ssl_context),
+}
 """What is the same for all workers of a process, and what costs each of them a tenth of a second when it starts."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_start() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module, name, once in _LOOKED_UP_ONCE:
-            patch.setattr(module, name, once)
+        for name, once in _LOOKED_UP_ONCE.items():
+            patch.setattr(name, once)
         yield
 
 

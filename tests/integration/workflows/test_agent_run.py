@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from tests.harness import HANGS_AFTER
 from tests.integration.workflows.conftest import Working
 from tests.model_server import (
     Reply,
@@ -342,7 +343,8 @@ async def test_input_that_nobody_can_read_is_refused_instead_of_retried_for_ever
     await loom.client.temporal.start_workflow("AgentRun", payload, id=run_id, task_queue=loom.settings.task_queue)
     loom.started.append(run_id)
 
-    result = await asyncio.wait_for(loom.client.result(run_id), 20)
+    # Temporal would try a task that fails again and again, and the run would never end.
+    result = await asyncio.wait_for(loom.client.result(run_id), HANGS_AFTER)
 
     assert result.error is not None
     assert result.error.type == "BadRequest"

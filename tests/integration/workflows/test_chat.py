@@ -218,6 +218,7 @@ async def test_a_chat_of_many_executions_loses_nothing(working: Working, session
     ]
 
 
+@pytest.mark.slow
 async def test_each_message_is_answered_once_over_restarts_of_worker_and_terminal(
     addresses: Addresses, workspace: Path, session: str
 ) -> None:

@@ -80,7 +80,7 @@ async def deleted(loom: Harness, *runs: str) -> None:
         found = [await left(client, run) for run in runs]
         return not any(found)
 
-    await eventually(gone, within=60)
+    await eventually(gone)
 
 
 async def left(client: Client, run: str) -> bool:
@@ -97,6 +97,7 @@ async def kept(url: str) -> dict[str, int]:
     return {table.removeprefix("loom_"): (await rows(url, f"SELECT count(*) FROM {table}"))[0][0] for table in tables}
 
 
+@pytest.mark.slow
 async def test_what_a_run_stored_goes_when_the_server_no_longer_has_it_and_nobody_else_needs_it(
     working: Working, url: str, stored: PostgresStoredData
 ) -> None:

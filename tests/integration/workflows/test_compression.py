@@ -51,7 +51,7 @@ def workspace(workspace: Path) -> Path:
     return workspace
 
 
-@pytest.mark.parametrize("model", ["openai:scripted", "anthropic:scripted"])
+@pytest.mark.parametrize("model", ["openai:scripted", pytest.param("anthropic:scripted", marks=pytest.mark.slow)])
 async def test_a_full_window_is_compressed_and_the_run_goes_on(working: Working, model: str) -> None:
     loom, server = await working(long_talk(12, text(SUMMARY)), model=model, **SMALL)
 
@@ -97,6 +97,7 @@ async def test_sections_that_are_too_long_are_sent_back_once(working: Working) -
     assert "word " * 513 not in str(server.requests[-1].messages)
 
 
+@pytest.mark.slow
 async def test_the_limit_that_a_provider_names_is_kept_from_then_on(working: Working) -> None:
     talk = long_talk(25, text(SUMMARY))
 
@@ -165,6 +166,7 @@ async def test_a_run_that_is_paused_while_it_compresses_goes_on_after(working: W
     assert "in blue" in [m.text for m in await loom.client.transcript(run_id)]
 
 
+@pytest.mark.slow
 async def test_a_compressed_conversation_survives_rotation(working: Working) -> None:
     loom, _ = await working(long_talk(30, text(SUMMARY)), rotate_after_events=100, **SMALL)
 
@@ -175,6 +177,7 @@ async def test_a_compressed_conversation_survives_rotation(working: Working) -> 
     assert texts(await told(loom.client, loom.started[0]))[31] == "finished"
 
 
+@pytest.mark.slow
 async def test_no_byte_of_the_conversation_is_written_to_history_again(working: Working) -> None:
     loom, _ = await working(long_talk(30, text(SUMMARY)), **SMALL | {"context_window": 18_000})
     await loom.run("read it often")

@@ -32,38 +32,36 @@ def assert_out_of_time(result: RunResult, waited_on: str) -> None:
     assert f"while it waited on {waited_on}" in result.error.message
 
 
-@pytest.mark.parametrize(
-    ("replies", "request_", "waited_on", "output"),
-    [
-        ([SLEEP], ALLOWED, "tools: bash", "looking"),
-        ([hang()], {}, "model", ""),
-        ([SLEEP], {}, "approval: bash", "looking"),
-        ([calls(ToolUse("ask_user", {"question": "Which?"}), text="hm")], {}, "answer: Which?", "hm"),
-    ],
-    ids=["tool", "model", "approval", "question"],
-)
-async def test_a_run_ends_at_its_deadline_wherever_it_waits(
-    working: Working, replies: list[Reply], request_: dict[str, Any], waited_on: str, output: str
-) -> None:
-    loom, _ = await working(script(replies))
-
-    run_id = await loom.start(budget={"seconds": SECONDS}, **request_)
-    result = await loom.client.result(run_id)
-
-    assert_out_of_time(result, waited_on)
-    assert result.output == output
-    assert await took(loom, run_id) >= SECONDS
-    events = [event.task for event in await told(loom.client, run_id)]
-    assert events[-1].action is Action.COMPLETE
+ASKS = calls(ToolUse("ask_user", {"question": "Which?"}), text="hm")
+WAITING: dict[str, tuple[Reply, dict[str, Any], str, str]] = {
+    "a tool": (SLEEP, ALLOWED, "tools: bash", "looking"),
+    "its model": (hang(), {}, "model", ""),
+    "an approval": (SLEEP, {}, "approval: bash", "looking"),
+    "an answer": (ASKS, {}, "answer: Which?", "hm"),
+    "a person who paused it": (SLEEP, {}, "resume", "looking"),
+}
+"""By what a run waits for: its model's reply, its request, what it says that it waits on, and its output."""
 
 
-async def test_a_paused_run_ends_at_its_deadline(working: Working) -> None:
-    loom, _ = await working(script([SLEEP]))
-    run_id = await loom.start(budget={"seconds": SECONDS})
-    await loom.asked(run_id)
-    await loom.client.pause(run_id, by="ann")
+async def test_a_run_ends_at_its_deadline_wherever_it_waits(working: Working) -> None:
+    loom, _ = await working(by_task({task: [reply] for task, (reply, *_) in WAITING.items()}))
 
-    assert_out_of_time(await loom.client.result(run_id), "resume")
+    runs = {
+        task: await loom.start(task, budget={"seconds": SECONDS}, **request)
+        for task, (_, request, *_) in WAITING.items()
+    }
+    paused = runs["a person who paused it"]
+    await loom.asked(paused)
+    await loom.client.pause(paused, by="ann")
+
+    for task, run_id in runs.items():
+        result = await loom.client.result(run_id)
+        *_, waited_on, output = WAITING[task]
+        assert_out_of_time(result, waited_on)
+        assert result.output == output
+        assert await took(loom, run_id) >= SECONDS
+        events = [event.task for event in await told(loom.client, run_id)]
+        assert events[-1].action is Action.COMPLETE
 
 
 @pytest.mark.slow

@@ -102,6 +102,7 @@ async def test_sub_agents_of_an_earlier_execution_are_held_and_aborted(working: 
     assert result.usage["model_calls"] == 1 + len(NAMES), "what the sub-agents used is counted"
 
 
+@pytest.mark.slow
 async def test_a_sub_agent_of_an_earlier_execution_that_is_terminated_is_a_result(working: Working) -> None:
     loom, _ = await working(three_that_ask(), **OFTEN)
     run_id = await waiting_below(loom)

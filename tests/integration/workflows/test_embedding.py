@@ -17,7 +17,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 import loom
 from loom import Ask, Deny, LoomApp, LoomClient, LoomPlugin, RunInfo, RunStatus, Settings, Task, errors
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
-from tests.harness import Addresses, settings_for
+from tests.harness import HANGS_AFTER, Addresses, settings_for
 from tests.integration.workflows.embedded_workflows import Nightly, Note, decorate
 from tests.model_server import ModelServer, ToolUse, calls, script, text
 from tests.waiting import eventually
@@ -146,7 +146,8 @@ async def test_a_factory_that_fails_stops_a_worker_that_is_there(addresses: Addr
         client = await Client.connect(addresses.temporal)
         worker = Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(settings, app=failing_app())])
         with pytest.raises(errors.BadRequest, match="no route to the database"):
-            async with asyncio.timeout(20), worker:
+            # A worker whose start fails, and which does not say that it has stopped, is waited for without an end.
+            async with asyncio.timeout(HANGS_AFTER), worker:
                 await asyncio.Event().wait()
 
 

@@ -112,6 +112,7 @@ async def test_a_fork_of_a_fork_knows_both_pasts(working: Working) -> None:
     assert (await loom.client.status(again))["forked_from"] == {"run_id": fork, "turn": 1}
 
 
+@pytest.mark.slow
 async def test_a_large_conversation_is_forked_out_of_line(working: Working) -> None:
     loom, model = await working(_talkative(40, 10_000), replay=False)
     origin = await loom.start(max_turns=50)

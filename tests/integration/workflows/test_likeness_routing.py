@@ -38,6 +38,7 @@ async def chosen(loom: Harness, request: str, **router: Any) -> tuple[dict[str, 
     return (plans[0]["choice"] if plans else None), result
 
 
+@pytest.mark.slow
 async def test_the_member_whose_description_is_most_like_the_request_gets_it(working: Working) -> None:
     replies = {you(member["name"]): [text(f"by {member['name']}")] for member in MEMBERS}
     loom, _ = await working(by_task(replies), embedder="offline")

@@ -129,6 +129,7 @@ def sums_up(request: SeenRequest) -> Reply:
     return calls(ToolUse("mcp__echo__summarize", {"text": "a long story"}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["allow", "ask", "deny"])
 async def test_a_server_calls_the_runs_model_if_a_rule_says_so(
     addresses: Addresses, workspace: Path, tmp_path: Path, rule: str

@@ -98,7 +98,7 @@ async def test_a_provider_that_is_switched_off_for_a_while_delays_a_run(working:
     ],
     ids=["429", "408", "409", "overloaded", "garbage", "cut stream", "never answers", "falls silent"],
 )
-@pytest.mark.parametrize("model", ["openai:scripted", "anthropic:scripted"])
+@pytest.mark.parametrize("model", ["openai:scripted", pytest.param("anthropic:scripted", marks=pytest.mark.slow)])
 async def test_a_provider_that_fails_in_the_middle_is_waited_for(
     working: Working, workspace: Path, broken: Reply, error: str, model: str
 ) -> None:

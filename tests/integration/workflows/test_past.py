@@ -34,6 +34,7 @@ async def test_the_past_tells_of_every_turn_what_was_said_and_done(working: Work
     assert reply.message.text == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [{}, {"rotate_after_events": 100}], ids=["one execution", "rotated"])
 async def test_what_a_model_call_saw_is_told_exactly(working: Working, workspace: Path, given: dict[str, int]) -> None:
     (workspace / "long.txt").write_text(WORDS)

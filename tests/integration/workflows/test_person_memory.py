@@ -118,6 +118,7 @@ async def test_what_a_person_prefers_is_known_in_all_of_their_sessions_and_in_no
     assert "French" not in history.to_json(), "what was recalled is in no history"
 
 
+@pytest.mark.slow
 async def test_a_run_in_progress_goes_on_without_what_was_forgotten(
     remembering: Any, database: Database, session: str, ann: FactOwner
 ) -> None:

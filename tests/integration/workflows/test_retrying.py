@@ -256,6 +256,7 @@ async def test_a_run_can_be_retried_again_and_again(working: Working, workspace:
     assert each_ran_once(workspace)
 
 
+@pytest.mark.slow
 async def test_a_run_that_had_continued_as_new_is_retried_in_its_last_execution(
     working: Working, workspace: Path
 ) -> None:

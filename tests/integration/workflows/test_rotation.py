@@ -31,6 +31,7 @@ WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 TURNS = 40
 
 
+@pytest.mark.slow
 async def test_a_run_of_many_executions_is_one_run(working: Working) -> None:
     loom, model = await working(turns(TURNS, "list_dir", {"path": "."}), rotate_after_events=100)
     run_id = await loom.start(max_turns=100)
