@@ -45,14 +45,14 @@ lock: $(STAMP)
 demo: $(READY)
 	@$(RUN) -m examples.audit.demo
 
-# Tests mostly wait, so there is one process more than this machine has processors. Tests start many Python processes;
+# Tests mostly wait, so there are more processes than a machine may have processors. Tests start many Python processes;
 # without cached bytecode each of them would compile the code anew.
-TESTS = --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40
+TESTS = --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40
 test test-unit test-slow flaky: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP)
 	@$(RUN) -m tests.gate $(TESTS)
 
-# The tests without servers, within a minute: what you run while you write.
+# The tests without servers, in about a minute: what you run while you write.
 test-unit: $(STAMP)
 	@$(RUN) -m pytest -q --numprocesses 2 tests/unit
 

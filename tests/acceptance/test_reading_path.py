@@ -39,6 +39,7 @@ def test_a_plain_run_with_one_tool_call_enters_few_files(entered: list[str]) -> 
     assert entered[0] == "client.py"
 
 
+@pytest.mark.slow
 def test_the_documentation_shows_the_files_that_a_run_enters(entered: list[str], page: str) -> None:
     shown = page.partition(MARKS[0])[2].partition(MARKS[1])[0]
 

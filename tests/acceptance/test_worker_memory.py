@@ -26,6 +26,7 @@ with ThreadPoolExecutor(8) as threads, tempfile.TemporaryFile() as told:
 """Prints the number of arenas that eight threads use."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no arenas")
 def test_the_threads_of_a_worker_share_two_arenas() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)

@@ -675,6 +675,7 @@ async def test_a_worker_without_servers_has_no_tools_and_imports_no_library() ->
     assert done.stdout == "0 False\n"
 
 
+@pytest.mark.slow
 async def test_permission_patterns_are_held_against_every_text_among_the_arguments(raw: Raw) -> None:
     arguments: JsonObject = {"paths": ["a/b", "c"], "deep": {"x": "a/b", "n": 3}}
     async with connect(raw.server()) as servers:

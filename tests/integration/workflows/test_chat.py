@@ -204,6 +204,7 @@ async def test_a_chat_that_takes_only_signed_messages_rests_and_goes_on(working:
     assert (await chat.status())["chat"]["received"] == 2
 
 
+@pytest.mark.slow
 async def test_a_chat_of_many_executions_loses_nothing(working: Working, session: str) -> None:
     loom, model = await working(echo, rotate_after_events=100)
     chat = chat_in(loom, session)

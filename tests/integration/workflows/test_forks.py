@@ -158,6 +158,7 @@ async def held_after_its_children(loom: Harness, run_id: str, finished: int) -> 
     await loom.until(run_id, lambda status: all(c["status"] != "running" for c in status["children"]))
 
 
+@pytest.mark.slow
 async def test_a_turn_that_only_gave_work_away_can_be_the_last_one(working: Working) -> None:
     gives = calls(delegate("look", "Look at it."), delegate("smell", "Smell it."), delegate("listen", "Listen to it."))
     replies = {"Look at it.": [text("It is blue.")], "Smell it.": [status(401)], "Listen to it.": [hang()]}

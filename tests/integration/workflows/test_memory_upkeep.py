@@ -109,6 +109,7 @@ async def test_upkeep_that_is_started_by_hand_with_garbage_fails_and_says_why(
     assert (raised.value.cause.type, "the upkeep's input" in raised.value.cause.message) == ("BadRequest", True)
 
 
+@pytest.mark.slow
 async def test_a_round_follows_each_end_of_runs_and_says_what_failed(
     addresses: Addresses,
 ) -> None:

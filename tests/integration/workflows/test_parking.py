@@ -93,7 +93,7 @@ async def test_a_provider_that_is_switched_off_for_a_while_delays_a_run(working:
         (status(529, error_code="overloaded_error"), "LLMUnavailableError"),
         (garbage(), "LLMBadResponseError"),
         (cut_after(3), "LLMUnavailableError"),
-        (hang(0), "LLMUnavailableError"),
+        pytest.param(hang(0), "LLMUnavailableError", marks=pytest.mark.slow),
         (hang(3), "LLMUnavailableError"),
     ],
     ids=["429", "408", "409", "overloaded", "garbage", "cut stream", "never answers", "falls silent"],

@@ -1,5 +1,7 @@
 """Runs that wait for a permit for their model call."""
 
+import pytest
+
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
@@ -12,6 +14,7 @@ def backs_off(status: JsonObject) -> bool:
     return "next try at" in (status["waiting_on"] or "")
 
 
+@pytest.mark.slow
 async def test_a_run_without_a_permit_waits_in_the_workflow_until_it_is_due(working: Working) -> None:
     loom, model = await working(script([status(429, retry_after=6), text("one"), text("other")]))
 

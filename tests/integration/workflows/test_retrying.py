@@ -101,6 +101,7 @@ async def test_a_run_whose_key_was_rejected_goes_on_under_its_id_and_each_tool_h
     assert said == {"after": "failed", "error": "LLMConfigurationError", "number": 1, "by": "bob"}
 
 
+@pytest.mark.slow
 async def test_a_retried_run_is_listed_once_with_the_status_that_it_has_now(working: Working) -> None:
     is_back = asyncio.Event()
     loom, _ = await working(broken_until(is_back), patience=0)
@@ -286,6 +287,7 @@ async def test_two_retries_of_one_end_count_as_one(working: Working, workspace: 
     assert each_ran_once(workspace)
 
 
+@pytest.mark.slow
 async def test_a_run_that_ends_again_before_the_retry_reaches_it_is_reset_once_more(
     working: Working, workspace: Path
 ) -> None:

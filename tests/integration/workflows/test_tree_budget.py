@@ -144,6 +144,7 @@ async def test_handing_over_work_is_a_tool_call_too_and_counts_before_the_childr
     assert result.tool_calls == 7
 
 
+@pytest.mark.slow
 async def test_what_a_child_was_lent_is_gone_when_nobody_can_tell_what_it_has_spent(working: Working) -> None:
     hanging = "WORK until it hangs"
     loom, model = await working(

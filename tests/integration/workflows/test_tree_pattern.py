@@ -126,6 +126,7 @@ async def test_a_tree_of_which_every_branch_fails_has_failed(working: Working) -
     assert len(model.requests) == 2
 
 
+@pytest.mark.slow
 async def test_the_best_is_carried_on_to_the_next_level(working: Working) -> None:
     second = branches(text("Berlin!"), text("Berlin, the capital"), level=", level 2 of 2")
     first = branches(text("Bonn"), text("Berlin"), level=", level 1 of 2")
@@ -221,6 +222,7 @@ async def test_a_crew_file_has_the_mode_too(working: Working) -> None:
     assert (await loom.client.status(run_id))["status"] == "completed"
 
 
+@pytest.mark.slow
 async def test_a_tree_is_forked_from_one_of_its_turns(working: Working) -> None:
     replies = {**branches(text("one"), text("two")), JUDGE: [scores(0.1, 0.2), scores(0.1, 0.2)]}
     loom, model = await working(by_task(replies))

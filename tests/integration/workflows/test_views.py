@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from loom.client import LoomClient
 from loom.domain.core.messages import JsonObject
 from tests.integration.workflows.conftest import Working
@@ -59,6 +61,7 @@ async def test_a_status_without_a_worker_has_the_limits_that_the_run_was_started
     await loom.client.temporal.get_workflow_handle(silent).terminate()
 
 
+@pytest.mark.slow
 async def test_the_status_of_a_run_that_went_on_in_a_fresh_history_has_its_limits(working: Working) -> None:
     loom, _ = await working(
         lambda seen: text("enough") if seen.turn >= 20 else calls(ToolUse("list_dir", {"path": "."})),

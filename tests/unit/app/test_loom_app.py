@@ -708,6 +708,7 @@ class Here:
         return Finished(exit_code=process.returncode or 0, output=out.decode())
 
 
+@pytest.mark.slow
 async def test_what_a_package_would_bring_is_read_in_a_process_of_its_own(packages: Path) -> None:
     install(packages, "liar", "1", "[loom.tools]\na = liar\n", liar="print('loom-describes:[1]')")
     here: Any = Here(packages)
