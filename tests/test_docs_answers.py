@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from loom.testing.model_server import script, text
 from tests.domain.test_loops import walked
-from tests.model_server import script, text
 from tests.workflows.conftest import Working, working  # noqa: F401 - a fixture
 
 PAGE = (Path(__file__).parents[1] / "docs" / "answers.md").read_text()

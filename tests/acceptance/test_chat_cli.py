@@ -9,13 +9,18 @@ from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
+from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import LOOM, Cli, command_line
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, text
-from tests.waiting import eventually
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
-TAKES_TERMINAL = "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])"
+TAKES_TERMINAL = """
+import os, signal, sys
+os.login_tty(0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets commands in the background ignore it
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 def echo(request: SeenRequest) -> Reply:

@@ -8,8 +8,8 @@ import pytest
 from loom.chat_session import ChatSession
 from loom.client import LoomClient
 from loom.domain.core.tasks import Action
+from loom.testing.stream import told
 from tests.acceptance.conftest import Killable
-from tests.stream import told
 from tests.workflows.test_chat import echo, words
 
 

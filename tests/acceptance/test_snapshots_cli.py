@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
+from loom.testing.harness import Addresses, Harness, settings_for
+from loom.testing.model_server import ModelServer, calls, script, text
+from loom.testing.worker_processes import environment
 from tests.acceptance.conftest import Working
-from tests.acceptance.processes import environment
 from tests.acceptance.test_command_line import WRITE, Cli, command_line
-from tests.harness import Addresses, Harness, settings_for
-from tests.model_server import ModelServer, calls, script, text
 
 NOWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
 

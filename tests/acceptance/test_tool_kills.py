@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
+from loom.testing.harness import Addresses
 from tests.chaos.plans import ANSWER, Call, Kind, Moment, Plan, plan_of
 from tests.chaos.rules import UNKNOWN, Facts, Outcome, Stage, violations
 from tests.chaos.tool_kills import distribution, line, survive_all
-from tests.harness import Addresses
 
 SEEDS: Final = (3, 4, 18, 26, 79)
 """One kill each: begun, done, ended, claimed, of both kinds of tools; `make chaos-tools` runs more, with more kills."""

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from loom.stack.services import redis_program
+from tests.nats_server import NatsServer, until_listening
+from tests.workflows.conftest import patient_with_redis
+
+__all__ = ["patient_with_redis"]
 
 
 class RedisServer:
@@ -32,15 +35,7 @@ class RedisServer:
         program = redis_program()
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-            except OSError:
-                time.sleep(0.02)
-            else:
-                return
-        raise TimeoutError("redis-server did not start")
+        until_listening(self.port)
 
     def freeze(self) -> None:
         self._signal(signal.SIGSTOP)
@@ -83,6 +78,14 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server = RedisServer(tmp_path_factory.mktemp("redis"))
     server.start()
     yield server.url
+    server.kill()
+
+
+@pytest.fixture
+def mortal_nats(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path)
+    server.start()
+    yield server
     server.kill()
 
 

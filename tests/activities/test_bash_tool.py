@@ -16,7 +16,7 @@ from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
-from loom.activities.toolbox.built_in.shell import Finished, Sandbox, grants_of, shell_tool
+from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository, Sandbox, grants_of, shell_tool
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolUnavailableError, ToolValidationError
 from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.permissions.judge import judge
@@ -61,10 +61,10 @@ def sleeping(seconds: str) -> list[int]:
 
 
 async def gone(seconds: str) -> bool:
-    return await count_becomes(0, seconds, within=5)
+    return await count_becomes(0, seconds, within=30)
 
 
-async def count_becomes(count: int, seconds: str, *, within: float = 20) -> bool:
+async def count_becomes(count: int, seconds: str, *, within: float = 60) -> bool:
     deadline = time.monotonic() + within
     while len(sleeping(seconds)) != count and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
@@ -105,8 +105,8 @@ async def test_long_output_keeps_its_beginning_and_end_and_floods_nobody(place: 
 
 async def test_time_runs_out_for_the_whole_tree(place: Path, anywhere: Sandbox, nap: str) -> None:
     command = f"echo begun; sleep {nap} & setsid sleep {nap} & (setsid nohup sleep {nap} &); sleep {nap}"
-    with pytest.raises(ToolExecutionTimeout, match=r"stopped after 0\.5 s; set a longer(.|\n)*begun"):
-        await bash(place, command, anywhere, timeout=0.5)
+    with pytest.raises(ToolExecutionTimeout, match=r"stopped after 2 s; set a longer(.|\n)*begun"):
+        await bash(place, command, anywhere, timeout=2)
     assert await gone(nap)
 
 
@@ -122,7 +122,7 @@ async def test_cancelling_kills_the_whole_tree_before_it_goes_on(place: Path, an
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 30
     assert await gone(nap)
 
 
@@ -251,10 +251,9 @@ def test_an_approval_for_the_run_covers_programs_or_exact_commands(command: str,
     assert grants_of(PARSER.parse(command)) == grants
 
 
-class Recorded:
+class Recorded(Unsandboxed):
     """A sandbox that remembers what it was asked for."""
 
-    python = "python3"
     timeout = 0.0
 
     async def run(
@@ -267,7 +266,7 @@ class Recorded:
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
-        repository: object = None,
+        repository: OpenedRepository | None = None,
     ) -> Finished:
         self.timeout = timeout
         return Finished(exit_code=0, output=f"{command[-1]} in {workspace} {max_output}")

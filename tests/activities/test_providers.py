@@ -15,6 +15,7 @@ from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.models.wire import context_numbers
+from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import PermittedProvider
 from loom.activities.ports import ModelAnswer, ModelCall
 from loom.domain.core.errors import (
@@ -29,9 +30,9 @@ from loom.domain.core.errors import (
 )
 from loom.domain.core.messages import Message, Part, ToolCall, Usage, reminder, user
 from loom.domain.core.tool_calls import ToolSpec
-from tests import model_server as served
-from tests.model_server import ModelServer, Reply, ToolUse, serving
-from tests.waiting import eventually
+from loom.testing import model_server as served
+from loom.testing.model_server import ModelServer, Reply, ToolUse, serving
+from loom.testing.waiting import eventually
 
 Provider: TypeAlias = OpenAIProvider | AnthropicProvider
 
@@ -308,12 +309,11 @@ async def test_a_cancelled_call_lets_go_of_its_connection(kind: type[Provider]) 
 
 @both
 async def test_nobody_listening_is_a_typed_error(kind: type[Provider]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://user:pass@127.0.0.1:{free.getsockname()[1]}/v1"
-    provider = kind(api_key=KEY, base_url=url)
-    with pytest.raises(LLMUnavailableError, match=r"no connection.*\(ConnectError\)") as caught:
-        await provider.answer(HELLO, lambda _: None)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and never listens
+        provider = kind(api_key=KEY, base_url=f"http://user:pass@127.0.0.1:{silent.getsockname()[1]}/v1")
+        with pytest.raises(LLMUnavailableError, match=r"no connection.*\(ConnectError\)") as caught:
+            await provider.answer(HELLO, lambda _: None)
     assert "pass" not in caught.value.message
     await provider.aclose()
 
@@ -587,16 +587,18 @@ async def test_providers_resolve_by_prefix_and_are_kept() -> None:
     assert isinstance(openai, PermittedProvider)
     assert isinstance(other, PermittedProvider)
     assert isinstance(anthropic, PermittedProvider)
-    assert (type(openai.provider), name) == (OpenAIProvider, "qwen3:8b")
+    assert isinstance(openai.provider, WithFoundTools)
+    assert isinstance(anthropic.provider, WithFoundTools)
+    assert (type(openai.provider.provider), name) == (OpenAIProvider, "qwen3:8b")
     assert other.provider is openai.provider
-    assert type(anthropic.provider) is AnthropicProvider
+    assert type(anthropic.provider.provider) is AnthropicProvider
     assert providers.resolve("demo")[1] == "demo"
     await providers.aclose()
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "openai:", "mistral:large", ""])
 def test_an_unknown_prefix_is_the_caller_s_mistake(model: str) -> None:
-    with pytest.raises(BadRequest, match=r"openai:<name>, anthropic:<name>, or demo") as caught:
+    with pytest.raises(BadRequest, match=f"no such model: '{model}'; (write one of openai:|did you mean)") as caught:
         ConfiguredProviders().resolve(model)
     assert caught.value.context == {"field": "model"}
 

@@ -22,8 +22,8 @@ from loom.activities.ports import ModelCall
 from loom.domain.core.errors import CircuitBreakerOpenError, LLMRateLimitError, LoomError, NoPermitError
 from loom.domain.core.messages import user
 from loom.domain.core.tasks import Origin
-from tests import model_server as served
-from tests.model_server import ModelServer, Reply, Script, SeenRequest
+from loom.testing import model_server as served
+from loom.testing.model_server import ModelServer, Reply, Script, SeenRequest
 
 from .conftest import RedisServer
 
@@ -188,12 +188,14 @@ async def test_a_short_wait_is_spent_in_the_activity() -> None:
 
 
 async def test_tokens_are_counted_as_the_provider_reports_them(redis_url: str) -> None:
-    async with shared(redis_url, PermitRules(tpm=100_000)) as permits:
-        async with provider(lambda _: served.text("ok"), permits) as ask:
-            await ask(max_output_tokens=4000)
-        link = RedisConnection(redis_url)
-        (state,) = [each for each in await link.call(read_states) if each.tpm_limit == 100_000]
-        await link.aclose()
+    async with (
+        shared(redis_url, PermitRules(tpm=100_000)) as permits,
+        provider(lambda _: served.text("ok"), permits) as ask,
+    ):
+        await ask(max_output_tokens=4000)
+    link = RedisConnection(redis_url)
+    (state,) = [each for each in await link.call(read_states) if each.tpm_limit == 100_000]
+    await link.aclose()
     assert 0 < state.tpm < 1000
 
 

@@ -26,7 +26,7 @@ from loom.activities.adapters.snapshots.store import Blobs, Store
 from loom.activities.adapters.snapshots.walk import LARGEST, scan
 from loom.activities.ports import Snapshots, StoreUnavailable
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
-from tests.waiting import eventually
+from loom.testing.waiting import eventually
 
 State: TypeAlias = dict[str, tuple[str, object, int]]
 RUN: Final = "run-1"
@@ -266,7 +266,7 @@ async def test_a_file_over_the_limit_is_named_and_never_touched(place: Path, sna
 async def test_pipes_and_sockets_are_left_alone(place: Path, snapshots: ShadowGit) -> None:
     os.mkfifo(place / "pipe")
     fill(place, {"a": "1"})
-    commit = await asyncio.wait_for(snapshots.take(place, RUN, 1, "c"), 20)
+    commit = await asyncio.wait_for(snapshots.take(place, RUN, 1, "c"), 60)
     assert store_of(snapshots, place).kept(commit).facts.not_kept == {"pipe": "a pipe, socket or device"}
     snapshots.restore(RUN, turn=1)
     assert stat.S_ISFIFO((place / "pipe").stat().st_mode)
@@ -314,6 +314,12 @@ async def test_a_nested_repository_is_kept_as_files(place: Path, snapshots: Shad
     assert (place / "sub/file").read_text() == "1"
     assert (place / "sub/deep/file").read_text() == "2"
     assert _repository(place / "sub") == nested
+
+
+async def test_a_patch_names_files_in_any_script(place: Path, snapshots: ShadowGit) -> None:
+    await snapshots.take(place, RUN, 1, "c")
+    fill(place, {"报告.md": "good\n"})
+    assert "\ndiff --git a/报告.md b/报告.md\n" in "\n" + snapshots.diff(RUN).patch.decode()
 
 
 async def test_attributes_filters_and_hooks_of_the_workspace_do_nothing(

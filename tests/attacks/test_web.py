@@ -16,8 +16,8 @@ from loom.activities.toolbox.built_in.http_fetch import BODY_LIMIT, WebAnswer
 from loom.activities.toolbox.untrusted_text import marked
 from loom.domain.core.errors import LoomError, ToolExecutionError
 from loom.domain.web.urls import web_url
+from loom.testing.waiting import eventually
 from tests.processes import command_of
-from tests.waiting import eventually
 from tests.web_site import NAME, Names, WebSite, moved, page
 
 
@@ -214,7 +214,7 @@ async def test_a_stream_without_end_stops_at_the_limit_and_the_server_is_left() 
     async with WebSite({"/": flood}) as site:
         answer = await fetch(site.url(), Names(site_test=[["127.0.0.1"]]), "127.0.0.1")
         assert (len(answer.body), answer.whole) == (BODY_LIMIT, False)
-        await asyncio.wait_for(left.wait(), 10)
+        await asyncio.wait_for(left.wait(), 60)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.model_server import (
+from loom.testing.model_server import (
     Reply,
     SeenRequest,
     ToolUse,
@@ -281,7 +281,7 @@ async def test_what_cannot_be_is_refused_with_a_message_that_names_it(
 ) -> None:
     loom, _ = await working(script([text("never")]))
 
-    result = await loom.run(**{request_field: value})
+    result = await loom.run_unseen(**{request_field: value})
 
     assert result.error is not None
     assert result.error.type == "BadRequest"
@@ -342,7 +342,7 @@ async def test_input_that_nobody_can_read_is_refused_instead_of_retried_for_ever
     await loom.client.temporal.start_workflow("AgentRun", payload, id=run_id, task_queue=loom.settings.task_queue)
     loom.started.append(run_id)
 
-    result = await asyncio.wait_for(loom.client.result(run_id), 20)
+    result = await asyncio.wait_for(loom.client.result(run_id), 60)
 
     assert result.error is not None
     assert result.error.type == "BadRequest"
@@ -367,7 +367,7 @@ async def test_ids_and_arguments_of_any_length_and_depth_end_no_run(working: Wor
 async def test_a_workspace_that_cannot_be_is_refused(working: Working, named: str) -> None:
     loom, _ = await working(script([text("never")]))
 
-    result = await loom.run(workspace=named)
+    result = await loom.run_unseen(workspace=named)
 
     assert result.error is not None
     assert (result.error.type, "workspace" in result.error.message) == ("BadRequest", True)

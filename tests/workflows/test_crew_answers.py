@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from loom.domain.core.requests import RunStatus
-from tests.model_server import SeenRequest, text
+from loom.testing.model_server import SeenRequest, text
 from tests.trees import by_task
 from tests.workflows.conftest import Working
 from tests.workflows.test_crews import prompts, run, start, team, you

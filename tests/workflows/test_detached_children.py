@@ -16,11 +16,11 @@ from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.history.past_turns import ChildRun
 from loom.domain.tree.signals import LOST, TURNS_BETWEEN_REPORTS
-from tests.harness import Harness
-from tests.model_server import Script, ToolUse, calls, text, turns
-from tests.stream import count, told
+from loom.testing.harness import Harness
+from loom.testing.model_server import Script, ToolUse, calls, text, turns
+from loom.testing.stream import count, told
+from loom.testing.waiting import eventually
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 NAMES = ("left", "middle", "right")

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from loom.domain.core.requests import RunStatus
-from tests.model_server import calls, text
+from loom.testing.model_server import calls, text
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
 

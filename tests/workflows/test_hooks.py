@@ -8,11 +8,11 @@ from temporalio.api.enums.v1 import EventType
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
-from tests.stream import told
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 BEGINNING = """

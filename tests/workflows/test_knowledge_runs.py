@@ -9,8 +9,8 @@ import structlog
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
-from tests.model_server import script, text
-from tests.waiting import eventually
+from loom.testing.model_server import script, text
+from loom.testing.waiting import eventually
 from tests.workflows.conftest import Working
 
 PAGE = (Path(__file__).parents[2] / "docs" / "knowledge.md").read_text()

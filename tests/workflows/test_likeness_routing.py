@@ -7,9 +7,9 @@ import pytest
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
-from tests.model_server import text
-from tests.stream import told
+from loom.testing.harness import Harness
+from loom.testing.model_server import text
+from loom.testing.stream import told
 from tests.trees import by_task
 from tests.workflows.conftest import Working
 from tests.workflows.test_crews import start, team, you

@@ -8,10 +8,10 @@ import pytest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.tools.mcp_servers import McpServer
+from loom.testing.harness import Addresses, Harness
+from loom.testing.model_replies import Reply, Script
+from loom.testing.model_server import SeenRequest, ToolUse, calls, script, text
 from tests.activities.test_mcp import ECHO, Raw
-from tests.harness import Addresses, Harness
-from tests.model_replies import Reply, Script
-from tests.model_server import SeenRequest, ToolUse, calls, script, text
 from tests.workflows.test_mcp_runs import read_by_model, working_with
 
 BOOK = "mcp__raw__book"

@@ -15,11 +15,11 @@ from temporalio.worker import Replayer, Worker
 
 from loom.domain.core.stored_data import Collected
 from loom.domain.memory.backfill import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
+from loom.testing.harness import Addresses
+from loom.testing.waiting import eventually
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
-from tests.harness import Addresses
-from tests.waiting import eventually
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 GONE = Collected(artifacts=2, payloads=1)
@@ -94,7 +94,7 @@ async def test_upkeep_that_is_started_by_hand_with_garbage_fails_and_says_why(
     addresses: Addresses, queue: str, garbage: object
 ) -> None:
     client = await Client.connect(addresses.temporal)  # without Loom's converter, as in another language
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         handle = await client.start_workflow(
             "MemoryUpkeep",
             garbage,

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from loom.domain.core.requests import RunStatus
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 
 from .conftest import Working
 
@@ -16,7 +16,6 @@ BURST: Final = 5.0
 """The calls of all runs may be under way when the outage begins."""
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("runs", "outage"), [(10, 12.0), pytest.param(50, 60.0, marks=pytest.mark.slow)])
 async def test_many_runs_send_few_probes_and_have_all_gone_on_within_a_minute(
     working: Working, runs: int, outage: float

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from loom.domain.core.requests import RunStatus
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.waiting import eventually
 from tests.trees import by_task
-from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 GOAL = "Compare two libraries"

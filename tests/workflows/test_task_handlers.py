@@ -6,12 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from tests.model_server import ToolUse, calls, script, text
-from tests.stream import told
-from tests.waiting import eventually
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.workflows.conftest import Working
-
-pytestmark = pytest.mark.usefixtures("patient_with_redis")
 
 APP = """
 from pathlib import Path

@@ -12,10 +12,10 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tenants import TenantLimits
-from tests.harness import Harness
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, text
+from loom.testing.harness import Harness
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, text
+from loom.testing.waiting import eventually
 from tests.trees import delegate
-from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 READ = calls(ToolUse("list_dir", {"path": "."}, "c1"))
@@ -105,7 +105,7 @@ async def test_a_run_waits_until_another_run_of_its_tenant_ends(working: Working
     assert (await loom.client.result(third)).status is RunStatus.ABORTED
     assert waits(await loom.client.status(second))
     await loom.client.abort(first)
-    async with asyncio.timeout(20):  # long before a second attempt would look
+    async with asyncio.timeout(45):  # long before a second attempt would look
         assert (await loom.client.result(second)).status is RunStatus.COMPLETED
 
     async def listed() -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loom.domain.core.requests import RunStatus
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
 from tests.workflows.test_tree_pattern import JUDGE, branches, error_of, prompts, scores, tree

@@ -5,11 +5,11 @@ from typing import Any
 
 from loom.domain.core.requests import RunError, RunResult, RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
-from tests.model_server import Reply, SeenRequest, hang, status, text
-from tests.stream import told
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, hang, status, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.trees import by_task
-from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 FAILS = status(401, message="no such key")

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from loom.client import Streamed
 from loom.domain.core.tasks import Action
-from tests.model_server import ToolUse, calls, text
-from tests.stream import count, told
+from loom.testing.model_server import ToolUse, calls, text
+from loom.testing.stream import count, told
+from loom.watching import Streamed
 from tests.trees import by_task, delegate
 from tests.workflows.conftest import Working
 

@@ -10,9 +10,9 @@ from temporalio.client import WorkflowExecutionStatus
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
-from tests.model_server import Script, ToolUse, calls, hang, text
+from loom.testing.model_server import Script, ToolUse, calls, hang, text
+from loom.testing.waiting import eventually
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 from tests.workflows.conftest import Working
 
 BASH = calls(ToolUse("bash", {"command": "echo deep > deep.txt"}, "b1"))
@@ -110,7 +110,7 @@ async def test_an_abort_ends_the_whole_tree_within_a_moment(working: Working) ->
         described = await loom.client.temporal.get_workflow_handle(each).describe()
         assert described.status is WorkflowExecutionStatus.COMPLETED
         assert (await loom.client.result(each)).status is RunStatus.ABORTED
-    assert took < 5
+    assert took < 30  # the model call that hangs would take an hour
 
 
 async def test_cancelling_the_root_through_temporal_is_an_abort_of_the_tree(working: Working) -> None:

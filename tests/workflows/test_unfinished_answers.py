@@ -4,9 +4,9 @@ import pytest
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.model_server import ToolUse, calls, cut_length, hang, script, text
-from tests.stream import count, texts, told
-from tests.waiting import eventually
+from loom.testing.model_server import ToolUse, calls, cut_length, hang, script, text
+from loom.testing.stream import count, texts, told
+from loom.testing.waiting import eventually
 from tests.workflows.conftest import Working
 
 

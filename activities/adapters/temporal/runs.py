@@ -3,14 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest, ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -23,10 +23,9 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.temporal.errors import answered, refused, unanswered
+from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_lost, refused, unanswered
 from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
@@ -35,10 +34,24 @@ ANSWER_LIMIT: Final = 2.0
 """Timeout in seconds for a query to a run that hasn't ended."""
 UPDATE_LIMIT: Final = 5.0
 """Timeout in seconds for a run to acknowledge an update."""
+UPDATE_TRIES: Final = 3
+"""How often an update is sent that the worker's SDK loses. It may lose one that reaches a run together with queries,
+shortly after the worker has started (sdk-core logs "unprocessed protocol messages"). The server then rejects it.
+"""
 REOPEN_TRIES: Final = 5
 """How often a run is reset for one retry. A run may end again before the retry reaches it."""
+NO_UPDATE_NOW: Final = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.FAILED_PRECONDITION)
+"""The server's answers to an update that has had no effect, after which it still takes a signal: the run has too many
+updates at once, or a workflow task failed because something else happened to the run at the same time.
+"""
+LAST_EVENTS: Final = 30
+"""The number of events in which a change of what a run waits for is looked up, the newest first."""
 PAGE: Final = 50
 """The number of ended executions that one query checks for a retry that continued them."""
+
+
+UNQUOTABLE: Final = frozenset("'\\\0")
+"""Characters that no value in a List Filter can have."""
 
 
 class TemporalRuns:
@@ -73,7 +86,7 @@ class TemporalRuns:
 
     async def _not_continued(self, executions: Collection[WorkflowExecution]) -> list[WorkflowExecution]:
         ended = {each.id for each in executions if each.status is not WorkflowExecutionStatus.RUNNING}
-        ids = ", ".join(f"'{name}'" for name in sorted(ended) if "'" not in name)
+        ids = ", ".join(f"'{name}'" for name in sorted(ended) if not UNQUOTABLE.intersection(name))
         if not ids:
             return list(executions)
         known = f"WorkflowId IN ({ids}) AND ExecutionStatus != 'ContinuedAsNew'"
@@ -97,8 +110,23 @@ class TemporalRuns:
         try:
             result: RunResult = await handle.result()
             return result.status
-        except (RPCError, ApplicationError, ValueError, RuntimeError):
+        except UNREADABLE:
             return ""
+
+    async def waiting_since(self, execution: WorkflowExecution) -> datetime | None:
+        """Return when a run began to wait for its current reason. None if its last events don't show it."""
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self._client.namespace,
+            execution=ExecutionId(workflow_id=execution.id, run_id=execution.run_id),
+            maximum_page_size=LAST_EVENTS,
+        )
+        with answered(execution.id):
+            found = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
+        for event in found.history.events:
+            upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+            if "LoomWaitingOn" in upserted:
+                return event.event_time.ToDatetime(tzinfo=UTC)
+        return None
 
     async def query(self, run_id: str, name: str, result_type: Any, *arguments: object) -> Any:
         """Query a run. Raises UnreachableError if no worker answers the query."""
@@ -115,20 +143,23 @@ class TemporalRuns:
         moment. Raises RefusedError if the run rejects the update, and BadRequest if the update is invalid.
         """
         with answered(run_id):
-            try:
-                receipt: JsonObject = await self._handle(run_id).execute_update(
-                    name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
-                )
-            except WorkflowUpdateFailedError as error:
-                raise refused(error) from error
-            except WorkflowUpdateRPCTimeoutOrCancelledError:
-                return None
-            except RPCError as error:
-                # A server accepts a limited number of concurrent updates of a run, but any number of signals.
-                if error.status is not RPCStatusCode.RESOURCE_EXHAUSTED:
-                    raise
-                return None
-        return receipt
+            for _ in range(UPDATE_TRIES):
+                try:
+                    receipt: JsonObject = await self._handle(run_id).execute_update(
+                        name, payload, result_type=dict, rpc_timeout=timedelta(seconds=UPDATE_LIMIT)
+                    )
+                except WorkflowUpdateFailedError as error:
+                    if is_lost(error):
+                        continue
+                    raise refused(error) from error
+                except WorkflowUpdateRPCTimeoutOrCancelledError:
+                    return None
+                except RPCError as error:
+                    if error.status not in NO_UPDATE_NOW:
+                        raise
+                    return None
+                return receipt
+        return None
 
     async def update_or_start(
         self, start: WithStartWorkflowOperation[Any, Any], name: str, payload: JsonObject
@@ -145,11 +176,13 @@ class TemporalRuns:
                 rpc_timeout=timedelta(seconds=UPDATE_LIMIT),
             )
         except WorkflowUpdateFailedError as error:
+            if is_lost(error):
+                return None
             raise refused(error) from error
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             return None
         except RPCError as error:
-            if error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+            if error.status in NO_UPDATE_NOW:
                 return None
             raise unanswered(error, "") from error
         return receipt
