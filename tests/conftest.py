@@ -10,14 +10,18 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+import psycopg
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from psycopg.sql import SQL, Identifier
 from temporalio.worker._workflow import _WorkflowWorker
 
 from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.redis import stream
 from loom.activities.adapters.redis.connection import RedisConnection
 from tests.databases import fresh_database
 from tests.harness import PATIENT_WITH_REDIS, Addresses
@@ -49,20 +53,30 @@ def _loom(home: Path, *words: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def addresses(pytestconfig: pytest.Config) -> Addresses:
+def process_number(worker_id: str) -> int:
+    """The number of this test process, from 0."""
+    return int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
+
+
+@pytest.fixture(scope="session")
+def addresses(pytestconfig: pytest.Config, process_number: int) -> Addresses:
     """A Temporal server, a Redis and a Postgres for all processes of this test session.
 
-    The first process that needs them starts them. They end with the session.
+    The first process that needs them starts them. They end with the session. Each process has databases of its own, so
+    that its handlers don't hear of the runs of others, and no tenant of the same name pays for them.
     """
     home = _stack(pytestconfig)
     home.parent.mkdir(exist_ok=True)
     with (home.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         parts = json.loads(_loom(home, "up", "--detach", "--no-worker", "--json"))["parts"]
+    database, name = parts["postgres"]["address"], f"process_{process_number}"
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
     return Addresses(
         temporal=parts["temporal"]["address"],
-        database=parts["postgres"]["address"],
-        redis=parts["redis"]["address"],
+        database=urlsplit(database)._replace(path=f"/{name}").geturl(),
+        redis=urlsplit(parts["redis"]["address"])._replace(path=f"/{process_number % 8}").geturl(),
         ui=parts["temporal"]["ui"],
     )
 
@@ -102,6 +116,8 @@ def _patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_WorkflowWorker, "__init__", build_patient)
         patch.setitem(RedisConnection.__init__.__kwdefaults__, "answer_within", PATIENT_WITH_REDIS)
+        # Of those who follow a run: `watch` would else tell its status now and then in the place of its events.
+        patch.setattr(stream, "_ANSWER_SECONDS", PATIENT_WITH_REDIS)
         yield
 
 

@@ -61,7 +61,10 @@ def _require(workspace: Path) -> None:
 
 
 def _kill_marked(pid: int, mark: str) -> None:
-    """Kill all of the command's processes, including detached ones. Repeat this, because new processes may start."""
+    """Kill all of the command's processes, including detached ones. Repeat this, because new processes may start, and
+    one that is just starting may not show its environment yet.
+    """
+    times_without = 0
     for _ in range(10):
         tree = _tree(pid)
         kill_group(pid)
@@ -71,7 +74,8 @@ def _kill_marked(pid: int, mark: str) -> None:
                 process.kill()
             except psutil.Error:
                 continue
-        if not marked:
+        times_without = 0 if marked else times_without + 1
+        if times_without == 2:
             return
 
 

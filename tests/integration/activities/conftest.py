@@ -87,10 +87,9 @@ class PostgresServer:
 
 
 @pytest.fixture(scope="session")
-def redis_url(addresses: Addresses, worker_id: str) -> str:
-    """A database of this test process on the session's Redis. Number 0 is that of the runs."""
-    number = 1 + int(worker_id.removeprefix("gw")) % 15 if worker_id.startswith("gw") else 1
-    return urlsplit(addresses.redis)._replace(path=f"/{number}").geturl()
+def redis_url(addresses: Addresses, process_number: int) -> str:
+    """Another database of this test process on the session's Redis, without the tasks of runs."""
+    return urlsplit(addresses.redis)._replace(path=f"/{8 + process_number % 8}").geturl()
 
 
 @pytest.fixture
