@@ -61,6 +61,8 @@ __all__ = [
 ]
 
 _PATHS: Final[dict[str, Api]] = {"/v1/chat/completions": "openai", "/v1/messages": "anthropic"}
+_USED_PORTS: Final[set[int]] = set()
+"""No server gets the address of an earlier one, of which workers may remember that it asked them to wait."""
 _STREAM_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -114,9 +116,16 @@ class ModelServer:
         return self.url
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port, limit=1 << 26, backlog=1024)
+        self._server = await self._listen(self._port)
+        while not self._port and self._server.sockets[0].getsockname()[1] in _USED_PORTS:
+            self._server.close()
+            self._server = await self._listen(0)
         self._port = self._server.sockets[0].getsockname()[1]
+        _USED_PORTS.add(self._port)
         return self
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        return await asyncio.start_server(self._serve, "127.0.0.1", port, limit=1 << 26, backlog=1024)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
