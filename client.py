@@ -13,52 +13,82 @@ Methods that work on a single run take its ID, which is also the Workflow ID. Th
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from bisect import insort
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias, TypeVar, Unpack, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.common import Priority, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from loom.activities.adapters.postgres.database import ANSWER_SECONDS, Database
+from loom.activities.adapters.postgres.parts import PostgresParts
+from loom.activities.adapters.postgres.payloads import create_payload_tables
 from loom.activities.adapters.redis.stream import RedisReader
 from loom.activities.adapters.temporal.errors import answered, no_run
-from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.runs import TemporalRuns
-from loom.activities.ports import EventReader, StreamUnavailable
+from loom.activities.encryption import PLAIN, Cipher
+from loom.activities.ports import EventReader, PartStore
 from loom.app.output_types import TypedResult, schema_of, typed
+from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connected
 from loom.domain.agents.stats import AgentStats, stats_of
 from loom.domain.core.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject, Message
-from loom.domain.core.requests import ENDED, ForkedFrom, RunRequest, RunResult, fork_view
-from loom.domain.core.tasks import Task, is_last
-from loom.domain.history.forks import ForkPoint, begun_at, fork_point, fork_request, refuse_changes
-from loom.domain.history.past_turns import PastTurn, turns_of
-from loom.domain.machine.reopening import refused_reopening
-from loom.domain.run.events import RetryRequested, SteeringEvent
-from loom.domain.run.state import ParkedOn
+from loom.domain.core.requests import (
+    AGENT_RUN,
+    CREW_RUN,
+    ENDED,
+    STARTED_BY,
+    ForkedFrom,
+    ParkedOn,
+    RunRequest,
+    RunResult,
+    fork_view,
+)
+from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
-from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, RunFields
+from loom.part_upload import encoded, uploaded
+from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
 from loom.visibility import (
+    SUMMARY_LENGTH,
+    TASK,
     RunSummary,
     ended_untold,
-    ended_view,
     execution_of,
     failed_result,
     is_sub_agent,
     listing,
-    outside_view,
+    root_of,
     runs_of,
     summary_of,
+    task_summary,
+    tenant_in,
 )
+from loom.watching import Streamed, Watched, closing, readable, streamed, watched
 from loom.workflows.options import TASK_TIMEOUT
-from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_crew_request, read_request, read_steering
+
+if TYPE_CHECKING:
+    from loom.activities.adapters.temporal.run_history import TemporalPasts
+    from loom.activities.bus import Transport
+    from loom.composition.live_workers import LiveWorkers
+    from loom.domain.history.costs import Costs
+    from loom.domain.history.forks import ForkPoint
+    from loom.domain.history.past_turns import PastTurn
+    from loom.domain.history.run_report import RunReport
+    from loom.domain.history.task_rebuilding import Mask
+    from loom.domain.run.events import SteeringEvent
+    from loom.inbox import Waiting
+    from loom.recorded_runs import RecordedTasks
+    from loom.run_artifacts import Artifact
+    from loom.schedules import Schedules
 
 T = TypeVar("T")
 
@@ -66,66 +96,93 @@ MOST_OPENED: Final = 200
 """Maximum number of results that one `list` call reads. It reads a result if a run reported no final status."""
 MOST_COUNTED: Final = 10_000
 """Maximum number of executions in an agent's statistics. The newest executions are counted."""
-SILENCE_BEFORE_CHECK: Final = 2.0
-"""Seconds without an event before the client asks the server whether the run has ended."""
-POLL_INTERVAL: Final = 0.5
-"""Seconds between two status queries while the live stream is unavailable."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Streamed:
-    """An event from the live stream."""
-
-    offset: int
-    task: Task
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Polled:
-    """The status of a run. The client queries it while the live stream is unavailable."""
-
-    status: JsonObject
-    why: str
-
-
-Watched: TypeAlias = Streamed | Polled
 
 
 class LoomClient:
     """A connection to the Temporal server and, if one is configured, to the live stream."""
 
-    def __init__(self, temporal: Client, *, task_queue: str = "loom", events: EventReader | None = None) -> None:
+    def __init__(
+        self,
+        temporal: Client,
+        *,
+        task_queue: str = "loom",
+        events: EventReader | None = None,
+        parts: PartStore | None = None,
+        settings: Settings | None = None,
+        transport: "Transport | None" = None,
+        cipher: Cipher = PLAIN,
+    ) -> None:
+        """`parts` stores the images, recordings and files of requests. Without it, the requests contain them.
+        `add_memory` uses the database in `settings`. `transport` delivers the Tasks that `publish` sends. The caller
+        must close it. If the client chooses the transport itself, `cipher` encrypts the Tasks.
+        """
+        self._cipher = cipher
+        self._transport = transport
+        self._settings = settings
+        self._workers: LiveWorkers | None = None
         self.temporal = temporal
+        self._parts = parts
         self.task_queue = task_queue
         self._events = events
         self._runs = TemporalRuns(temporal)
-        self._pasts = TemporalPasts(temporal)
 
     @classmethod
     @asynccontextmanager
-    async def connected(cls, settings: Settings | None = None) -> AsyncIterator["LoomClient"]:
+    async def connected(
+        cls, settings: Settings | None = None, *, transport: "Transport | None" = None
+    ) -> AsyncIterator["LoomClient"]:
         """Connect with the given settings, or with settings from the environment.
 
-        Raises UnreachableError if no server responds.
+        `transport` delivers the Tasks that `publish` sends, if the workers' app has registered one. The client closes
+        it. Raises UnreachableError if no server responds.
         """
         chosen = settings or load_settings()
-        events = RedisReader(chosen.redis_url) if chosen.redis_url else None
-        async with connected(chosen) as temporal:
-            yield cls(temporal, task_queue=chosen.task_queue, events=events)
+        encryption = encryption_from(chosen)
+        events = RedisReader(chosen.redis_url, encryption.cipher) if chosen.redis_url else None
+        async with (
+            aclosing(encryption),
+            connected(chosen, encryption=encryption) as temporal,
+            _part_store(chosen, encryption.cipher) as parts,
+        ):
+            client = cls(
+                temporal,
+                task_queue=chosen.task_queue,
+                events=events,
+                parts=parts,
+                settings=chosen,
+                transport=transport,
+                cipher=encryption.cipher,
+            )
+            try:
+                yield client
+            finally:
+                if client._transport is not None:
+                    await client._transport.aclose()
+
+    @cached_property
+    def _pasts(self) -> "TemporalPasts":
+        from loom.activities.adapters.temporal.run_history import TemporalPasts  # noqa: PLC0415 - slow to import
+
+        return TemporalPasts(self.temporal)
 
     async def start(
-        self, task: str, *, run_id: str | None = None, output: Any = None, **request: Unpack[RunFields]
+        self, task: str, *, run_id: str | None = None, output: Any = None, by: str = "", **request: Unpack[RunFields]
     ) -> str:
         """Start a run and return its ID. Pass the fields of the request as keyword arguments.
 
-        `output` is the type of the answer: a pydantic model, a dataclass, or any other type that pydantic supports.
-        Pass the same type to `result` to get the answer as a value of that type.
+        `by` is who starts the run, which `started_by` returns. `output` is the type of the answer: a pydantic model, a
+        dataclass, or any other type that pydantic supports. Pass the same type to `result` to get the answer as a value
+        of that type.
 
-        Raises BadRequest, without sending the request, if the request is invalid. Raises RunExistsError if `run_id`
-        is already in use.
+        Raises BadRequest, without sending the request, if the request is invalid, or if the running workers report that
+        they don't have its agent, model, skills or workspace. Raises RunExistsError if `run_id` is already in use.
         """
-        payload = {"task": task, **_output_schema(output), **request}
-        return await self._start(AGENT_RUN, payload, read_request(payload), run_id)
+        from loom.workflows.validation import read_request  # noqa: PLC0415 - slow to import
+
+        payload: dict[str, Any] = {"task": task, **_output_schema(output), **request}
+        if parts := request.get("parts"):
+            payload["parts"] = encoded(parts)
+        return await self._start(AGENT_RUN, payload, read_request(payload), run_id, by)
 
     async def start_crew(
         self,
@@ -134,6 +191,7 @@ class LoomClient:
         *,
         run_id: str | None = None,
         output: Any = None,
+        by: str = "",
         **request: Unpack[CrewRunFields],
     ) -> str:
         """Start a crew run and return its ID.
@@ -141,8 +199,10 @@ class LoomClient:
         `crew` is the name of a registered crew, or a crew definition (see docs/crews.md). The other arguments are the
         same as for `start`. All other methods of this client also work for crew runs.
         """
+        from loom.workflows.validation import read_crew_request  # noqa: PLC0415 - slow to import
+
         payload = {"crew": crew, "task": task, **_output_schema(output), **request}
-        return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id)
+        return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id, by)
 
     async def fork(
         self,
@@ -151,6 +211,7 @@ class LoomClient:
         turn: int,
         message: str | None = None,
         fork_id: str | None = None,
+        by: str = "",
         **changes: Unpack[ForkFields],
     ) -> str:
         """Start a new run that continues another run from the end of the given turn, and return the new run's ID.
@@ -161,23 +222,34 @@ class LoomClient:
 
         Raises BadRequest if the turn doesn't exist or hasn't ended, or if a field can't be changed.
         """
+        from loom.domain.history.forks import fork_request, refuse_changes  # noqa: PLC0415 - slow to import
+        from loom.workflows.validation import read_input  # noqa: PLC0415
+
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
         payload = {**fork_request(point, forked), **changes}
-        is_crew = point.request.crew is not None
-        asked = read_crew_request(payload) if is_crew else read_request(payload)
+        kind = AGENT_RUN if point.request.crew is None else CREW_RUN
+        asked = read_input(kind, payload)
         refuse_changes(point, asked)
-        return await self._start(CREW_RUN if is_crew else AGENT_RUN, payload, asked, fork_id)
+        return await self._start(kind, payload, asked, fork_id, by)
 
-    async def fork_point(self, forked: ForkedFrom) -> ForkPoint:
+    async def fork_point(self, forked: ForkedFrom) -> "ForkPoint":
         """Return the state that a fork would start from. Raises the same errors as `fork`."""
+        from loom.domain.history.forks import begun_at, fork_point  # noqa: PLC0415 - slow to import
+
         point = fork_point(await self._pasts.records(forked.run_id), forked.turn)
         return begun_at(point, forked)
 
-    async def _start(self, kind: str, payload: JsonObject, asked: RunRequest, run_id: str | None) -> str:
+    async def _start(self, kind: str, payload: JsonObject, asked: RunRequest, run_id: str | None, by: str) -> str:
         if run_id is not None and not run_id.strip():
             raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
+        if run_id is not None and "\0" in run_id:
+            raise BadRequest("the run's id contains a null character; choose another one", field="run_id")
         name = run_id or f"run-{uuid4().hex[:12]}"
+        await self.refuse_unserved(asked)
+        if parts := payload.get("parts"):
+            payload = {**payload, "parts": await self.upload(parts, name)}
+        summary = asked.task[:SUMMARY_LENGTH]
         try:
             with answered(name):
                 await self.temporal.start_workflow(
@@ -187,13 +259,42 @@ class LoomClient:
                     task_queue=self.task_queue,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                     task_timeout=TASK_TIMEOUT,
-                    memo={"forked_from": forked} if (forked := fork_view(asked.forked_from)) else None,
-                    static_summary=asked.task[:200],
+                    memo=_given({"forked_from": fork_view(asked.forked_from), STARTED_BY: by, TASK: summary}),
+                    static_summary=summary,
                     priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
                 )
         except WorkflowAlreadyStartedError:
             raise RunExistsError(f"run {name!r} already exists; choose another id, or watch it") from None
         return name
+
+    @property
+    def schedules(self) -> "Schedules":
+        """Schedules that start runs at the times of a cron expression. See docs/schedules.md."""
+        from loom.schedules import Schedules  # noqa: PLC0415 - off the path of a run that isn't scheduled
+
+        return Schedules(self.temporal, self.task_queue, self.refuse_unserved)
+
+    async def refuse_unserved(self, request: RunRequest) -> None:
+        """Raise BadRequest if no running worker serves this request, as far as the workers report it in Redis."""
+        if self._settings is None or not self._settings.redis_url:
+            return
+        if self._workers is None:
+            from loom.composition.live_workers import LiveWorkers  # noqa: PLC0415 - off the path of a run without Redis
+
+            self._workers = LiveWorkers(self._settings, self.temporal, self.task_queue)
+        if (error := await self._workers.reason_to_refuse(request)) is not None:
+            raise error
+
+    async def started_by(self, run_id: str) -> str:
+        """Return who started the run, or the root of its tree. Empty if `start` was called without `by`."""
+        description = await self._described(run_id)
+        if (root := root_of(description)) != run_id:
+            description = await self._runs.described(root)
+        return str((await description.memo()).get(STARTED_BY, ""))
+
+    async def tenant_of(self, run_id: str) -> str:
+        """Return the run's tenant, as the server knows it. Empty if the run has none."""
+        return tenant_in(await self._described(run_id))
 
     async def status(self, run_id: str) -> JsonObject:
         """Return the run's status.
@@ -203,12 +304,23 @@ class LoomClient:
         """
         description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
-            return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
+            return await self._as_ended(description)
         try:
             answer = await self._asked(run_id)
         except UnreachableError:
-            return outside_view(description, await self._pasts.beginning(run_id))
+            return await self._from_outside(description)
         return {**answer, "children": await asyncio.gather(*map(self._as_it_stands, answer["children"]))}
+
+    async def _as_ended(self, description: WorkflowExecutionDescription) -> JsonObject:
+        from loom.outside_status import ended_view  # noqa: PLC0415 - slow to import
+
+        run_id = description.id
+        return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
+
+    async def _from_outside(self, description: WorkflowExecutionDescription) -> JsonObject:
+        from loom.outside_status import outside_view  # noqa: PLC0415 - slow to import
+
+        return outside_view(description, await self._pasts.beginning(description.id))
 
     async def _asked(self, run_id: str) -> JsonObject:
         answer: JsonObject = await self._runs.query(run_id, "status", dict)
@@ -253,8 +365,10 @@ class LoomClient:
             return failed_result(error)
         return result if output is None else typed(result, output)
 
-    async def turns(self, run_id: str) -> tuple[PastTurn, ...]:
+    async def turns(self, run_id: str) -> "tuple[PastTurn, ...]":
         """Read all turns of the run so far from its history and return them. This call doesn't require a worker."""
+        from loom.domain.history.past_turns import turns_of  # noqa: PLC0415 - slow to import
+
         return turns_of(await self._pasts.records(run_id))
 
     async def approve(
@@ -304,6 +418,9 @@ class LoomClient:
 
         Raises RefusedError if the run neither waits nor can go on.
         """
+        from loom.domain.machine.reopening import refused_reopening  # noqa: PLC0415 - slow to import
+        from loom.domain.run.events import RetryRequested  # noqa: PLC0415
+
         changes = {"model": model, "max_turns": max_turns, "budget": budget, "message": message, "by": by}
         description = await self._described(run_id)
         if description.status is WorkflowExecutionStatus.RUNNING:
@@ -325,9 +442,76 @@ class LoomClient:
         """Merge permission rules into the run's own rules. Calls that haven't run yet are evaluated again."""
         return await self._ask(run_id, "set_permissions", {"rules": dict(rules), "by": by})
 
-    async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
-        """Reply to the agent's question, or send a message that the agent reads when its next turn starts."""
-        return await self._signal(run_id, "send_message", {"text": text, "by": by})
+    async def send(
+        self, run_id: str, text: str, *, parts: Sequence[PartFields] | None = None, by: str = ""
+    ) -> JsonObject:
+        """Reply to the agent's question, or send a message that the agent reads when its next turn starts.
+
+        `parts` are images, PDFs, recordings and texts that belong to the message.
+        """
+        payload: dict[str, Any] = {"text": text, "by": by}
+        if parts:
+            given = encoded(parts)
+            _checked("send_message", {**payload, "parts": given})
+            payload["parts"] = await self.upload(given, run_id)
+        return await self._signal(run_id, "send_message", payload)
+
+    async def upload(self, parts: Sequence[Mapping[str, Any]], run_id: str) -> list[dict[str, Any]]:
+        """Store the contents of a run's parts, and return the parts for a request that you send yourself.
+
+        Raises BadRequest if a content can't be used, and UnreachableError if the database is unavailable.
+        """
+        return await uploaded(encoded(parts), self._parts, run_id)
+
+    async def add_memory(
+        self,
+        text: str,
+        *,
+        session_id: str | None = None,
+        for_all: bool = False,
+        user_id: str | None = None,
+        tenant: str | None = None,
+        by: str = "",
+        importance: float = 0.8,
+        memory_id: str | None = None,
+    ) -> None:
+        """Add a memory. The runs of the session can find it, or all runs with `for_all`.
+
+        With `user_id` or `tenant`, it is a fact for all runs of a person, or of everybody in a tenant. `importance` is
+        from 0 to 1. A memory with the same `memory_id` is added once.
+
+        Raises BadRequest if the text or an owner is invalid, and UnreachableError if there is no database.
+        """
+        from loom.added_memory import add_fact, add_memory, memory_task  # noqa: PLC0415 - off the path of a run
+        from loom.domain.memory.people import owner_named  # noqa: PLC0415
+
+        settings = self._settings or load_settings()
+        if user_id is None and tenant is None:
+            task = memory_task(text, session_id, for_all=for_all, by=by, importance=importance, memory_id=memory_id)
+            await add_memory(settings, task)
+            return
+        if session_id is not None or for_all:
+            raise BadRequest("facts of a person belong to no session: leave out session_id and for_all")
+        await add_fact(settings, owner_named(user_id, tenant), text)
+
+    async def publish(self, task: Task, wait_result: bool = True, *, patience: float = 300.0) -> Task:
+        """Publish a Task on the bus, and return the Task that its handler returns.
+
+        A Task with the action `execute` runs the agent or the crew that it names, on a worker with
+        LOOM_TASK_REQUESTS=on. `loom.new_task` makes one. If no handler responds within `patience` seconds, or if you
+        don't wait, the result is the Task itself. The work continues in either case, and a Task with the same `task_id`
+        gets its result.
+
+        Raises StreamUnavailable if the bus can't be reached, and UnreachableError if none is configured.
+        """
+        from loom.activities.bus import Bus  # noqa: PLC0415 - off the path of a run
+        from loom.composition.bus import transport_from  # noqa: PLC0415
+
+        if self._transport is None:
+            self._transport = transport_from(self._settings or load_settings(), cipher=self._cipher)
+        if self._transport is None:
+            raise UnreachableError("there is no bus: set LOOM_REDIS_URL or LOOM_BUS_URL")
+        return await Bus(self._transport).publish(task, wait_result, patience=patience)
 
     async def list(
         self,
@@ -337,31 +521,145 @@ class LoomClient:
         below: str | None = None,
         tenant: str | None = None,
         waiting: str | None = None,
+        after: tuple[datetime, str] | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
         """List runs, newest first. Sub-agents are omitted unless you set `below`.
+
+        To continue an earlier list, set `after` to the `started_at` and the `run_id` of its last entry.
 
         If `below` is set to a run ID, only that run and all of its direct and indirect sub-agents are listed. If
         `waiting` is `provider`, `operator`, `approval`, `input`, `resume` or `tenant`, only runs that wait for it are
         listed. Sub-agents wait for their provider and their operator themselves, so they are listed as well.
         """
         query = listing(status=status, session=session, below=below, tenant=tenant, waiting=waiting)
+        if after is not None:
+            query += f" AND StartTime <= '{after[0].isoformat()}'"
         with_sub_agents = below is not None or waiting in tuple(ParkedOn)
-        found: list[RunSummary] = []
+        newest: list[RunSummary] = []
         opened = 0
         async with closing(self._runs.current(query)) as executions:
             async for execution in executions:
+                # The server lists running executions first, and then the others by the time of their end.
+                if len(newest) == limit and execution.close_time and execution.close_time <= newest[-1].started_at:
+                    break
                 if not with_sub_agents and is_sub_agent(execution):
                     continue
                 summary = summary_of(execution)
                 if ended_untold(execution) and opened < MOST_OPENED:
                     opened += 1
                     summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
-                if status in (None, summary.status):
-                    found.append(summary)
-                if len(found) == limit:
-                    break
-        return found
+                if status in (None, summary.status) and (after is None or _place(summary) > _placed(*after)):
+                    insort(newest, summary, key=_place)
+                    del newest[limit:]
+        return newest
+
+    async def pending(self, *, tenant: str | None = None, agent: str | None = None) -> "tuple[Waiting, ...]":
+        """Return the calls and questions of all runs that wait for a person, oldest first.
+
+        Calls of sub-agents are listed once, at the root of their tree. Runs whose worker doesn't respond, or whose
+        status can't be read, are listed as `SilentRun`. This asks the newest 2,000 runs that wait, and takes at most
+        about ten seconds.
+        """
+        from loom.inbox import Inbox  # noqa: PLC0415 - off the path of a run
+
+        return await Inbox(self._runs, self.workspace_of).pending(tenant=tenant, agent=agent)
+
+    async def pending_in(self, run_id: str) -> "tuple[Waiting, ...]":
+        """Return the calls of this run and its sub-agents, and the run's question, that wait for a person."""
+        from loom.inbox import Inbox  # noqa: PLC0415 - off the path of a run
+
+        return await Inbox(self._runs, self.workspace_of).pending_in(await self._described(run_id))
+
+    async def task_summary(self, run_id: str) -> str:
+        """Return the first 200 characters of the run's task. Empty if the run was started without Loom's client."""
+        return await task_summary(await self._described(run_id))
+
+    async def workspace_of(self, run_id: str) -> str:
+        """Return the run's folder on its worker's machine, or an empty string if it isn't known."""
+        with suppress(RunNotFoundError, UnreachableError):
+            prepared = (await self._pasts.beginning(run_id)).prepared
+            return prepared.spec.workspace if prepared else ""
+        return ""
+
+    async def report(self, run_id: str) -> "RunReport":
+        """Return where the run's time, tokens and money went. This call doesn't require a worker."""
+        from loom.recorded_runs import RecordedRuns  # noqa: PLC0415 - off the path of a run
+
+        await self._described(run_id)
+        return await RecordedRuns(self.temporal, self._mask()).report(run_id)
+
+    async def recorded_tasks(self, run_id: str) -> "RecordedTasks":
+        """Return the run's events so far, rebuilt from its history. This call requires neither a worker nor Redis."""
+        from loom.recorded_runs import RecordedRuns  # noqa: PLC0415 - off the path of a run
+
+        await self._described(run_id)
+        return await RecordedRuns(self.temporal, self._mask()).tasks(run_id)
+
+    async def export(
+        self, run_id: str, *, artifacts: bool = False, source: str | None = None
+    ) -> AsyncIterator[JsonObject]:
+        """Yield the complete record of the run and its sub-agents. This call doesn't require a worker.
+
+        With `artifacts`, the contents of stored outputs and files are included. Events come from `source`, which is
+        `stream` or `history`. By default, they come from the stream if it still has all of them.
+
+        Raises BadRequest if the source is unknown, and UnreachableError if the source or the database isn't available.
+        """
+        from loom.run_artifacts import run_artifacts  # noqa: PLC0415 - off the path of a run
+        from loom.run_export import RunExport  # noqa: PLC0415
+
+        await self._described(run_id)
+        async with AsyncExitStack() as stack:
+            stored = None
+            if artifacts:
+                stored = await stack.enter_async_context(run_artifacts(self._settings or load_settings()))
+            exporting = RunExport(self.temporal, self._mask(), events=self._events, artifacts=stored)
+            async with closing(exporting.records(run_id, source=source)) as records:
+                async for record in records:
+                    yield record
+
+    async def artifacts(self, run_id: str) -> tuple["Artifact", ...]:
+        """Return the outputs and shared texts that the run has stored, oldest first.
+
+        Raises UnreachableError if the database isn't available.
+        """
+        from loom.run_artifacts import run_artifacts  # noqa: PLC0415 - off the path of a run
+
+        execution = await self._execution(run_id)
+        async with run_artifacts(self._settings or load_settings()) as stored:
+            return await stored.listed(run_id, execution)
+
+    async def artifact(self, run_id: str, artifact_id: str) -> str:
+        """Return a stored output in full. Raises BadRequest if the run has none with this ID."""
+        from loom.run_artifacts import run_artifacts  # noqa: PLC0415 - off the path of a run
+
+        execution = await self._execution(run_id)
+        async with run_artifacts(self._settings or load_settings()) as stored:
+            return await stored.text(run_id, artifact_id, execution)
+
+    async def _execution(self, run_id: str) -> str:
+        """Return what tells the run apart from others with the same ID in the stores."""
+        from loom.domain.history.run_export import execution_in  # noqa: PLC0415 - off the path of a run
+
+        await self._described(run_id)
+        return execution_in(await self._pasts.records(run_id))
+
+    async def costs(self, by: str = "agent", *, since: datetime | None = None) -> "Costs":
+        """Return what runs cost, by `agent`, `session`, `tenant`, `user` or `model`.
+
+        Runs that ended before `since` are left out. Raises BadRequest if `by` is none of these.
+        """
+        from loom.domain.history.costs import cost_key  # noqa: PLC0415 - off the path of a run
+        from loom.run_costs import RunCosts  # noqa: PLC0415
+
+        return await RunCosts(self.temporal).by(cost_key(by), since)
+
+    def _mask(self) -> "Mask":
+        from loom.activities.toolbox.output_sanitizer import OutputSanitizer  # noqa: PLC0415 - off the path of a run
+        from loom.composition.build import secret_mask  # noqa: PLC0415
+
+        return OutputSanitizer(secret_mask(self._settings or load_settings()), None)
 
     async def agent_stats(self, agent: str) -> AgentStats:
         """Return an agent's state and statistics, computed from the runs that the server still retains."""
@@ -375,6 +673,10 @@ class LoomClient:
         Raises StreamUnavailable if the stream can't be read.
         """
         return streamed(self._events, run_id, after=after, follow=follow)
+
+    async def latest_offset(self, run_id: str) -> int:
+        """Return the offset of the latest event in the live stream, or 0. Raises StreamUnavailable."""
+        return await readable(self._events).latest(run_id)
 
     def watch(self, run_id: str, *, after: int = 0) -> AsyncIterator[Watched]:
         """Yield events as they happen, until the run ends.
@@ -405,7 +707,7 @@ class LoomClient:
         receipt = await self._runs.update(run_id, name, given)
         if receipt is not None:
             return receipt
-        if name in ("approve", "deny") and "call_id" not in given:
+        if name in ("approve", "deny") and not {"call_id", "digest"} & set(given):
             # A Signal would be applied only when a worker runs again. By then, a different call could be the only
             # pending one, and nobody would have reviewed it.
             raise UnreachableError("no worker is responding; pass the call's id, or start a worker with `loom up`")
@@ -414,6 +716,35 @@ class LoomClient:
     async def _signal(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
         await self._runs.signal(run_id, name, _checked(name, payload))
         return {"accepted": True, "run_id": run_id, "queued": True}
+
+
+@asynccontextmanager
+async def _part_store(settings: Settings, cipher: Cipher) -> AsyncIterator[PartStore | None]:
+    """Yield the store of parts, which connects on first use, or None if no database is configured."""
+    if not settings.database_url:
+        yield None
+        return
+    database = Database(
+        settings.database_url,
+        max_connections=2,
+        ensure=create_payload_tables,
+        first_use_within=ANSWER_SECONDS,
+        name="loom-parts",
+        cipher=cipher,
+    )
+    try:
+        yield PostgresParts(database)
+    finally:
+        await database.aclose()
+
+
+def _place(run: RunSummary) -> tuple[float, str]:
+    """Return what lists are sorted by: the newest run is first."""
+    return _placed(run.started_at, run.run_id)
+
+
+def _placed(started_at: datetime, run_id: str) -> tuple[float, str]:
+    return -started_at.timestamp(), run_id
 
 
 def _output_schema(output: Any) -> JsonObject:
@@ -431,92 +762,7 @@ def _given(payload: JsonObject) -> JsonObject:
     return {field: value for field, value in payload.items() if value not in (None, "")}
 
 
-def _read(name: str, given: JsonObject) -> SteeringEvent:
+def _read(name: str, given: JsonObject) -> "SteeringEvent":
+    from loom.workflows.validation import read_steering  # noqa: PLC0415 - slow to import
+
     return read_steering(name, given, datetime.now().astimezone())
-
-
-async def streamed(
-    reader: EventReader | None, run_id: str, *, after: int, follow: bool = False
-) -> AsyncIterator[Streamed]:
-    """Read events from the live stream only, starting after offset `after`.
-
-    Raises StreamUnavailable if the stream can't be read.
-    """
-    if reader is None:
-        raise StreamUnavailable("no Redis is configured: set LOOM_REDIS_URL")
-    async with closing(reader.read(run_id, after, follow=follow)) as tasks:
-        async for offset, task in tasks:
-            yield Streamed(offset=offset, task=task)
-
-
-async def watched(reader: EventReader | None, server: LoomClient, run_id: str, *, after: int) -> AsyncIterator[Watched]:
-    """Yield events as they happen, until the run ends.
-
-    While the live stream is unavailable, yield the run's status each time it changes.
-    """
-    shown: JsonObject | None = None
-    while True:
-        try:
-            async with closing(_until_last_end(reader, server, run_id, after)) as events:
-                async for event in events:
-                    after = event.offset
-                    yield event
-            # If the run ended without a final event, there may still be events in the stream.
-            async with closing(streamed(reader, run_id, after=after)) as events:
-                async for event in events:
-                    yield event
-            return
-        except StreamUnavailable as error:
-            ended, status = await server.has_ended(run_id), await server.status(run_id)
-            if status != shown:
-                shown = status
-                yield Polled(status=status, why=str(error))
-            if ended:
-                return
-            await asyncio.sleep(POLL_INTERVAL)
-
-
-async def _until_last_end(
-    reader: EventReader | None, server: LoomClient, run_id: str, after: int
-) -> AsyncIterator[Streamed]:
-    """Follow the stream until the run has ended, also beyond ends after which a person has retried it."""
-    while True:
-        ended_at: datetime | None = None
-        async with closing(_until_silent(reader, server, run_id, after)) as events:
-            async for event in events:
-                after = event.offset
-                ended_at = event.task.created_at if is_last(event.task, run_id) else None
-                yield event
-        if ended_at is None or not await server.has_gone_on(run_id, ended_at):
-            return
-
-
-async def _until_silent(
-    reader: EventReader | None, server: LoomClient, run_id: str, after: int
-) -> AsyncIterator[Streamed]:
-    """Follow the stream until no more events arrive and the server reports that the run has ended."""
-    coming: asyncio.Task[Streamed] | None = None
-    async with closing(streamed(reader, run_id, after=after, follow=True)) as stream:
-        try:
-            while True:
-                coming = asyncio.ensure_future(anext(stream))
-                while not (await asyncio.wait({coming}, timeout=SILENCE_BEFORE_CHECK))[0]:
-                    if await server.has_ended(run_id):
-                        return
-                try:
-                    yield coming.result()
-                except StopAsyncIteration:
-                    return
-        finally:
-            if coming is not None and not coming.done():
-                coming.cancel()
-                with suppress(asyncio.CancelledError, StopAsyncIteration):
-                    await coming
-
-
-def closing(events: AsyncIterator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
-    """Return a context manager that closes the generator even if the caller stops iterating early.
-
-    A generator that is closed only by garbage collection can outlive its event loop.
-    """
-    return aclosing(events)  # type: ignore[type-var]  # all of these iterators are async generators

@@ -6,6 +6,7 @@ Loom extends a Temporal worker through a single plugin, so a worker can also run
 
 import asyncio
 import ctypes
+import gc
 import inspect
 import os
 import signal
@@ -15,11 +16,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
 from temporalio.client import Client
-from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
+from temporalio.common import MetricMeter, VersioningBehavior, WorkerDeploymentVersion
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
@@ -30,13 +32,23 @@ from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.child_runs import TemporalChildRuns
+from loom.activities.adapters.temporal.notifications import TemporalNotifications
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.run_signals import TemporalMailbox
+from loom.activities.adapters.temporal.runs import UNQUOTABLE
 from loom.activities.adapters.temporal.search_attributes import register_missing
 from loom.activities.adapters.temporal.waiting_runs import TemporalWaitingRuns
+from loom.activities.bus import Bus
+from loom.activities.metering import BUCKETS, Meters
 from loom.activities.run_tool import ToolRunner
+from loom.activities.task_handlers import subscribed
 from loom.app.loom_app import LoomApp
+from loom.client import LoomClient
+from loom.composition.audit import AuditedHistories, audit_running
+from loom.composition.audited_runs import AuditedRuns
 from loom.composition.build import opened, parts_for, secret_mask
+from loom.composition.encryption import encryption_from
+from loom.composition.gauges import gauges_running
 from loom.composition.knowledge import knowledge_ingestion
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
@@ -44,13 +56,20 @@ from loom.composition.memory import memory_running
 from loom.composition.settings import Settings
 from loom.composition.task_handlers import task_handlers_running
 from loom.composition.temporal_connection import connected
+from loom.composition.traces import traces_running
 from loom.composition.worker_parts import WorkerParts
+from loom.composition.worker_report import worker_reporting
+from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.core.errors import BadRequest, LoomError
+from loom.domain.core.tasks import Action
 from loom.exit_codes import code_of, leave
 from loom.stack.ports import any_free
+from loom.task_requests import MOST_RUNS, TaskRequests
 from loom.workflows.agent_run import AgentRun
-from loom.workflows.payload_converter import SparsePayloadConverter, build_adapters, converter_for
-from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
+from loom.workflows.cached_waits import CachedWaits
+from loom.workflows.measured_runs import MeasuredRuns
+from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
+from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS, build_adapters
 from loom.workflows.signing import SignedRequests
 
 _log = structlog.get_logger("loom.worker")
@@ -73,10 +92,10 @@ class LoomPlugin(SimplePlugin):
     """Add Loom to your own Temporal client or worker: `Client.connect(…, plugins=[LoomPlugin(settings, app=app)])`.
 
     On a client, the plugin installs Loom's payload converter, so that the client can start runs and read their results.
-    The client's codec doesn't change. The client also signs its requests if it finds the signing key. On a worker, the
-    plugin adds Loom's workflows and activities to your own. It also sets worker options for fast aborts and recovery,
-    unless you set those options yourself. A worker inherits its client's plugins, so pass the plugin to only one of
-    them, preferably the client.
+    The client's codec doesn't change; if it has none, and the settings name encryption keys, Loom's codec encrypts. The
+    client also signs its requests if it finds the signing key. On a worker, the plugin adds Loom's workflows and
+    activities to your own. It also sets worker options for fast aborts and recovery, unless you set those options
+    yourself. A worker inherits its client's plugins, so pass the plugin to only one of them, preferably the client.
 
     If you omit `settings`, `load_settings()` reads them from the environment. `app` overrides the app named in the
     settings.
@@ -99,17 +118,21 @@ class LoomPlugin(SimplePlugin):
         self.interceptors = [self._signing, SignedRequests(self._key.read)]
         url = self._settings.database_url
         self._payloads = PostgresPayloads(url) if url else None
+        self.encryption = encryption_from(self._settings)
+        self.interceptors += self.encryption.interceptors
         self._served: list[_Served] = []
 
     async def aclose(self) -> None:
         """Close the connection to the large-payload store. A worker with this plugin does this when it stops."""
         if self._payloads is not None:
             await self._payloads.aclose()
+        await self.encryption.aclose()
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """See base class."""
         if AgentRun in config.get("workflows", ()):
             return config  # the client also has the plugin
+        _refuse_unquotable(config["task_queue"])
         self._create_key()
         config["client"] = client = self._with_loom(config["client"])
         own = bool(config.get("workflows")) or config.get("workflow_runner") != _SDK_DEFAULTS["workflow_runner"]
@@ -121,8 +144,16 @@ class LoomPlugin(SimplePlugin):
         for name, value in self._worker_options(has_tuner=config.get("tuner") is not None).items():
             if config.get(name) == _SDK_DEFAULTS[name]:
                 config[name] = value  # type: ignore[literal-required]
-        served = _Served(parts=self.parts_for(client), client=client)
+        waits = CachedWaits(self._settings.max_cached_waits)
+        is_versioned = config.get("deployment_config") is not None
+        served = _Served(parts=self.parts_for(client), client=client, waits=waits, is_versioned=is_versioned)
+        if served.parts.meters is not None:
+            config["interceptors"] = [*config.get("interceptors", ()), MeasuredRuns(served.parts.meters)]
         served.activities = served.own_activities(config["task_queue"])
+        config["interceptors"] = [*config.get("interceptors", ()), waits]
+        if self._settings.audits:
+            served.audited = AuditedHistories()
+            config["interceptors"] = [*config["interceptors"], AuditedRuns(served.audited.note)]
         build_adapters(served.activities)
         config["activities"] = [*config.get("activities", ()), *served.activities]
         self._served.append(served)
@@ -138,7 +169,9 @@ class LoomPlugin(SimplePlugin):
             try:
                 if not served.is_open:
                     await stack.enter_async_context(self._opened(served))
-                await stack.enter_async_context(_beside(served, self._settings, worker.task_queue))
+                identity = worker.config(active_config=True).get("identity") or served.client.identity
+                await stack.enter_async_context(_beside(served, self._settings, worker.task_queue, identity))
+                served.waits.evict_with(worker._bridge_worker.request_workflow_eviction)  # noqa: SLF001
             except BaseException:
                 # The worker hasn't started polling, so no other code marks it as shut down. Without this line,
                 # `async with Worker(…)` would wait forever.
@@ -168,6 +201,8 @@ class LoomPlugin(SimplePlugin):
             mailbox=TemporalMailbox(client),
             pasts=TemporalPasts(client),
             key=self._key.read(),
+            meters=_meters(client),
+            encryption=self.encryption,
         )
 
     def _served_by(self, worker: Worker) -> "_Served | None":
@@ -203,7 +238,9 @@ class LoomPlugin(SimplePlugin):
         }
 
     def _converter(self, given: DataConverter | None) -> DataConverter:
-        return converter_for(given or DataConverter.default, self._payloads)
+        encryption = self.encryption
+        given = given or DataConverter.default
+        return converter_for(given, self._payloads, encryption.codec, encrypts=encryption.cipher.is_on)
 
     def _create_key(self) -> None:
         """Create the key that the owner signs requests with, unless it exists.
@@ -211,13 +248,9 @@ class LoomPlugin(SimplePlugin):
         Raises BadRequest if the worker needs a key and has none, or if runs could read the key in their workspace.
         """
         path = self._settings.key_path.resolve()
-        root = next((root for root in self._settings.roots if path.is_relative_to(root.resolve())), None)
-        if root is not None and not path.is_relative_to(self._settings.home.resolve()):
-            raise BadRequest(
-                f"runs could read the key {path}, because it is in {root}, in which their workspaces are: move it, and"
-                " set LOOM_SIGNING_KEY to its path",
-                field="LOOM_SIGNING_KEY",
-            )
+        self._refuse_in_workspace(path, "LOOM_SIGNING_KEY")
+        if (file := self._settings.encryption_keys) is not None:
+            self._refuse_in_workspace(file.resolve(), "LOOM_ENCRYPTION_KEYS")
         try:
             self._key.created()
         except OSError as error:
@@ -229,6 +262,15 @@ class LoomPlugin(SimplePlugin):
                 ) from None
             _log.warning("no_signing_key", path=str(path), why=error.strerror)
 
+    def _refuse_in_workspace(self, path: Path, setting: str) -> None:
+        root = next((root for root in self._settings.roots if path.is_relative_to(root.resolve())), None)
+        if root is not None and not path.is_relative_to(self._settings.home.resolve()):
+            raise BadRequest(
+                f"runs could read the key {path}, because it is in {root}, in which their workspaces are: move it, and"
+                f" set {setting} to its path",
+                field=setting,
+            )
+
     def _with_loom(self, client: Client) -> Client:
         """Return the client if it uses Loom's payload converter and signs requests, or else a copy that does."""
         config = client.config(active_config=True)
@@ -238,7 +280,7 @@ class LoomPlugin(SimplePlugin):
             return client
         config["data_converter"], config["plugins"] = converter, []
         if not signs:
-            config["interceptors"] = [*config["interceptors"], self._signing]
+            config["interceptors"] = [*config["interceptors"], self._signing, *self.encryption.interceptors]
         return Client(**config)
 
 
@@ -248,8 +290,12 @@ class _Served:
 
     parts: WorkerParts
     client: Client
+    waits: CachedWaits
     activities: Sequence[Callable[..., Any]] = ()
+    is_versioned: bool = False
     is_open: bool = False
+    audited: AuditedHistories | None = None
+    """None if the audit log is off."""
     known: frozenset[str] | None = None
     """The search attributes that exist on the server, or None before they are registered."""
 
@@ -258,7 +304,9 @@ class _Served:
         parts, client = self.parts, self.client
         memory = parts.memory.activities(client, task_queue, parts.sanitizer) if parts.memory is not None else ()
         pasts, waiting = TemporalPasts(client), TemporalWaitingRuns(client)
-        own = parts.activities(self.search_attributes, pasts, waiting, TemporalChildRuns(client, task_queue))
+        children = TemporalChildRuns(client, task_queue)
+        notifications = TemporalNotifications(client, task_queue, versioned=self.is_versioned)
+        own = parts.activities(self.search_attributes, pasts, waiting, children, notifications)
         return [*own, *memory]
 
     async def search_attributes(self) -> frozenset[str]:
@@ -279,6 +327,15 @@ _PASSED_THROUGH: Final = (
     "annotated_types",
     "cryptography",
 )
+
+
+def _refuse_unquotable(task_queue: str) -> None:
+    if UNQUOTABLE.intersection(task_queue):
+        raise BadRequest(
+            f"the task queue {task_queue!r} must not contain a quote, a backslash or a null character: the worker looks"
+            " for the runs of its queue with List Filters, which can't contain them",
+            field="task_queue",
+        )
 
 
 def _without_loom(workflows: Sequence[type]) -> Callable[[Sequence[type] | None], Sequence[type]]:
@@ -308,16 +365,50 @@ def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     return replace(given, restrictions=given.restrictions.with_passthrough_modules(*_PASSED_THROUGH))
 
 
+def _meters(client: Client) -> Meters | None:
+    """Return what records measurements in the client's runtime, or None if the runtime has no metrics."""
+    meter = (client.service_client.config.runtime or Runtime.default()).metric_meter
+    return None if meter is MetricMeter.noop else Meters(meter)
+
+
 @asynccontextmanager
-async def _beside(served: _Served, settings: Settings, task_queue: str) -> AsyncIterator[None]:
+async def _beside(served: _Served, settings: Settings, task_queue: str, identity: str) -> AsyncIterator[None]:
     """Run background services while the worker is running. These services never block a run."""
     parts = served.parts
     async with (
-        memory_running(parts.memory, settings, served.client, task_queue),
-        task_handlers_running(parts.registry.handlers, settings),
+        memory_running(parts.memory, parts.transport, settings, served.client, task_queue),
+        task_handlers_running(parts.registry.handlers, parts.transport),
+        _task_requests(served, settings, task_queue),
+        audit_running(served.audited, settings, served.client, task_queue),
         knowledge_ingestion(parts),
+        traces_running(settings, parts.spans, parts.cipher),
+        gauges_running(parts.meters, settings, served.client, task_queue),
         _own_queue(served),
+        worker_reporting(parts, settings, identity=identity, task_queue=task_queue),
     ):
+        yield
+
+
+@asynccontextmanager
+async def _task_requests(served: _Served, settings: Settings, task_queue: str) -> AsyncIterator[None]:
+    """Run this worker's agents and crews for the Tasks on the bus that ask for them, if the settings say so."""
+    parts = served.parts
+    if settings.task_requests == "off" or parts.transport is None:
+        if settings.task_requests == "on":
+            _log.warning("tasks_start_no_runs", why="there is no bus: set LOOM_REDIS_URL or LOOM_BUS_URL")
+        yield
+        return
+    config = served.client.config(active_config=True)
+    config["plugins"] = []
+    # The authors of the Tasks don't have the owner's key, so the runs must not have the owner's rights.
+    config["interceptors"] = [each for each in config["interceptors"] if not isinstance(each, SigningClient)]
+    requests = TaskRequests(
+        LoomClient(Client(**config), task_queue=task_queue, settings=settings),
+        agents={DEFAULT_AGENT, *parts.registry.agents},
+        crews=parts.registry.crews,
+    )
+    subscriptions = {f"agents:{task_queue}": (Action.EXECUTE, requests.handle)}
+    async with subscribed(Bus(parts.transport), subscriptions, at_once=MOST_RUNS):
         yield
 
 
@@ -365,8 +456,9 @@ async def worker(
     can't be served.
     """
     chosen = settings or load_settings()
-    async with connected(chosen, _runtime(chosen), wait_for_server=wait_for_server) as client:
-        plugin = LoomPlugin(chosen, app=app)
+    plugin = LoomPlugin(chosen, app=app)
+    connecting = connected(chosen, _runtime(chosen), encryption=plugin.encryption, wait_for_server=wait_for_server)
+    async with connecting as client:
         serving = Worker(
             client, task_queue=chosen.task_queue, workflows=workflows, activities=activities, plugins=[plugin]
         )
@@ -393,9 +485,12 @@ def _return_freed_memory() -> None:
     By default, each thread keeps the memory that it frees in its own arena. After a first large buffer has been freed,
     such as a carried conversation, glibc also takes large buffers from these arenas. In a very long run, the worker's
     resident memory then grows. Other C libraries don't have `mallopt`.
+
+    The threshold is above the buffers of each turn: asyncio reads from sockets into 256 KB, and Temporal's core uses
+    372 KB. Otherwise, the system would map and clear them anew each time.
     """
     # The numbers of M_ARENA_MAX and M_MMAP_THRESHOLD in malloc.h, by the variables that set them for a process.
-    options = {"MALLOC_ARENA_MAX": (-8, 2), "MALLOC_MMAP_THRESHOLD_": (-3, 256 * 1024)}
+    options = {"MALLOC_ARENA_MAX": (-8, 2), "MALLOC_MMAP_THRESHOLD_": (-3, 512 * 1024)}
     with suppress(AttributeError):
         for name, (parameter, value) in options.items():
             if name not in os.environ:
@@ -406,6 +501,7 @@ async def _main(settings: Settings, *, fail_fast: bool) -> None:
     if (starting := asyncio.current_task()) is not None:
         _on_stop_signal(starting.cancel)  # an app's factory may take arbitrarily long
     async with worker(settings, wait_for_server=not fail_fast):
+        gc.freeze()  # modules and schemas stay: no collection needs to go through their 145,000 objects
         stop = asyncio.Event()
         _on_stop_signal(stop.set)
         _log.info(
@@ -439,23 +535,25 @@ def _runtime(settings: Settings) -> Runtime | None:
         return None
     port = settings.metrics_port or any_free()
     try:
-        runtime = _serving_metrics(port)
+        runtime = _serving_metrics(settings.metrics_host, port)
     except ValueError as error:
         if "metrics_port" in settings.model_fields_set:
             reason = str(error).rpartition(": ")[2]
             raise BadRequest(
-                f"LOOM_METRICS_PORT: cannot serve metrics at 127.0.0.1:{port} ({reason}): set another port, 0 for any "
-                "free port, or off",
+                f"LOOM_METRICS_PORT: cannot serve metrics at {settings.metrics_host}:{port} ({reason}): set another"
+                " port, 0 for any free port, or off",
                 field="LOOM_METRICS_PORT",
             ) from None
         port = any_free()
-        runtime = _serving_metrics(port)
-    _log.info("metrics_served", address=f"http://127.0.0.1:{port}/metrics")
+        runtime = _serving_metrics(settings.metrics_host, port)
+    _log.info("metrics_served", address=f"http://{settings.metrics_host}:{port}/metrics")
     return runtime
 
 
-def _serving_metrics(port: int) -> Runtime:
-    metrics = PrometheusConfig(bind_address=f"127.0.0.1:{port}", durations_as_seconds=True)
+def _serving_metrics(host: str, port: int) -> Runtime:
+    metrics = PrometheusConfig(
+        bind_address=f"{host}:{port}", durations_as_seconds=True, histogram_bucket_overrides=BUCKETS
+    )
     return Runtime(telemetry=TelemetryConfig(metrics=metrics))
 
 

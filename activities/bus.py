@@ -10,7 +10,7 @@ A handler receives the published task. It returns a task of its own, or None if 
 from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
@@ -42,6 +42,8 @@ class Subscription:
     """
     pattern: str
     handler: Handler
+    at_once: int
+    """Maximum number of tasks that the handler has at the same time in one process. The others wait on the bus."""
 
 
 class Transport(Protocol):
@@ -61,8 +63,10 @@ class Transport(Protocol):
         """Publish the task without waiting for its handlers."""
         ...
 
-    async def ask(self, task: Task) -> Sequence[Answer]:
-        """Publish the task, wait for its handlers, and return their results in a stable order."""
+    async def ask(self, task: Task, patience: float) -> Sequence[Answer]:
+        """Publish the task, wait for its handlers for at most `patience` seconds, and return their results in a stable
+        order. Results that come later are ignored.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -96,33 +100,42 @@ class Inbox(Protocol):
         ...
 
 
+PATIENCE: Final = 30.0
+"""Seconds that a publisher waits for its handlers by default."""
+AT_ONCE: Final = 32
+"""The default of `Subscription.at_once`."""
+
+
 class Bus:
     """Publishes tasks and manages subscriptions over any transport."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def publish(self, task: Task, wait_result: bool = True) -> Task:
+    async def publish(self, task: Task, wait_result: bool = True, *, patience: float = PATIENCE) -> Task:
         """Publish the task, and return the task that its handler returns.
 
-        If no handler responds or none is awaited, return the published task unchanged. If several handlers return a
-        task, return the first of these tasks. Return a failure only if no handler returned a task.
+        If no handler responds within `patience` seconds, or none is awaited, return the published task unchanged. If
+        several handlers return a task, return the first of these tasks. Return a failure only if no handler returned a
+        task.
         """
         if not wait_result:
             await self._transport.send(task)
             return task
-        answers = [answer for answer in await self._transport.ask(task) if answer.task is not None]
+        answers = [answer for answer in await self._transport.ask(task, patience) if answer.task is not None]
         best = min(answers, key=lambda answer: answer.failed, default=None)
         return task if best is None or best.task is None else best.task
 
-    async def subscribe(self, pattern: str, handler: Handler, *, name: str = "") -> str:
+    async def subscribe(self, pattern: str, handler: Handler, *, name: str = "", at_once: int = AT_ONCE) -> str:
         """Call `handler` for every task that matches `pattern`. Return the subscription's name.
 
-        Raises BadRequest if the pattern is invalid. The default name consists of the handler's name and the pattern, so
-        it stays the same after a restart.
+        One process has at most `at_once` tasks in hand. Raises BadRequest if the pattern is invalid. The default name
+        consists of the handler's name and the pattern, so it stays the same after a restart.
         """
         given = name or f"{getattr(handler, '__module__', '')}.{getattr(handler, '__qualname__', 'handler')}:{pattern}"
-        await self._transport.attach(Subscription(name=given, pattern=checked(pattern), handler=handler))
+        await self._transport.attach(
+            Subscription(name=given, pattern=checked(pattern), handler=handler, at_once=at_once)
+        )
         return given
 
     async def unsubscribe(self, name: str) -> None:

@@ -25,11 +25,11 @@ from loom.activities.ports import (
     TranscriptStore,
 )
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
-from loom.activities.recall import ContextSource, PersonMemory, recalled
+from loom.activities.recall import PersonMemory, RecallSource, recalled
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
-from loom.domain.context.model_context import ModelContext, build_context, is_summary
+from loom.domain.context.model_context import ModelContext, Outline, build_context, outline_of
 from loom.domain.context.recall import last_question
 from loom.domain.core.errors import LLMContextLengthError, LoomError
 from loom.domain.core.messages import Message, Transcript
@@ -51,6 +51,7 @@ from loom.domain.run.stream_events import (
     segment_reset,
     turn_began,
 )
+from loom.domain.tools.tool_search import CALL_TOOL_SPEC, divided
 from loom.domain.tree.budget import Spend
 
 _log = structlog.get_logger("loom.model")
@@ -79,7 +80,8 @@ class LanguageModel:
         masked: Callable[[], StreamRedactor],
         prices: Prices,
         manifests: Manifests,
-        sources: Sequence[ContextSource] = (),
+        sources: Sequence[RecallSource] = (),
+        app_sources: Sequence[RecallSource] = (),
         people: PersonMemory | None = None,
         leases: Leases[ModelReply] | None = None,
     ) -> None:
@@ -91,7 +93,8 @@ class LanguageModel:
         self._masked = masked
         self._prices = prices
         self._manifests = manifests
-        self._sources = sources
+        self._sources = (*sources, *app_sources)
+        self._asks_always = bool(app_sources)
         self._people = people
         self._leases = leases
 
@@ -99,12 +102,25 @@ class LanguageModel:
     async def call_model(self, request: ModelRequest) -> ModelReply:
         """Call the model. If the call fails, raise the LLM error as an application failure of the same name."""
         with structlog.contextvars.bound_contextvars(
-            **request.origin.log_ids, turn=request.turn, attempt=request.attempt
+            **request.origin.log_ids,
+            span_id=request.origin.span_id(model_segment(request.turn, request.attempt)),
+            turn=request.turn,
+            attempt=request.attempt,
         ):
             async with heartbeating():
                 if self._leases is None or not request.origin.execution:
-                    return await self._attempted(request)
-                return await self._shared(self._leases, request)
+                    reply = await self._attempted(request)
+                else:
+                    reply = await self._shared(self._leases, request)
+                # Only after the ledger has the reply: another attempt that finds it there tells the same calls.
+                await self._tell_not_run(request, reply)
+                return reply
+
+    async def _tell_not_run(self, request: ModelRequest, reply: ModelReply) -> None:
+        try:
+            await self._planner.tell_not_run(self._stream, request, reply)
+        except Exception as error:  # noqa: BLE001 - the reply is paid for, and the stream shows it only
+            _log.error("calls_not_told", exc_info=error)
 
     async def _shared(self, leases: Leases[ModelReply], request: ModelRequest) -> ModelReply:
         """Return the reply of an earlier attempt that its worker has finished, or call the model."""
@@ -120,7 +136,7 @@ class LanguageModel:
         return await outlasting(work)
 
     async def _told(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
-        """Write the notices that come with the call. The attempt that has the reply has told everything else."""
+        """Write the notices that come with the call. The attempt that has the reply has told the rest of the call."""
         async with stream_writer(self._stream, request.origin, request.turn) as writer:
             writer.notices(request.notices)
         return reply
@@ -151,13 +167,19 @@ class LanguageModel:
     ) -> ModelReply:
         writer.emit(turn_began(request.origin, request.turn, request.stage))
         # Without a session there are no memories to recall. Without knowledge bases there are no passages.
-        recalls = spec.knowledge or request.origin.session_id
+        recalls = spec.knowledge or request.origin.session_id or self._asks_always
         found = await recalled(self._sources, before.messages, request.origin, spec) if recalls else ()
         transcript = before.extended(found)
-        tools = _tools(spec, request)
+        tools, deferred = _tools(spec, request)
         person = await self._about_person(before, request.origin)
+        told = (*tools, CALL_TOOL_SPEC) if deferred else tools
         context = build_context(
-            spec, transcript.messages, tools=tools, measures=request.measures, person=person.text if person else ""
+            spec,
+            transcript.messages,
+            tools=told,
+            measures=request.measures,
+            outline=outline_of(transcript),
+            person=person.text if person else "",
         )
         if request.compresses and context.is_full:
             return await self._put_off(request, before, context, TooLong(trigger="window", tokens=context.tokens))
@@ -216,7 +238,13 @@ class LanguageModel:
         provider, model = self._providers.resolve(spec.model)
         said_so_far = _Streamed(writer, request, self._masked(), model_said)
         thought = _Streamed(writer, request, self._masked(), model_thought)
-        call = replace(_call(request, spec, model, assembled, bound), on_thinking=thought.add)
+        call = replace(
+            _call(request, spec, model, assembled, bound),
+            is_text=outline_of(transcript).is_text,
+            called=frozenset(outline_of(transcript).called),
+            on_thinking=thought.add,
+            on_taken_back=said_so_far.take_back,
+        )
         started = perf_counter()
         try:
             answer = await provider.answer(call, said_so_far.add)
@@ -230,7 +258,7 @@ class LanguageModel:
         said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
-        message = _with_new_ids(self._without_secrets(said), transcript.messages, request.turn)
+        message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
         plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         took = milliseconds(perf_counter() - started)
@@ -296,6 +324,13 @@ class _Streamed:
         """Report the text so far, except for the part that may be the start of a secret."""
         self._show(self._masked.feed(piece))
 
+    def take_back(self) -> None:
+        """Let readers discard the text so far."""
+        self._masked.flush()
+        if self._shown:
+            self._shown.clear()
+            self._writer.emit(segment_reset(self._request, key="taken back"))
+
     def end(self) -> None:
         """Report the text that was held back."""
         self._show(self._masked.flush())
@@ -307,11 +342,13 @@ class _Streamed:
 
 
 def _call(request: ModelRequest, spec: AgentSpec, model: str, assembled: Assembled, bound: Covered) -> ModelCall:
+    tools, deferred = _tools(spec, request)
     return ModelCall(
         model=model,
         system=assembled.system,
         messages=assembled.messages,
-        tools=_tools(spec, request),
+        tools=tools,
+        deferred=deferred,
         may_call=not request.wrap_up and request.stage != "critique",
         max_output_tokens=bound.output,
         temperature=spec.temperature,
@@ -320,6 +357,7 @@ def _call(request: ModelRequest, spec: AgentSpec, model: str, assembled: Assembl
         prompt_tokens=round(assembled.tokens * request.measures.ratio),
         rpm=spec.rpm,
         tpm=spec.tpm,
+        timeout=spec.model_timeout,
         insists=request.insists,
     )
 
@@ -330,14 +368,15 @@ def _room_for_output(spec: AgentSpec, request: ModelRequest, tokens: int) -> int
     return min(spec.max_output_tokens, max(LEAST_OUTPUT, left))
 
 
-def _tools(spec: AgentSpec, request: ModelRequest) -> Sequence[ToolSpec]:
-    """Return the tools that the model may use. For a final answer, include only the tool names, because some providers
-    require the names of the tools in earlier calls.
+def _tools(spec: AgentSpec, request: ModelRequest) -> tuple[Sequence[ToolSpec], Sequence[ToolSpec]]:
+    """Return the tools that the model is shown, and the tools on demand. For a final answer, include only the tool
+    names, because some providers require the names of the tools in earlier calls.
     """
     tools = offered(spec.tools, spec.permissions) if spec.permissions else spec.tools
+    shown, deferred = divided(tools, spec.on_demand) if spec.on_demand else (tools, ())
     if not request.wrap_up:
-        return tools
-    return [replace(tool, description="", parameters={"type": "object"}) for tool in tools]
+        return shown, deferred
+    return [replace(tool, description="", parameters={"type": "object"}) for tool in shown], deferred
 
 
 def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
@@ -354,18 +393,18 @@ def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
     return TooLong(trigger="provider", tokens=tokens or context.tokens, limit=limit)
 
 
-def _with_new_ids(message: Message, earlier: Sequence[Message], turn: int) -> Message:
+def _with_new_ids(message: Message, earlier: Outline, turn: int) -> Message:
     """Return the reply with call ids that are unique within the run. An approval must identify exactly one call."""
     if not message.tool_calls:
         return message
     # Compression may have dropped earlier calls. A provider that restarts its count would reuse the ids of those calls.
-    mark = f"-t{turn}" if any(map(is_summary, earlier)) else ""
-    taken = {call.id for m in earlier for call in m.tool_calls}
+    mark = f"-t{turn}" if earlier.summaries else ""
+    taken: set[str] = set()
     calls = []
     for call in message.tool_calls:
         own = f"{call.id}{mark}"
         name, number = own, 2
-        while name in taken:
+        while name in taken or name in earlier.grouping.callers:
             name, number = f"{own}-{number}", number + 1
         taken.add(name)
         calls.append(call if name == call.id else replace(call, id=name))

@@ -12,24 +12,35 @@ from temporalio import activity
 
 from loom.activities.budget_reservation import GROWTH, LEAST_LAST_ANSWER, failure_of_call, worst_case
 from loom.activities.call_model import load_conversation
-from loom.activities.ports import EventStream, ModelCall, Prices, Providers, TranscriptStore
+from loom.activities.ports import ContextCompressor, EventStream, ModelCall, Prices, Providers, TranscriptStore
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
+from loom.activities.toolbox.hooks import answer_of, text_in
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context import summary_sections as sections
-from loom.domain.context.compression import LEAST_ROOM, Compressing, compress, promising
+from loom.domain.context.compression import (
+    LEAST_ROOM,
+    WHOLE_SUMMARY,
+    Compressing,
+    compress,
+    in_one_section,
+    promising,
+)
 from loom.domain.context.model_context import Measures, ModelContext, build_context
-from loom.domain.core.errors import LoomError
+from loom.domain.core.errors import HookFailedError, LoomError
 from loom.domain.core.messages import Message, Tail, Transcript, Usage, user
 from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import Compressed, CompressRequest
 from loom.domain.run.stream_events import compression_segment, context_compressed, milliseconds, model_failed
+from loom.domain.tools.tool_search import described
 from loom.domain.tree.budget import Share
 
 _log = structlog.get_logger("loom.compression")
 
 RESEND = Compressed()
 """Requests the full transcript and spec, because the worker doesn't recognize one of their digests."""
+PATIENCE = 60.0
+"""The timeout of an app's own compressor in seconds."""
 QUESTION_SHARE = 0.6
 """Maximum share of the context window that the messages to summarize may occupy."""
 
@@ -45,12 +56,15 @@ class Compressor:
         stream: EventStream,
         redact: Callable[[str], str],
         prices: Prices,
+        own: ContextCompressor | None = None,
     ) -> None:
+        """`own` is the app's compressor, which writes summaries in place of the model."""
         self._providers = providers
         self._transcripts = transcripts
         self._stream = stream
         self._redact = redact
         self._prices = prices
+        self._own = own
 
     @activity.defn(name="compress_context")
     async def compress_context(self, request: CompressRequest) -> Compressed:
@@ -71,8 +85,12 @@ class Compressor:
         room = int(QUESTION_SHARE * measures.window(spec) / measures.ratio)
         purse = None if request.allowance is None else await self._purse(request.allowance, request, spec, measures)
         summing = _Summing(self._providers, spec, work, request=request, room=room, purse=purse)
-        error = await self._summed(summing, request, writer)
-        written = summing.sections or sections.without_model(work.spoken, work.earlier)
+        error, written = "", await self._by_app(self._own, work) if self._own is not None else {}
+        if written:
+            work = in_one_section(work)
+        else:
+            error = await self._summed(summing, request, writer)
+            written = summing.sections or sections.without_model(work.spoken, work.earlier)
         # In a thread, because a long conversation takes seconds, and a worker must not miss its heartbeats.
         shorter = await asyncio.to_thread(compress, work, written)
         after = _context(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
@@ -86,6 +104,19 @@ class Compressor:
         return Compressed(
             summary=shorter.summary, kept=shorter.kept, tokens=after, usage=summing.usage, cost_micros=cost
         )
+
+    async def _by_app(self, own: ContextCompressor, work: Compressing) -> Mapping[str, str]:
+        """Return the summary of the app's own compressor, or nothing if it fails."""
+        limit = in_one_section(work).section_limit
+        try:
+            summary = text_in(await answer_of("compressor", own.compress, work.messages, limit, patience=PATIENCE))
+        except HookFailedError as error:
+            _log.warning("compressor_failed", error=self._redact(error.message))
+            return {}
+        if not summary.strip():
+            _log.warning("compressor_failed", error="it returned an empty text")
+            return {}
+        return {WHOLE_SUMMARY: self._redact(summary)}
 
     async def _purse(self, allowance: Share, request: CompressRequest, spec: AgentSpec, measures: Measures) -> "_Purse":
         """Return the budget for the summary. A final answer must still fit afterward, even if the summary doesn't save
@@ -165,7 +196,10 @@ class _Summing:
     async def write(self) -> None:
         """Ask the model. Raises an LLM error if a call fails."""
         limit = self.work.section_limit
-        asked = sections.question(self.work.spoken, earlier=self.work.earlier, room=self._room, section_tokens=limit)
+        work = self.work
+        asked = sections.question(
+            work.spoken, earlier=work.earlier, room=self._room, section_tokens=limit, names=work.sections
+        )
         self.sections = await self._ask(asked)
         if long := {name: text for name, text in self.sections.items() if text_tokens(text) > limit}:
             try:
@@ -183,12 +217,13 @@ class _Summing:
             model=model,
             system=sections.SYSTEM,
             messages=(user(question),),
-            max_output_tokens=min(self.spec.max_output_tokens, 2 * len(sections.SECTIONS) * self.work.section_limit),
+            max_output_tokens=min(self.spec.max_output_tokens, 2 * len(self.work.sections) * self.work.section_limit),
             temperature=self.spec.temperature,
             options=self.spec.model_options.for_short_answers,
             origin=self._request.origin,
             rpm=self.spec.rpm,
             tpm=self.spec.tpm,
+            timeout=self.spec.model_timeout,
             insists=self._request.insists,
         )
         if self._purse is not None:
@@ -216,6 +251,8 @@ def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]
         facts=request.facts,
         room=max(LEAST_ROOM, int(target / measures.ratio) - around),
         section_tokens=max(1, int(spec.section_tokens / measures.ratio)),
+        sections=tuple(name for name in sections.SECTIONS if not spec.sections or name in spec.sections),
+        keep_turns=spec.keep_turns,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         turn=request.turn,
         count=count,
@@ -224,5 +261,5 @@ def _work(request: CompressRequest, spec: AgentSpec, messages: Sequence[Message]
 
 
 def _context(spec: AgentSpec, messages: Sequence[Message], measures: Measures) -> ModelContext:
-    tools = offered(spec.tools, spec.permissions)
+    tools = described(offered(spec.tools, spec.permissions), spec.on_demand)
     return build_context(spec, messages, tools=tools, measures=measures, fixed=True)

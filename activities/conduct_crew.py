@@ -68,8 +68,14 @@ class CrewConductor:
         """Return the crew's next assignments as an assistant message. Raises an application failure if the crew can't
         continue.
         """
+        async with heartbeating():
+            reply = await self._conducted(request)
+            await self._planner.tell_not_run(self._stream, request, reply)
+            return reply
+
+    async def _conducted(self, request: ModelRequest) -> ModelReply:
         run_id, segment = request.origin.run_id, model_segment(request.turn, request.attempt)
-        async with heartbeating(), stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+        async with stream_writer(self._stream, request.origin, request.turn, segment) as writer:
             writer.notices(request.notices)
             if (known := await load_conversation(self._transcripts, request)) is None:
                 return ModelReply()

@@ -1,6 +1,7 @@
 """Look up the crews that a worker has registered or that a request defines."""
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from loom.domain.agents.request_options import FIELD as OPTIONS_FIELD
 from loom.domain.agents.request_options import KEY as OPTIONS_KEY
@@ -9,6 +10,8 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.crews.crew import Crew, CrewMode
+
+CREWS: Final = "agents, not to crews: leave it out, and give the members agents that have it"
 
 
 class Crews:
@@ -51,8 +54,8 @@ def refuse_form(crew: Crew) -> None:
         )
 
 
-def refuse_ignored(request: RunRequest) -> None:
-    """Reject options that apply only to agents, because a crew would silently ignore them."""
+def refuse_ignored(request: RunRequest, because: str = CREWS) -> None:
+    """Reject options that apply only to agents with a model, because other runs would silently ignore them."""
     asked = {
         "skills": request.skills,
         "require_done_tool": request.require_done_tool,
@@ -60,10 +63,7 @@ def refuse_ignored(request: RunRequest) -> None:
         OPTIONS_FIELD: request.metadata.get(OPTIONS_KEY),
     }
     if field := next((field for field, given in asked.items() if given), None):
-        raise BadRequest(
-            f"`{field}` applies to agents, not to crews: leave it out, and give the members agents that have it",
-            field=field,
-        )
+        raise BadRequest(f"`{field}` applies to {because}", field=field)
 
 
 def _nearest(name: str, known: Collection[str]) -> str:

@@ -90,13 +90,13 @@ class Effects:
     async def _read(self, request: ToolRequest, execute: Execute) -> ToolResult:
         claim = _claim(request)
         if not request.accounted or self._leases is None:
-            return await execute(claim.key)
+            return await execute(idempotency_key(request))
         try:
             if request.begun and (found := await self._leases.found(claim)) is not None:
                 return found
         except StoreUnavailable:
-            return await execute(claim.key)
-        return await self._leases.recorded(claim, lambda: execute(claim.key), is_recorded=request.begun)
+            return await execute(idempotency_key(request))
+        return await self._leases.recorded(claim, lambda: execute(idempotency_key(request)), is_recorded=request.begun)
 
     async def _kept_as_it_was(
         self, request: ToolRequest, scope: Scope, warn: Callable[[str], None]
@@ -124,7 +124,7 @@ class Effects:
         claim = _claim(request, key)
         with leases.held(claim, is_recorded=True) as lease:
             try:
-                result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(key)
+                result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(_tool_key(request, key))
             except BaseException:
                 await leases.given_back(lease)
                 raise
@@ -133,7 +133,19 @@ class Effects:
 
 
 def _claim(request: ToolRequest, key: str = "") -> Claim:
-    return Claim(key=key or idempotency_key(request), run_id=request.origin.run_id, attempt=request.attempt)
+    return Claim(key=key or _record_key(request), run_id=request.origin.run_id, attempt=request.attempt)
+
+
+def _record_key(request: ToolRequest) -> str:
+    """Return the key of this attempt's record. After each attempt whose tool failed, the next one has another record.
+    The tool's idempotency key stays the same.
+    """
+    return f"{idempotency_key(request)}{f'/f{request.failures}' if request.failures else ''}"
+
+
+def _tool_key(request: ToolRequest, key: str) -> str:
+    """Return the tool's idempotency key for an attempt with this record."""
+    return idempotency_key(request) if request.failures else key
 
 
 def _is_in_doubt(request: ToolRequest) -> bool:
@@ -142,7 +154,7 @@ def _is_in_doubt(request: ToolRequest) -> bool:
 
 async def _reserved(ledger: EffectLedger, request: ToolRequest) -> tuple[str, ToolResult | int | None]:
     """Return the key of the call's effect, and the ledger's answer to a claim under this key."""
-    key = idempotency_key(request)
+    key = _record_key(request)
     try:
         if request.begun:  # perhaps on a worker of an earlier release, which claimed it under that release's key
             key = await ledger.find(key, key_without_arguments(request)) or key

@@ -89,6 +89,7 @@ class Evaluator:
             origin=request.origin,
             rpm=spec.rpm,
             tpm=spec.tpm,
+            timeout=spec.model_timeout,
         )
         answer = await provider.answer(call, lambda _text: None)
         cost = await self._prices.cost_micros(spec.model, answer.usage)

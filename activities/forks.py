@@ -1,5 +1,6 @@
 """Read a fork's starting point from the history of the original run, and store it for the activities of the new run."""
 
+from loom.activities.part_storing import PartKeeper
 from loom.activities.ports import ArtifactStore, Pasts, TranscriptStore
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Tail, transcript_of
@@ -13,10 +14,13 @@ from loom.domain.run.activity_payloads import Earlier
 class Forks:
     """Finds the turn where a run is forked, and prepares the new run."""
 
-    def __init__(self, *, pasts: Pasts, transcripts: TranscriptStore, artifacts: ArtifactStore | None) -> None:
+    def __init__(
+        self, *, pasts: Pasts, transcripts: TranscriptStore, artifacts: ArtifactStore | None, parts: PartKeeper
+    ) -> None:
         self._pasts = pasts
         self._transcripts = transcripts
         self._artifacts = artifacts
+        self._parts = parts
 
     async def point(self, forked: ForkedFrom, request: RunRequest) -> ForkPoint:
         """Return the original run's state after the forked turn. Raises RunNotFoundError if the run doesn't exist, and
@@ -35,6 +39,8 @@ class Forks:
     async def begin(self, origin: Origin, forked: ForkedFrom, earlier: Earlier) -> None:
         """Store the conversation and copies of the artifacts under the new run's id."""
         await self._transcripts.save(origin.run_id, Tail(), transcript_of(earlier.messages))
+        contents = (message.content for message in earlier.messages if not isinstance(message.content, str))
+        await self._parts.adopted([part for content in contents for part in content], origin.run_id)
         if self._artifacts is None:
             return
         parts = [p for kept in earlier.artifacts for p in artifact_parts(kept["id"], kept.get("characters") or 0)]

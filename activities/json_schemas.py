@@ -2,15 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
-
-from jsonschema.exceptions import SchemaError, ValidationError, best_match
-from jsonschema.validators import Draft202012Validator, validator_for
-from referencing import Registry
-from referencing.exceptions import NoSuchResource, Unresolvable
-from referencing.jsonschema import DRAFT202012
+from typing import TYPE_CHECKING, Any, Final
 
 from loom.domain.core.messages import JsonObject
+
+if TYPE_CHECKING:  # the library takes 3 MB, and most workers validate against no JSON Schema
+    from jsonschema.exceptions import ValidationError
 
 SCHEMA_LIMIT: Final = 64 * 1024
 """Maximum number of characters in a schema. Each model call includes the schema."""
@@ -27,6 +24,9 @@ class BrokenSchema(Exception):
 
 def require_sound(schema: JsonObject) -> None:
     """Raise BrokenSchema if the schema is invalid, is too long, or refers to other documents."""
+    from jsonschema.exceptions import SchemaError  # noqa: PLC0415
+    from jsonschema.validators import Draft202012Validator, validator_for  # noqa: PLC0415
+
     try:
         if len(json.dumps(schema)) > SCHEMA_LIMIT:
             raise BrokenSchema(f"its schema is longer than {SCHEMA_LIMIT} characters")
@@ -51,8 +51,10 @@ def subschemas(node: object, *, names: bool = False) -> Iterator[Mapping[str, An
                 yield from subschemas(value, names=key in NAMED and not names)
 
 
-def deepest(error: ValidationError) -> ValidationError:
+def deepest(error: "ValidationError") -> "ValidationError":
     """Return the most specific error. For `anyOf`, use the error from the branch that matches best."""
+    from jsonschema.exceptions import best_match  # noqa: PLC0415
+
     return best_match(iter([error])) or error
 
 
@@ -62,6 +64,10 @@ def shortened(message: str) -> str:
 
 
 def _follow_references(schema: JsonObject) -> None:
+    from referencing import Registry  # noqa: PLC0415
+    from referencing.exceptions import NoSuchResource, Unresolvable  # noqa: PLC0415
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
+
     resolver = Registry[Any]().with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for node in subschemas(schema):
         for key in ("$ref", "$dynamicRef"):

@@ -1,7 +1,8 @@
-"""End the calls that this worker keeps open for an MCP server's question, once nobody needs their results.
+"""End what this worker keeps for a run once the run has ended: a call that waits for an answer to an MCP server's
+question, or the interpreter with a run's variables.
 
-A run that waits for a person doesn't occupy its worker, so nothing tells the worker that the run has been aborted.
-The worker looks.
+A run that waits, or that goes on elsewhere, doesn't occupy this worker, so nothing tells the worker that the run has
+ended. The worker looks.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ from temporalio import activity
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-_log = structlog.get_logger("loom.mcp")
+_log = structlog.get_logger("loom.run")
 
 LOOK: Final = 2.0
-"""Seconds between two checks of a run that has a call open on this worker."""
+"""Seconds between two checks of a run that this worker keeps something for."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,14 +30,14 @@ class _Kept:
 
 
 class KeptCalls:
-    """The calls that this worker keeps open. One task watches their runs."""
+    """What this worker keeps for runs. One task watches the runs."""
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._watching: asyncio.Task[None] | None = None
 
     def keep(self, call: str, abandon: Callable[[], None]) -> None:
-        """Call `abandon` if the current activity's run ends before the call goes on."""
+        """Call `abandon` if the current activity's run ends before `release`."""
         run = activity.client().get_workflow_handle(activity.info().workflow_id or "")
         self._kept[call] = _Kept(run=run, abandon=abandon)
         if self._watching is None or self._watching.done():
@@ -44,7 +45,7 @@ class KeptCalls:
             self._watching = asyncio.create_task(self._watch(), context=Context())
 
     def release(self, call: str) -> None:
-        """Stop watching a call, because it goes on."""
+        """Stop watching, because the call continues, or nothing is kept any longer."""
         self._kept.pop(call, None)
 
     async def _watch(self) -> None:
@@ -52,7 +53,7 @@ class KeptCalls:
             await asyncio.sleep(LOOK)
             for call, kept in list(self._kept.items()):
                 if await _has_ended(kept.run) and self._kept.pop(call, None) is not None:
-                    _log.info("mcp_call_abandoned", call=call)
+                    _log.info("kept_for_ended_run", kept=call)
                     kept.abandon()
 
 

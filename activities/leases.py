@@ -95,6 +95,11 @@ class Leases(Generic[T]):
         held = await self._ledger.reserve(claim.key, claim.run_id, claim.attempt)
         return None if held is None or isinstance(held, int) else held
 
+    async def claimed_anew(self, claim: Claim) -> T | None:
+        """The same, after a result that doesn't count anymore. Raises StoreUnavailable."""
+        await self._ledger.forget(claim.key)
+        return await self.found(claim)
+
     async def recorded(
         self,
         claim: Claim,
@@ -114,10 +119,20 @@ class Leases(Generic[T]):
                 raise
             if not is_final(result):
                 await self.given_back(lease)
-            elif lease.is_recorded:
-                with suppress(StoreUnavailable):
-                    await self._ledger.finish(claim.key, claim.attempt, result)
+            else:
+                await self._keep(result, lease)
         return result
+
+    async def _keep(self, result: T, lease: Lease) -> None:
+        """Store the result if a later attempt may need it. If the worker was too busy to renew the lease, it was also
+        too busy for its heartbeats, and Temporal has perhaps given up on the attempt.
+        """
+        claim = lease.claim
+        with suppress(StoreUnavailable):
+            if not lease.is_recorded and _now() - lease.since >= RENEWAL:
+                lease.is_recorded = claim.key in await self._ledger.renew([claim])
+            if lease.is_recorded:
+                await self._ledger.finish(claim.key, claim.attempt, result)
 
     async def given_back(self, lease: Lease) -> None:
         """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A

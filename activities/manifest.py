@@ -5,6 +5,7 @@ the run.
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, Literal
 
 import structlog
@@ -29,7 +30,8 @@ _PARTS: Final[Mapping[str, Sequence[str]]] = {
 }
 """Tools are compared individually, including their schemas. Loom's own rules are pinned and never compared."""
 
-_TOOL, _HOOK, _AGENT = "code of tool ", "code of hook ", "sub-agent "
+_TOOL, _HOOK, _NODE, _AGENT = "code of tool ", "code of hook ", "code of node ", "sub-agent "
+_OWN = (_TOOL, _HOOK, _NODE, _AGENT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,13 +72,20 @@ def agent_digest(definition: AgentDefinition, parts: Mapping[str, str]) -> str:
     return short_digest(canonical(parts) + repr(replace(definition, origin="")))
 
 
-def own_parts(*, tools: Mapping[str, str], hooks: Mapping[str, str], agents: Mapping[str, str]) -> Mapping[str, str]:
-    """Return digests of the definitions that exist only on the worker, by name: the code of its tools and hooks, and
-    its agents.
+def own_parts(
+    *,
+    tools: Mapping[str, str],
+    hooks: Mapping[str, str],
+    agents: Mapping[str, str],
+    nodes: Mapping[str, str] = MappingProxyType({}),
+) -> Mapping[str, str]:
+    """Return digests of the definitions that exist only on the worker, by name: the code of its tools, hooks and nodes,
+    and its agents.
     """
     return {
         **{f"{_TOOL}{name}": digest for name, digest in tools.items()},
         **{f"{_HOOK}{name}": digest for name, digest in hooks.items()},
+        **{f"{_NODE}{name}": digest for name, digest in nodes.items()},
         **{f"{_AGENT}{name}": digest for name, digest in agents.items()},
     }
 
@@ -101,8 +110,8 @@ def changes(
     `agent` is None if the worker has no such agent. `tools` names the tools that differ. If a run was started before
     manifests existed, only its tools can differ.
     """
-    parts = [name for name in pinned if not name.startswith((_TOOL, _HOOK, _AGENT))]
-    others = [name for name in pinned if name.startswith((_TOOL, _HOOK, _AGENT))]
+    parts = [name for name in pinned if not name.startswith(_OWN)]
+    others = [name for name in pinned if name.startswith(_OWN)]
     if parts and agent is None:
         parts, agent = ["agent"], {}
     return (
@@ -154,6 +163,11 @@ class Manifests:
         the definitions of the members' agents.
         """
         return met_by(self._own, tools=(), hooks=hooks, agents=agents)
+
+    def of_node(self, name: str, hooks: Collection[str]) -> Mapping[str, str]:
+        """Return the manifest to pin to a run of a node of code."""
+        code = {key: digest for key, digest in self._own.items() if key == f"{_NODE}{name}"}
+        return {**code, **met_by(self._own, tools=(), hooks=hooks, agents=())}
 
     async def check_only(self, name: str, spec_digest: str, run_id: str, writer: StreamWriter) -> None:
         """Check only the tool or hook that is about to run, because this worker may not have the agent's other

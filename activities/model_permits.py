@@ -142,8 +142,9 @@ class Permits(Protocol):
         ...
 
     async def settle(self, permit: Permit, outcome: Outcome) -> None:
-        """Record a call's outcome. A probe's outcome may be recorded twice: as soon as it's known that the provider
-        responds, and at the end.
+        """Record a call's outcome. The outcome of a call that was answered may be recorded soon afterward, so that the
+        answer doesn't wait. A probe's outcome may be recorded twice: as soon as it's known that the provider responds,
+        and at the end.
         """
         ...
 
@@ -156,7 +157,6 @@ class PermittedProvider:
         self._permits = permits
         self._account = account
         self._model = model
-        self._settling = set[asyncio.Task[None]]()
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """See the port. If the call may not be sent yet, raise CircuitBreakerOpenError, LLMRateLimitError or
@@ -174,12 +174,7 @@ class PermittedProvider:
         finally:
             if heard is not None and await heard.told():
                 permit = replace(permit, probes=False)  # the breaker may have opened again since the first words
-            settling = asyncio.create_task(self._permits.settle(permit, outcome))
-            if permit.probes or outcome.kind != "answered":
-                await settling
-            else:  # the reply need not wait for this
-                self._settling.add(settling)
-                settling.add_done_callback(self._settling.discard)
+            await self._permits.settle(permit, outcome)
         return answer
 
     def _request(self, call: ModelCall) -> PermitRequest:

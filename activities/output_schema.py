@@ -5,15 +5,10 @@ engine.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, extend, validator_for
 from pydantic_core import SchemaError as PatternError
 from pydantic_core import SchemaValidator, core_schema
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from loom.activities.json_schemas import BrokenSchema, deepest, require_sound, shortened, subschemas
 from loom.domain.agents.spec import AgentSpec
@@ -23,6 +18,10 @@ from loom.domain.core.output_schema import CheckedAnswer, NotJson, values_of, va
 from loom.domain.core.tool_calls import PreparedCall
 from loom.domain.core.tool_names import DONE
 from loom.domain.run.activity_payloads import StopReason
+
+if TYPE_CHECKING:  # see `json_schemas`
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator
 
 FIELD: Final = "output_schema"
 _COMPLAINTS: Final = 5
@@ -34,6 +33,9 @@ class OutputSchema:
 
     def __init__(self, schema: JsonObject) -> None:
         """Prepare the schema. Raises BadRequest if the schema is invalid."""
+        from jsonschema.validators import Draft202012Validator, extend, validator_for  # noqa: PLC0415
+        from referencing import Registry  # noqa: PLC0415
+
         try:
             require_sound(schema)
             _require_patterns(schema)
@@ -55,6 +57,8 @@ class OutputSchema:
         return CheckedAnswer(problems=wrong)
 
     def _require_an_end(self) -> None:
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
         try:
             for value in _PROBES:
                 self._validator.is_valid(value)
@@ -64,6 +68,8 @@ class OutputSchema:
             raise BadRequest(f"{FIELD}: its schema has a $ref without a target: {error.ref}", field=FIELD) from None
 
     def _problems(self, value: Any) -> tuple[str, ...]:
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
         try:
             errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
         except (RecursionError, Unresolvable):
@@ -100,7 +106,7 @@ def checked(
     return OutputSchema(spec.output_schema).check(values)
 
 
-def _line(error: ValidationError) -> str:
+def _line(error: "ValidationError") -> str:
     nearest = deepest(error)
     return f"`{nearest.json_path}`: {shortened(nearest.message)}"
 
@@ -119,7 +125,9 @@ def _require_patterns(schema: JsonObject) -> None:
                 ) from None
 
 
-def _pattern(_validator: Validator, pattern: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
+def _pattern(_validator: "Validator", pattern: str, value: Any, _schema: Any) -> "Iterator[ValidationError]":
+    from jsonschema.exceptions import ValidationError  # noqa: PLC0415
+
     if isinstance(value, str) and not _matcher(pattern).isinstance_python(value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 

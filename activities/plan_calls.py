@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from temporalio import activity
@@ -10,17 +11,18 @@ from temporalio import activity
 from loom.activities.ports import EventStream, ToolSet
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.hooks import gates_of, objection_to
-from loom.activities.toolbox.interceptors import before_call
+from loom.activities.toolbox.interceptors import Intercepted, after_call, before_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import plan
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Objection, Registered, stricter_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall, call_digest
-from loom.domain.core.tool_calls import Effect, PreparedCall, Verdict
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict, describe
+from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.permissions.judge import Judgement
-from loom.domain.run.activity_payloads import PrepareCallsRequest, PreparedCalls
-from loom.domain.run.stream_events import approval_requested, asked_arguments, waits_for_person
+from loom.domain.run.activity_payloads import ModelReply, ModelRequest, PrepareCallsRequest, PreparedCalls
+from loom.domain.run.stream_events import approval_requested, asked_arguments, call_not_run, waits_for_person
 
 _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew assigns its own work")
 
@@ -63,10 +65,16 @@ class CallPreparer:
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
         objections = await self._objections(calls, spec, run_id)
-        return tuple(
-            plan(call, box=box, spec=spec, grants=grants, run_id=run_id, agents=self._agents, objection=objection)
-            for call, objection in zip(calls, objections, strict=True)
+        planned = partial(
+            plan,
+            box=box,
+            spec=spec,
+            grants=grants,
+            run_id=run_id,
+            agents=self._agents,
+            is_intercepted=bool(self._of(spec)),
         )
+        return tuple(planned(call, objection=objection) for call, objection in zip(calls, objections, strict=True))
 
     async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[PreparedCall, ...]:
         """Return a prepared call for each assignment of a crew. Hooks apply to assignments, but rules and interceptors
@@ -78,6 +86,16 @@ class CallPreparer:
         return tuple(
             _with_objection(call, run_id, objection) for call, objection in zip(calls, objections, strict=True)
         )
+
+    async def met(self, call: ToolCall, spec: AgentSpec, *, run_id: str) -> tuple[Intercepted, Objection | None]:
+        """Apply the agent's interceptors and hooks to a call that isn't the model's. Rules aren't applied."""
+        met = await before_call(call, run_id, spec.name, self._of(spec))
+        (objection,) = await self._objections([met.call], spec, run_id)
+        return met, objection
+
+    async def answered(self, call: ToolCall, result: ToolResult, spec: AgentSpec, *, run_id: str) -> ToolResult:
+        """Apply the agent's interceptors to the result of such a call."""
+        return await after_call(call, result, run_id, spec.name, self._of(spec))
 
     async def _objections(self, calls: Sequence[ToolCall], spec: AgentSpec, run_id: str) -> Sequence[Objection | None]:
         registered = self._of(spec)
@@ -107,6 +125,24 @@ class CallPreparer:
                 arguments = self._hygiene.clean_arguments(asked_arguments(call, made))
                 expires_in = spec.approval_timeout
                 writer.emit(approval_requested(call, made, turn=turn, arguments=arguments, expires_in=expires_in))
+
+    async def tell_not_run(self, stream: EventStream, request: ModelRequest, reply: ModelReply) -> None:
+        """Report an answer's calls that don't run, and why. Each is reported once, whichever attempt has the answer."""
+        calls = zip(reply.message.tool_calls if reply.message else (), reply.plans, strict=True)
+        settled = [(call, made, result) for call, made in calls if (result := settled_by_plan(made)) is not None]
+        if not settled:
+            return
+        async with stream_writer(stream, request.origin, request.turn) as writer:
+            for call, made, result in settled:
+                for event in call_not_run(
+                    call,
+                    made,
+                    replace(result, content=self._hygiene.clean(result.content)),
+                    turn=request.turn,
+                    arguments=self._hygiene.clean_arguments(asked_arguments(call, made)),
+                    summary=self._hygiene.clean(describe(call)),
+                ):
+                    writer.emit(event)
 
 
 def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> PreparedCall:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
@@ -16,10 +16,12 @@ from loom.domain.core.tasks import Origin, Segment, Task
 from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.core.tool_calls import ToolResult, ToolSpec, Verdict
 from loom.domain.core.tool_input import InputAnswer, NeededInput
-from loom.domain.history.past_turns import Record
 from loom.domain.permissions.subjects import Subject
-from loom.domain.run.activity_payloads import ChildOutcome, StopReason
 from loom.domain.skills.catalog import SkillUse
+
+if TYPE_CHECKING:  # slow to import, and clients import the errors in this module
+    from loom.domain.history.past_turns import Record
+    from loom.domain.run.activity_payloads import ChildOutcome, StopReason
 
 T = TypeVar("T")
 
@@ -36,6 +38,10 @@ class ModelCall:
     system: str
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
+    deferred: Sequence[ToolSpec] = ()
+    """The tools that the model must search for. A provider that has a form of its own for such tools sets the attribute
+    `loads_tools`. For other providers, Loom replaces them with `call_tool`, so that their `deferred` is empty.
+    """
     may_call: bool = True
     """False if the reply must be text. The request then lists tools only if the provider requires the tools of earlier
     calls.
@@ -51,10 +57,18 @@ class ModelCall:
     """The agent's limit of requests per minute."""
     tpm: int | None = None
     """The agent's limit of tokens per minute."""
+    timeout: float | None = None
+    """The number of seconds without data after which the call fails. If None, the provider's own limit applies."""
     insists: bool = False
     """Whether a person has asked to try now."""
+    is_text: bool = False
+    """Whether the messages are known to be texts, without images, recordings and files."""
+    called: frozenset[str] | None = None
+    """The names of the tools that the messages call, if they are known."""
     on_thinking: OnDelta = field(default=lambda _text: None, compare=False)
     """Called with each chunk of the model's thinking, which isn't part of its answer. It must not block."""
+    on_taken_back: Callable[[], None] = field(default=lambda: None, compare=False)
+    """Called if the text so far was thinking and not the answer. The thinking follows, and then the answer."""
 
     @property
     def expected_prompt(self) -> int:
@@ -68,7 +82,7 @@ class ModelAnswer:
 
     message: Message
     """A message with the role `assistant`."""
-    stop: StopReason
+    stop: "StopReason"
     usage: Usage
     model: str = ""
     """The name of the model that replied, as reported by the provider."""
@@ -110,12 +124,41 @@ class Prices(Protocol):
         ...
 
 
+class ContextSource(Protocol):
+    """Adds text to the context that a model sees, whenever a person writes a message."""
+
+    async def recall(self, question: str, origin: Origin) -> str | None:
+        """Return what a model should know about a person's message, or None. `origin` names the run, its session, its
+        user and its tenant.
+
+        Loom waits for three seconds at most. If this method raises an exception, the model reads that the source is
+        away.
+        """
+        ...
+
+
+class ContextCompressor(Protocol):
+    """Summarizes conversations that have become too long for their models."""
+
+    async def compress(self, messages: Sequence[Message], max_tokens: int) -> str:
+        """Return a summary of the conversation in about `max_tokens` tokens.
+
+        Loom puts it in place of the older messages. The first message may be the previous summary. If this method
+        raises an exception, returns no text or takes longer than a minute, Loom writes the summary itself.
+        """
+        ...
+
+
 class StreamUnavailable(Exception):
     """The stream's store isn't responding. The run continues without it."""
 
 
 class StreamAbsent(StreamUnavailable):
     """The worker has no store for the stream, so a retry can't help."""
+
+
+class TaskTooLarge(StreamUnavailable):
+    """The bus accepts other tasks, but not one of this size, so a retry can't help."""
 
 
 class EventStream(Protocol):
@@ -174,6 +217,8 @@ class ToolContext:
     timeout: float
     session_id: str = ""
     """Empty if the run has its own session."""
+    tenant: str = ""
+    """The tenant that the run works for. Empty if there is none."""
     root_run_id: str = ""
     """Empty if the run is the root."""
     execution: str = ""
@@ -190,6 +235,10 @@ class ToolContext:
     """The skill for this call, as pinned to the run."""
     sampling: Verdict = Verdict.DENY
     """Whether the tool's MCP server may call the run's model."""
+    found: tuple[ToolSpec, ...] = ()
+    """The tools that the call's search has found."""
+    session: str = ""
+    """The interpreter that has run the run's earlier calls of this tool. Empty if there were none."""
     round: int = 0
     """How often the call has asked for input. If this isn't 0, the call goes on."""
     answers: tuple[InputAnswer, ...] = ()
@@ -211,6 +260,8 @@ class ToolOutput:
     """Images and files."""
     needs: NeededInput | None = None
     """Set if the tool needs input before it can go on. The output is then empty."""
+    session: str = ""
+    """The interpreter that stays for the run."""
     is_warning: bool = False
     """The call succeeded, but not exactly as requested. The text explains the difference."""
 
@@ -298,6 +349,26 @@ class ArtifactStore(Protocol):
         ...
 
 
+class PartStore(Protocol):
+    """Stores images, recordings and files under the SHA-256 of their content. All methods raise StoreUnavailable.
+
+    A content has one or more owners: the runs whose conversations refer to it. It is deleted once all of them have left
+    the server.
+    """
+
+    async def save(self, run_id: str, data: bytes) -> str:
+        """Store the content, make the run one of its owners, and return its digest in hexadecimal digits."""
+        ...
+
+    async def adopt(self, run_id: str, digest: str) -> bool:
+        """Make the run an owner of a stored content. Returns False if there is no content with this digest."""
+        ...
+
+    async def load(self, digest: str) -> bytes | None:
+        """Return the content, or None if there is none with this digest."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
     """The claim of one attempt to a call."""
@@ -341,6 +412,10 @@ class Ledger(Protocol[T]):
         """End the attempt's lease, because the attempt has ended without a result."""
         ...
 
+    async def forget(self, key: str) -> None:
+        """Delete a call that has finished, so that it can be made anew."""
+        ...
+
     async def is_alive(self, *keys: str) -> bool:
         """Whether an attempt that has claimed one of these keys is alive and hasn't finished."""
         ...
@@ -363,7 +438,7 @@ class Snapshots(Protocol):
 class Pasts(Protocol):
     """Reads the recorded history of runs."""
 
-    async def records(self, run_id: str) -> Sequence[Record]:
+    async def records(self, run_id: str) -> "Sequence[Record]":
         """Return the records in the run's history, across all executions. Raises RunNotFoundError and
         UnreachableError.
         """
@@ -373,7 +448,7 @@ class Pasts(Protocol):
 class ChildRunsOnServer(Protocol):
     """The children that a server has."""
 
-    async def outcome(self, run_id: str) -> ChildOutcome | None:
+    async def outcome(self, run_id: str) -> "ChildOutcome | None":
         """Return how the child has ended, or None while it is running."""
         ...
 
@@ -441,4 +516,8 @@ class EventReader(Protocol):
         """Yield tasks with offsets greater than `after`, in order. With `follow`, wait for new tasks. Raises
         StreamUnavailable.
         """
+        ...
+
+    async def latest(self, run_id: str) -> int:
+        """Return the offset of the run's latest task, or 0. Raises StreamUnavailable."""
         ...

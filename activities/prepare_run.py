@@ -13,22 +13,26 @@ from loom.activities.failures import to_application_error
 from loom.activities.forks import Forks
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import OutputSchema
+from loom.activities.part_storing import PartKeeper
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
 from loom.activities.skills import Equipped, RunSkills
 from loom.activities.start_gate import StartGate
 from loom.activities.tenants.gate import TenantGate
+from loom.activities.toolbox.function_tool import FunctionTool
 from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
 from loom.domain.agents.request_options import KEY, RunOptions, read_options
-from loom.domain.agents.spec import AgentSpec, autonomy_rules, contradiction
-from loom.domain.agents.sub_agent import sub_agent, with_rights_of_parent
+from loom.domain.agents.spec import AgentSpec, autonomy_rules, contradiction, shared
+from loom.domain.agents.sub_agent import TOOLS, sub_agent, with_rights_of_parent
+from loom.domain.agents.worker_report import unknown_agent
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
+from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.requests import RunRequest
-from loom.domain.core.suggestions import nearest
-from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
+from loom.domain.core.tokens import tokens_of
+from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE, SEARCH_TOOLS
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.dead_rules import dead_rules, offered
 from loom.domain.permissions.judge import Mode
@@ -36,6 +40,7 @@ from loom.domain.permissions.subjects import Place
 from loom.domain.run.activity_payloads import Prepared, PrepareRequest
 from loom.domain.run.stream_events import run_started
 from loom.domain.skills.catalog import COMPILED, LOAD_SKILL, SKILL_TOOLS, FoundSkills
+from loom.domain.tools.tool_search import RARELY_USED, on_demand
 from loom.domain.tree.lineage import Lineage, TreeLimits
 
 _log = structlog.get_logger("loom.run")
@@ -79,8 +84,10 @@ class Preparation:
         ledger: bool,
         limits: TreeLimits,
         forks: Forks,
+        parts: PartKeeper,
         gate: StartGate,
         tenants: TenantGate,
+        notify: NotifyPlan | None,
     ) -> None:
         self._agents = agents
         self._hooks = hooks
@@ -102,9 +109,11 @@ class Preparation:
         self._ledger = ledger
         self._limits = limits
         self._forks = forks
+        self._parts = parts
         self._crews = crews
         self._gate = gate
         self._tenants = tenants
+        self._notify = notify
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -133,11 +142,14 @@ class Preparation:
             if point is None
             else self._resolve_fork(asked, point.spec, bounds)
         )
-        spec = resolved.spec
+        spec = shared(resolved.spec)
         bounds.refuse_mode(spec.mode)
+        if asked.parts and point is not None:
+            raise BadRequest("a fork has the parts of the other run: leave out `parts`", field="parts")
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
             await self._forks.begin(origin, asked.forked_from, point.earlier)
+        parts = await self._parts.attached(asked.parts, spec, origin) if asked.parts else ()
         await self._transcripts.save_spec(spec)
         async with stream_writer(self._stream, origin, 0) as writer:
             writer.emit(run_started(asked, spec, lineage, skipped_skills=_skipped(resolved)))
@@ -151,6 +163,8 @@ class Preparation:
             signed=signed,
             steering_key=self._gate.steering_key,
             execution=origin.execution,
+            parts=parts,
+            notify=self._notify,
             # Last, because a run that is refused must not take another run's place.
             admission=await self._tenants.admission(request.origin) if asked.tenant else "",
         )
@@ -179,10 +193,9 @@ class Preparation:
     async def _resolve(self, request: RunRequest, lineage: Lineage | None, bounds: Bounds) -> Equipped:
         if request.crew is not None:
             return Equipped(spec=self._resolve_crew(request, request.crew, lineage, bounds))
-        definition = self._agents.get(request.agent)
-        if definition is None:
-            hint = nearest(request.agent, self._agents, f"known: {', '.join(sorted(self._agents))}")
-            raise BadRequest(f"unknown agent {request.agent!r}; {hint}", field="agent")
+        definition = self._named(request.agent)
+        if definition.node is not None:
+            return Equipped(spec=self._resolve_node(request, definition, lineage, bounds))
         agent = spec_of(definition, self._default)
         wanted = read_options(request.metadata) if KEY in request.metadata else RunOptions()
         # The parent judges a sub-agent's answer, unless the request asks for a rating. A branch's answer is scored
@@ -208,6 +221,7 @@ class Preparation:
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
             hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
             evaluates=_given(wanted.evaluate, evaluates),
+            priority=_given(agent.priority, lineage.priority if lineage else None),
             pattern="react" if is_branch else wanted.pattern or agent.pattern,
             rounds=wanted.rounds or agent.rounds,
             output_schema=agent.output_schema if request.output_schema is None else request.output_schema,
@@ -217,14 +231,23 @@ class Preparation:
         spec = self._within_depth(spec, lineage)
         self._refuse_dead_rules(spec)
         self._refuse_options(spec)
+        if spec.tool_timeouts:
+            self._refuse_long_timeouts(spec)
         if spec.output_schema is not None:
             OutputSchema(spec.output_schema)
         equipped = await self._equipped(spec, request)
+        equipped = replace(equipped, spec=self._with_tools_on_demand(equipped.spec, definition, lineage))
         shown = offered(equipped.spec.tools, spec.permissions) if spec.permissions else equipped.spec.tools
         hooks = hook_names_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
-        spec = replace(equipped.spec, rules=autonomy_rules([tool.name for tool in shown]), manifest=manifest)
+        own = [tool.name for tool in shown if tool.name not in equipped.spec.on_demand]
+        spec = replace(equipped.spec, rules=autonomy_rules(own), manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    def _named(self, agent: str) -> AgentDefinition:
+        if (definition := self._agents.get(agent)) is None:
+            raise unknown_agent(agent, self._agents)
+        return definition
 
     async def _equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
         """Return the agent with the run's skills. If the run has no skills, only remove the skill tools."""
@@ -235,6 +258,29 @@ class Preparation:
             return await self._skills.equipped(spec, request, found)
         tools = (tool for tool in spec.tools if tool.name not in SKILL_TOOLS and not tool.name.startswith(COMPILED))
         return Equipped(spec=replace(spec, tools=tuple(tools)))
+
+    def _with_tools_on_demand(self, spec: AgentSpec, definition: AgentDefinition, lineage: Lineage | None) -> AgentSpec:
+        """Let the model search for rarely used tools, and for further ones if there are many. An agent that can't
+        search is shown all its tools.
+        """
+        tools = tuple(tool for tool in spec.tools if tool.name != SEARCH_TOOLS)
+        spec = replace(spec, tools=tools)
+        is_small = len(tools) <= spec.shown_tools and tokens_of(tools) <= spec.shown_tool_tokens
+        if is_small and not any(tool.name in RARELY_USED for tool in tools):
+            return spec
+        search = self._tools.get(SEARCH_TOOLS)
+        is_disabled = SEARCH_TOOLS in definition.config.disabled_tools
+        if search is None or is_disabled or not offered([search.spec], spec.permissions):
+            return spec
+        given = (lineage.tools or TOOLS) if lineage else ()
+        away = on_demand(
+            offered(tools, spec.permissions),
+            {*(definition.tools or ()), *definition.config.extra_tools, *given},
+            built_in={name for name, tool in self._tools.items() if isinstance(tool, FunctionTool)},
+            most=spec.shown_tools,
+            most_tokens=spec.shown_tool_tokens,
+        )
+        return replace(spec.with_tool(search.spec), on_demand=away) if away else spec
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
         """Remove the tools that start child runs if the run is at the maximum depth."""
@@ -300,10 +346,45 @@ class Preparation:
             manifest=self._manifests.of_crew(crew.agents, hook_names_for(self._hooks, crew.name, ())),
             pattern="react",
             evaluates=False,
+            priority=lineage.priority if lineage else None,
             output_schema=request.output_schema,
             crew=crew,
         )
         self._refuse_dead_rules(spec)
+        return spec if lineage is None else with_rights_of_parent(spec, lineage)
+
+    def _resolve_node(
+        self, request: RunRequest, definition: AgentDefinition, lineage: Lineage | None, bounds: Bounds
+    ) -> AgentSpec:
+        """Return a node of code as an agent without a model and without tools."""
+        refuse_ignored(request, "models, not to nodes of code: leave it out")
+        if lineage is not None and lineage.tools:
+            raise BadRequest(
+                f"{definition.name!r} is a node of code, which has no tools: leave them out", field="tools"
+            )
+        if request.model is not None:
+            raise BadRequest(f"{definition.name!r} is a node of code, which has no model: leave it out", field="model")
+        if request.output_schema is not None:
+            OutputSchema(request.output_schema)
+        spec = replace(
+            self._default.with_permissions(request.permissions),
+            name=definition.name,
+            node=definition.node,
+            model="",
+            fallbacks=(),
+            tools=(),
+            system_prompt="",
+            knowledge=(),
+            workspace=str(self._workspace(request.workspace, bounds)),
+            patience=0.0,  # no provider can keep it waiting
+            require_done_tool=False,
+            hooks=steps_of(self._hooks, definition.name, ()),
+            manifest=self._manifests.of_node(definition.name, hook_names_for(self._hooks, definition.name, ())),
+            pattern="react",
+            evaluates=False,
+            priority=lineage.priority if lineage else None,
+            output_schema=request.output_schema,
+        )
         return spec if lineage is None else with_rights_of_parent(spec, lineage)
 
     def _refuse_dead_rules(self, spec: AgentSpec) -> None:
@@ -322,12 +403,26 @@ class Preparation:
         if problem := contradiction(spec):
             raise BadRequest(problem, field="model_options")
 
+    def _refuse_long_timeouts(self, spec: AgentSpec) -> None:
+        """Reject a timeout of a single tool that exceeds the tool's own limit, so that it would have no effect."""
+        for tool in spec.tools:
+            longest = getattr(self._tools.get(tool.name), "longest", None)
+            seconds = spec.timeout_of(tool.name)
+            if longest is None or seconds is None or seconds == spec.tool_timeout or seconds <= longest:
+                continue
+            raise BadRequest(
+                f"agent {spec.name!r}: the timeout of {tool.name} is {seconds:g} s, but the tool itself ends after"
+                f" {longest:g} s: set at most {longest:g} in tool_timeouts, or raise the tool's own limit",
+                field="tool_timeouts",
+            )
+
     async def _refuse_unknown_price(self, spec: AgentSpec, request: PrepareRequest) -> None:
         """Reject a dollar budget that can't be enforced because the model's price is unknown."""
         share = request.lineage.share.micros if request.lineage else None
         tenant = request.request.tenant
         is_limited = share is not None or request.request.budget.or_else(spec.budget).cost_usd is not None
-        if request.request.crew is not None or not (is_limited or (tenant and self._tenants.limits_dollars(tenant))):
+        calls_no_model = request.request.crew is not None or spec.node is not None
+        if calls_no_model or not (is_limited or (tenant and self._tenants.limits_dollars(tenant))):
             return  # each member's model is checked against the member's share of the crew's budget
         for name in (spec.model, *spec.fallbacks):
             if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:

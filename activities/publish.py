@@ -16,6 +16,7 @@ import structlog
 from temporalio import activity
 
 from loom.activities.ports import EventStream, StreamAbsent, StreamUnavailable
+from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.tasks import (
     FINAL_ACTIONS,
     SHOWN_ONLY,
@@ -52,8 +53,17 @@ partial output are written immediately.
 class StreamWriter:
     """Collects events and writes them in order. Events that arrive during a write are part of the next write."""
 
-    def __init__(self, stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None) -> None:
+    def __init__(
+        self,
+        stream: EventStream,
+        origin: Origin,
+        turn: int,
+        segment: Segment | None = None,
+        *,
+        linger: float = LINGER,
+    ) -> None:
         self._stream = stream
+        self._linger = linger
         self._origin = origin
         self._segment = segment
         self._scope = turn_scope(turn) if segment is None else scope_of(segment)
@@ -100,7 +110,7 @@ class StreamWriter:
         if task.action in SHOWN_ONLY:
             self._begin()
         elif self._lingering is None:
-            self._lingering = asyncio.get_running_loop().call_later(LINGER, self._begin)
+            self._lingering = asyncio.get_running_loop().call_later(self._linger, self._begin)
 
     def _begin(self) -> None:
         if self._lingering is not None:
@@ -133,10 +143,12 @@ class StreamWriter:
 
 @asynccontextmanager
 async def stream_writer(
-    stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None
+    stream: EventStream, origin: Origin, turn: int, segment: Segment | None = None, *, linger: float = LINGER
 ) -> AsyncIterator[StreamWriter]:
-    """Provide a writer. Its events are written when the body exits, whether normally or with an exception."""
-    writer = StreamWriter(stream, origin, turn, segment)
+    """Provide a writer. It writes text and partial output immediately, and other events after at most `linger` seconds.
+    When the body exits, even with an exception, it writes the rest.
+    """
+    writer = StreamWriter(stream, origin, turn, segment, linger=linger)
     try:
         yield writer
     finally:
@@ -154,8 +166,10 @@ PATIENCE: Final = (0.0, 1.1, 1.5)
 class Progress:
     """Writes notices to the stream."""
 
-    def __init__(self, stream: EventStream) -> None:
+    def __init__(self, stream: EventStream, notify: NotifyPlan | None = None) -> None:
+        """`notify` names the people who are told of a run's end."""
         self._stream = stream
+        self._notify = notify
 
     @activity.defn(name="publish")
     async def publish(self, request: PublishRequest) -> Published:
@@ -163,7 +177,8 @@ class Progress:
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST):
                 await self._write(request)
-        return Published(notices=tuple(notice for notice in request.notices if notice.action not in FINAL_ACTIONS))
+        kept = tuple(notice for notice in request.notices if notice.action not in FINAL_ACTIONS)
+        return Published(notices=kept, notify=None if len(kept) == len(request.notices) else self._notify)
 
     async def _write(self, request: PublishRequest) -> None:
         is_last = any(notice.action in FINAL_ACTIONS for notice in request.notices)

@@ -3,7 +3,7 @@ knowledge bases. Facts about the person are part of each model call instead, and
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -11,23 +11,29 @@ import structlog
 
 from loom.activities.knowledge.ports import KnowledgeStore
 from loom.activities.memory.ports import MemoryStore, PersonFactStore, ScopedMemory
-from loom.activities.ports import StoreUnavailable
+from loom.activities.ports import ContextSource, StoreUnavailable
+from loom.activities.toolbox.hooks import answer_of, text_in
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.recall import (
     AWAY,
     KNOWLEDGE_AWAY,
+    MOST_TOKENS,
     NO_KNOWLEDGE,
     NOTES_AWAY,
+    NOTICE,
     SAID,
+    SOURCE_AWAY,
     asked,
     inherited,
     looked_up,
     remembered,
 )
+from loom.domain.core.errors import HookFailedError
 from loom.domain.core.messages import Message, recollection
 from loom.domain.core.tasks import Origin
+from loom.domain.core.tokens import within
 from loom.domain.memory import people
-from loom.domain.memory.knowledge import KnowledgeQuery
+from loom.domain.memory.knowledge import MOST_HITS, KnowledgeQuery
 from loom.domain.memory.layers import Layer, MemorySettings, Query, View
 from loom.domain.memory.scopes import path_of
 
@@ -37,7 +43,7 @@ WITHIN: Final = 3.0
 """Maximum number of seconds that a model call waits for recalled context."""
 
 
-class ContextSource(Protocol):
+class RecallSource(Protocol):
     """Adds a message to conversations. The message is recorded together with the model's reply."""
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
@@ -48,7 +54,7 @@ class ContextSource(Protocol):
 
 
 async def recalled(
-    sources: Sequence[ContextSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
+    sources: Sequence[RecallSource], messages: Sequence[Message], origin: Origin, spec: AgentSpec
 ) -> tuple[Message, ...]:
     """Return each source's context for the messages since the model's last reply. If there are no new messages, return
     an empty tuple.
@@ -58,6 +64,26 @@ async def recalled(
         return ()
     found = await asyncio.gather(*(source.recall(question, origin, spec) for source in sources))
     return tuple(message for message in found if message is not None)
+
+
+class AppSource:
+    """A context source that an app registers."""
+
+    def __init__(self, name: str, source: ContextSource, redact: Callable[[str], str]) -> None:
+        self._name = name
+        self._source = source
+        self._redact = redact
+
+    async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
+        """See the port's documentation. The text has at most as many tokens as other sources may use."""
+        try:
+            found = await answer_of(self._name, self._source.recall, question, origin, patience=WITHIN)
+            text = "" if found is None else text_in(found)
+        except HookFailedError as error:
+            _log.warning("context_source_failed", run_id=origin.run_id, source=self._name, error=error.message)
+            return recollection(SOURCE_AWAY.format(name=self._name), self._name)
+        told = f"{NOTICE}\n\n{within(self._redact(text), MOST_TOKENS)}"
+        return recollection(told, self._name) if text else None
 
 
 class SessionMemory:
@@ -165,7 +191,7 @@ class Knowledge:
         self._store = store
 
     async def recall(self, question: str, origin: Origin, spec: AgentSpec) -> Message | None:
-        """Return at most five related passages, and report which knowledge bases are missing."""
+        """Return related passages within the agent's limits, and report which knowledge bases are missing."""
         if not spec.knowledge:
             return None
         if self._store is None:
@@ -174,11 +200,20 @@ class Knowledge:
         try:
             async with asyncio.timeout(WITHIN):
                 missing = await self._store.missing(spec.knowledge)
-                hits = await self._store.search(KnowledgeQuery(text=question, bases=spec.knowledge))
+                found = await asyncio.gather(*(self._store.search(query) for query in _queries(question, spec)))
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("not_looked_up", run_id=origin.run_id, error=str(error) or "too slow")
             return recollection(KNOWLEDGE_AWAY, "knowledge")
         if missing:
             _log.warning("knowledge_base_missing", run_id=origin.run_id, agent=spec.name, bases=missing)
-        text = looked_up(hits, missing)
+        text = looked_up([hit for hits in found for hit in hits], missing)
         return recollection(text, "knowledge") if text else None
+
+
+def _queries(question: str, spec: AgentSpec) -> Iterator[KnowledgeQuery]:
+    """Yield a query for each knowledge base with limits of its own, and one for all others together."""
+    if others := tuple(base for base in spec.knowledge if base not in spec.knowledge_limits):
+        yield KnowledgeQuery(text=question, bases=others)
+    for base, limit in spec.knowledge_limits.items():
+        number = MOST_HITS if limit.number is None else limit.number
+        yield KnowledgeQuery(text=question, bases=(base,), limit=number, floor=limit.floor)

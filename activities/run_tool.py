@@ -1,20 +1,25 @@
 """The `run_tool` activity: make one attempt at a tool call in six stages, and record its effect."""
 
-from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from loom.activities.effects import Effects
 from loom.activities.leases import is_given_up, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ephemeral import EphemeralMemory
+from loom.activities.part_storing import PartKeeper
 from loom.activities.ports import EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
-from loom.activities.publish import StreamWriter, heartbeating, stream_writer
+from loom.activities.publish import LINGER, StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.interceptors import after_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import execute
@@ -25,6 +30,7 @@ from loom.domain.core.messages import JsonObject, ToolCall, arguments_digest
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, artifact_id, describe, failed, tool_message
 from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.run.activity_payloads import ToolRequest
+from loom.domain.run.retry_policy import TIMED_OUT
 from loom.domain.run.stream_events import (
     has_made_a_tool,
     tool_called,
@@ -42,6 +48,16 @@ _log = structlog.get_logger("loom.tool")
 RESEND = ToolResult(content="", resend=True)
 """Requests the call's arguments, because the worker doesn't have them."""
 
+QUICK: Final = 0.2
+"""Seconds that a local attempt may take, because no signal reaches the run meanwhile. The attempt itself gives up, long
+before Temporal would (`options.QUICK_READ`). Otherwise, it could tell the stream a result that comes too late for the
+run, and the activity that follows would tell another one.
+"""
+GROUP_WAIT: Final = QUICK + 0.1
+"""Seconds after it was scheduled until which a finished local attempt waits for the others of its turn. Another attempt
+may be slow, or may not have a slot yet.
+"""
+
 
 class ToolRunner:
     """Runs tools for runs."""
@@ -58,8 +74,10 @@ class ToolRunner:
         masked: Callable[[], StreamRedactor],
         registered: Callable[..., Sequence[Registered]] | None,
         manifests: Manifests,
+        parts: PartKeeper,
     ) -> None:
         self._tools = tools
+        self._parts = parts
         self._manifests = manifests
         self._own = own
         self._transcripts = transcripts
@@ -70,6 +88,7 @@ class ToolRunner:
         self._masked = masked
         self._ephemeral = EphemeralMemory()
         self._registered = registered
+        self._groups = CallGroups()
         self._kept: KeptCalls | None = None
         """The calls that wait for input on this worker. None if there has been none."""
 
@@ -78,7 +97,9 @@ class ToolRunner:
         """Run the call. If the tool fails, return the failure as a result for the model instead of raising an
         exception.
         """
-        ids = {**request.origin.log_ids, "turn": request.turn, "call_id": request.call_id, "tool": request.tool}
+        span = request.origin.span_id(tool_segment(request.turn, request.call_id, request.attempt))
+        ids = {**request.origin.log_ids, "span_id": span, "turn": request.turn}
+        ids |= {"call_id": request.call_id, "tool": request.tool}
         with structlog.contextvars.bound_contextvars(**ids):
             async with heartbeating():
                 if not (request.accounted and self._has_ledger):
@@ -92,7 +113,12 @@ class ToolRunner:
         if request.round and self._kept is not None:
             self._kept.release(key_without_arguments(request))
         segment = tool_segment(request.turn, request.call_id, request.attempt)
-        async with stream_writer(self._stream, request.origin, request.turn, segment) as writer:
+        # The events of a local attempt wait until its group ends, so that the group shares one write.
+        linger = GROUP_WAIT if request.local else LINGER
+        async with (
+            stream_writer(self._stream, request.origin, request.turn, segment, linger=linger) as writer,
+            self._groups.joined(request, activity.info().scheduled_time),
+        ):
             writer.notices(request.notices)
             arguments = request.arguments if request.arguments is not None else await self._found(request)
             if arguments is None:
@@ -129,28 +155,9 @@ class ToolRunner:
         told = _Told(writer, request, self._masked)
         told.began(call, self._hygiene)
         box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
-        context = ToolContext(
-            workspace=Path(request.workspace),
-            run_id=run_id,
-            call_id=call.id,
-            idempotency_key=idempotency_key(request),
-            timeout=request.timeout,
-            session_id=request.origin.session_id,
-            root_run_id=request.origin.root_run_id,
-            execution=request.origin.execution,
-            root_execution=request.origin.root_execution,
-            state=state,
-            artifact=artifact_id(request.turn, call.id),
-            progress=told.progress,
-            skill=request.skill,
-            sampling=request.sampling,
-            round=request.round,
-            answers=request.answers,
-            earlier_answers=request.earlier_answers,
-            server_state=request.server_state,
-        )
+        context = self._context(request, state, told.progress)
         registered = self._registered(agent) if self._registered else ()
-        run = partial(
+        executed = partial(
             execute,
             call,
             box=box,
@@ -159,12 +166,17 @@ class ToolRunner:
             note=request.note,
             after=partial(after_call, call, run_id=run_id, agent=agent, registered=registered) if registered else None,
         )
+
+        async def run(context: ToolContext) -> ToolResult:
+            result = await (_quickly(executed(context=context)) if request.local else executed(context=context))
+            return await self._parts.kept(result, run_id) if result.parts else result
+
         if request.effect is Effect.READ and not self._has_ledger:
-            result = await run(context=context)
+            result = await run(context)
         else:
             scope = box[call.name].spec.scope if call.name in box else Scope.MCP
             result = await self._effects.carried_out(
-                request, scope, lambda key: run(context=replace(context, idempotency_key=key)), warn=told.show
+                request, scope, lambda key: run(replace(context, idempotency_key=key)), warn=told.show
             )
         if result.needs is not None:
             if result.needs.queue:
@@ -181,6 +193,93 @@ class ToolRunner:
             _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
         await self._transcripts.save_result(run_id, tool_message(call, result))
         return result
+
+    def _context(
+        self, request: ToolRequest, state: MutableMapping[str, Any], progress: Callable[[str], None]
+    ) -> ToolContext:
+        return ToolContext(
+            workspace=Path(request.workspace),
+            run_id=request.origin.run_id,
+            call_id=request.call_id,
+            idempotency_key=idempotency_key(request),
+            timeout=request.timeout,
+            session_id=request.origin.session_id,
+            tenant=request.origin.tenant,
+            root_run_id=request.origin.root_run_id,
+            execution=request.origin.execution,
+            root_execution=request.origin.root_execution,
+            state=state,
+            artifact=artifact_id(request.turn, request.call_id),
+            progress=progress,
+            skill=request.skill,
+            sampling=request.sampling,
+            session=request.session,
+            found=tuple(self._tools[name].spec for name in request.found if name in self._tools),
+            round=request.round,
+            answers=request.answers,
+            earlier_answers=request.earlier_answers,
+            server_state=request.server_state,
+        )
+
+
+async def _quickly(result: Awaitable[ToolResult]) -> ToolResult:
+    """Return the result of a local attempt. Raises ApplicationError if it takes too long."""
+    try:
+        async with asyncio.timeout(QUICK):
+            return await result
+    except TimeoutError:
+        raise ApplicationError(
+            f"the call took more than {QUICK:g} s", type=TIMED_OUT, category=ApplicationErrorCategory.BENIGN
+        ) from None
+
+
+class CallGroups:
+    """The local attempts on this worker, grouped by turn.
+
+    A run needs the results of all of a turn's local attempts, but they finish one after another. If they end together,
+    they share one write to the stream and few activations of the workflow.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[str, str, int], _Group] = {}
+
+    @asynccontextmanager
+    async def joined(self, request: ToolRequest, scheduled: datetime) -> AsyncIterator[None]:
+        """Do one attempt's work in the body, and then wait until the others of its group have done theirs, but no
+        longer than `GROUP_WAIT` seconds after it was scheduled. If the body raises an exception, don't wait.
+        """
+        if not request.peers:
+            yield
+            return
+        key = (request.origin.run_id, request.execution, request.turn)
+        group = self._groups.setdefault(key, _Group(unfinished=request.peers + 1))
+        group.present += 1
+        try:
+            try:
+                yield
+            finally:
+                group.unfinished -= 1
+                if group.unfinished <= 0:
+                    group.done.set()
+            left = GROUP_WAIT - (datetime.now(UTC) - scheduled).total_seconds()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await group.done.wait()
+        finally:
+            group.present -= 1
+            if group.present == 0:
+                del self._groups[key]
+
+
+@dataclass(slots=True)
+class _Group:
+    """The local attempts of one turn."""
+
+    unfinished: int
+    """The number of attempts whose work isn't done, including those that haven't begun."""
+    present: int = 0
+    """The number of attempts that have begun and haven't ended."""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def _is_stopped() -> bool:
@@ -203,7 +302,12 @@ class _Told:
         self._writer.emit(tool_called(self._request, arguments=arguments, summary=summary))
 
     def progress(self, piece: str) -> None:
-        """Report partial output. Text that may be the start of a secret is held back."""
+        """Report partial output. Text that may be the start of a secret is held back.
+
+        A local attempt reports none, because another worker may make the same attempt again.
+        """
+        if self._request.local:
+            return
         if self._masked is None:
             self._masked = self._make_masked()
         self.show(self._masked.feed(piece))

@@ -74,6 +74,7 @@ class Sampler:
             origin=request.origin,
             rpm=request.rpm,
             tpm=request.tpm,
+            timeout=request.timeout,
         )
         answer = await provider.answer(call, lambda _text: None)
         cost = await self._prices.cost_micros(request.model, answer.usage)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import TypeAdapter, ValidationError
 from temporalio.api.common.v1 import Payload
 
@@ -37,6 +35,10 @@ def signature_in(headers: Mapping[str, Payload]) -> Signature | None:
 
 def is_signed(statement: Statement, signature: Signature, public: str) -> bool:
     """Whether the owner of this public key signed the statement at the time that the signature states."""
+    # Slow to import, and only signed requests need it.
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public))
         key.verify(bytes.fromhex(signature.value), statement.signed_at(signature.at))

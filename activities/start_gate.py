@@ -1,15 +1,16 @@
 """Decide whether the owner of the worker's key started a run, and sign requests with that key."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 
 from loom.activities.signatures import header_of, is_signed
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.schedules import schedule_of
 from loom.domain.core.signatures import (
     RequestKind,
     Signature,
@@ -21,6 +22,9 @@ from loom.domain.core.signatures import (
     microseconds,
 )
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 STARTS_REMEMBERED: Final = 10_000
 """The number of accepted starts that a worker remembers. It refuses a start that it remembers."""
 
@@ -28,7 +32,7 @@ STARTS_REMEMBERED: Final = 10_000
 class SigningKey:
     """A private key."""
 
-    def __init__(self, private: Ed25519PrivateKey) -> None:
+    def __init__(self, private: "Ed25519PrivateKey") -> None:
         self._private = private
         self.public = private.public_key().public_bytes_raw().hex()
         """The public key in hexadecimal digits."""
@@ -64,16 +68,26 @@ class StartGate:
         return False
 
     def _is_valid(self, start: SignedStart) -> bool:
-        if self._key is None or not is_near(start.signature.at, start.began_at):
+        if self._key is None:
             return False
-        if not is_signed(start.statement, start.signature, self._key.public):
+        if not self._is_start(start, self._key.public) and not self._is_scheduled(start, self._key.public):
             return False
-        fingerprint = fingerprint_of(start.statement, start.signature.at)
+        fingerprint = fingerprint_of(start.statement, start.signature.at)  # of the run, also if a schedule was signed
         if self._used.setdefault(fingerprint, start.execution) != start.execution:
             return False
         if len(self._used) > STARTS_REMEMBERED:
             del self._used[next(iter(self._used))]
         return True
+
+    def _is_start(self, start: SignedStart, public: str) -> bool:
+        is_recent = is_near(start.signature.at, start.began_at)
+        return is_recent and is_signed(start.statement, start.signature, public)
+
+    def _is_scheduled(self, start: SignedStart, public: str) -> bool:
+        """Whether a signed schedule has started the run. Its one signature holds for all of its runs, at any time."""
+        if (schedule := schedule_of(start.statement.run_id)) is None:
+            return False
+        return is_signed(replace(start.statement, kind="schedule", run_id=schedule), start.signature, public)
 
 
 def statement_of(

@@ -6,7 +6,7 @@ a worker stops before it finishes a task, the task isn't acknowledged, so anothe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import partial
@@ -14,8 +14,9 @@ from typing import Final
 
 import structlog
 
-from loom.activities.bus import Bus
+from loom.activities.bus import AT_ONCE, Bus, Handler
 from loom.activities.memory.writer import patiently
+from loom.activities.ports import StreamUnavailable
 from loom.activities.toolbox.hooks import answer_of
 from loom.domain.core.errors import HookFailedError
 from loom.domain.core.task_routing import TaskHandler
@@ -34,24 +35,44 @@ them.
 
 
 @asynccontextmanager
-async def handling(bus: Bus, handlers: Sequence[TaskHandler], pauses: Sequence[float] = PAUSES) -> AsyncIterator[None]:
-    """Subscribe the handlers while the body is running. If the bus is unavailable, subscribe as soon as it recovers."""
-    subscribing = asyncio.gather(*(_subscribed(bus, handler, pauses) for handler in handlers))
+async def subscribed(
+    bus: Bus, subscriptions: Mapping[str, tuple[str, Handler]], *, at_once: int = AT_ONCE
+) -> AsyncIterator[None]:
+    """Subscribe handlers, by name with their patterns, while the body is running. If the bus is unavailable, subscribe
+    as soon as it recovers.
+    """
+    subscribing = asyncio.gather(
+        *(_subscribed(bus, name, pattern, handler, at_once) for name, (pattern, handler) in subscriptions.items())
+    )
     try:
         await asyncio.wait({subscribing}, timeout=_AT_START)
         if not subscribing.done():
-            _log.warning("handlers_wait_for_redis", handlers=[handler.name for handler in handlers])
+            _log.warning("handlers_wait_for_the_bus", handlers=list(subscriptions))
         yield
     finally:
         subscribing.cancel()
         await asyncio.wait({subscribing})
-        await bus.aclose()
+        await asyncio.gather(*(_unsubscribed(bus, name) for name in subscriptions))
 
 
-async def _subscribed(bus: Bus, handler: TaskHandler, pauses: Sequence[float]) -> None:
-    tried = partial(_tried, handler, pauses)
-    await patiently(lambda: bus.subscribe(handler.pattern, tried, name=f"{GROUP}{handler.name}"))
-    _log.info("handler_ready", handler=handler.name, pattern=handler.pattern, origin=handler.origin)
+@asynccontextmanager
+async def handling(bus: Bus, handlers: Sequence[TaskHandler], pauses: Sequence[float] = PAUSES) -> AsyncIterator[None]:
+    """Subscribe a user's handlers while the body is running."""
+    named = {f"{GROUP}{handler.name}": (handler.pattern, partial(_tried, handler, pauses)) for handler in handlers}
+    async with subscribed(bus, named):
+        yield
+
+
+async def _subscribed(bus: Bus, name: str, pattern: str, handler: Handler, at_once: int) -> None:
+    await patiently(lambda: bus.subscribe(pattern, handler, name=name, at_once=at_once))
+    _log.info("handler_ready", handler=name, pattern=pattern)
+
+
+async def _unsubscribed(bus: Bus, name: str) -> None:
+    try:
+        await bus.unsubscribe(name)
+    except StreamUnavailable as error:
+        _log.debug("handler_not_signed_off", handler=name, error=str(error))
 
 
 async def _tried(handler: TaskHandler, pauses: Sequence[float], task: Task) -> Task | None:

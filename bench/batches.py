@@ -1,4 +1,5 @@
-"""Measure the effect of batches: store the same number of tasks and vectors one at a time and in batches.
+"""Measure the effect of batches: store the same number of tasks and vectors one at a time and in batches. The last
+measurement also computes the vectors.
 
 `python -m bench.batches` prints only these figures. `bench.memory` adds them to the figures for searches.
 """
@@ -14,15 +15,20 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from bench.stage import servers
+from loom.activities.adapters.embedders.offline import OfflineEmbedder
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.memory.upkeep import embed
 from loom.domain.core.tasks import Action, Task
+from tests.corpora.dialogues import turns
 
 TASKS: Final = 1_000
 TASKS_AT_ONCE: Final = 200
 VECTORS: Final = 500
 VECTORS_AT_ONCE: Final = 10
+EMBEDDED: Final = 100
+"""The number of turns that are stored and embedded one at a time, and the number in batches."""
 DIMENSION: Final = 384
 _MODEL: Final = "batches"
 
@@ -30,7 +36,8 @@ T = TypeVar("T")
 
 
 async def batches(database: Database) -> str:
-    """Measure both, and return two sentences."""
+    """Measure both and then the whole path, and return three sentences."""
+    whole = await _whole_path(database)
     memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database, model=_MODEL, dimension=DIMENSION)
     await memory.remember(_tasks(TASKS_AT_ONCE))  # warm-up
     slow = await _rate(_tasks(TASKS), 1, memory.remember)
@@ -44,6 +51,35 @@ async def batches(database: Database) -> str:
         f"Loom stores {slow:,.0f} tasks per second one at a time, and {fast:,.0f} in batches of {TASKS_AT_ONCE}"
         f" ({fast / slow:.1f} times as many).\nLoom stores {slow_vectors:,.0f} vectors per second one at a time, and"
         f" {fast_vectors:,.0f} in batches of {VECTORS_AT_ONCE} ({fast_vectors / slow_vectors:.1f} times as many)."
+        f"\n{whole}"
+    )
+
+
+async def _whole_path(database: Database) -> str:
+    """Store and embed turns of a dialogue. Return a sentence."""
+    memory, embedder = PostgresMemory(database), OfflineEmbedder()
+    upkeep = PostgresMemoryUpkeep(database, model=embedder.model, dimension=embedder.dimension)
+    texts = [turn.text for turn in turns("en")]
+
+    async def one_by_one(tasks: Sequence[Task]) -> int:
+        for task in tasks:
+            await memory.remember([task])
+            await embed(upkeep, embedder, 1)
+        return len(tasks)
+
+    async def in_pages(tasks: Sequence[Task]) -> int:
+        await memory.remember(tasks)
+        return await embed(upkeep, embedder, VECTORS_AT_ONCE)
+
+    try:
+        await one_by_one(_tasks(1, texts))  # warm-up
+        slow = await _rate(_tasks(EMBEDDED, texts[:EMBEDDED]), EMBEDDED, one_by_one)
+        fast = await _rate(_tasks(EMBEDDED, texts[EMBEDDED:]), EMBEDDED, in_pages)
+    finally:
+        await embedder.aclose()
+    return (
+        f"Loom stores and embeds {slow:,.0f} turns per second one at a time, and {fast:,.0f} in batches"
+        f" ({fast / slow:.1f} times as many)."
     )
 
 
@@ -54,8 +90,10 @@ async def _rate(given: Sequence[T], at_once: int, write: Callable[[Sequence[T]],
     return len(given) / (perf_counter() - begun)
 
 
-def _tasks(count: int) -> list[Task]:
-    """Return important tasks of one session. Each has its own words and is long enough for a vector."""
+def _tasks(count: int, texts: Sequence[str] = ()) -> list[Task]:
+    """Return important tasks of one session, with these texts. Without texts, each has its own words and is long enough
+    for a vector.
+    """
     session = uuid4().hex
     return [
         Task(
@@ -65,7 +103,11 @@ def _tasks(count: int) -> list[Task]:
             session_id=session,
             action=Action.MESSAGE,
             created_at=datetime.now(UTC),
-            parameters={"text": f"Message {number} of this session says what nobody else has said: {uuid4()}."},
+            parameters={
+                "text": texts[number]
+                if texts
+                else f"Message {number} of this session says what nobody else has said: {uuid4()}."
+            },
         )
         for number in range(count)
     ]

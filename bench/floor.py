@@ -32,7 +32,8 @@ class Immediate:
     """A model that calls `read_file` in each turn, and then answers."""
 
     def __init__(self) -> None:
-        self._turns: dict[str, int] = {}
+        self._asked: dict[str, tuple[int, int]] = {}
+        """Each run's last turn, and the number of messages that it was asked with."""
 
     async def answer(self, call: ModelCall, on_delta: Callable[[str], None]) -> ModelAnswer:
         """Answer at once. A request without tools asks for the summary of a long conversation."""
@@ -43,7 +44,7 @@ class Immediate:
             ToolCall(id=f"c{turn}-{n}", name="read_file", arguments={"path": "data.txt"}) for n in range(number)
         )
         if calls:
-            self._turns[run_id] = turn + 1
+            self._asked[run_id] = (turn, len(call.messages))
         text = "" if calls else "finished"
         if text:
             on_delta(text)
@@ -52,10 +53,14 @@ class Immediate:
         return ModelAnswer(message=message, stop="tools" if calls else "end", usage=usage)
 
     def _turn(self, run_id: str, messages: Sequence[Message]) -> int:
-        """Return the number of the turn, which follows from the last call. A compressed conversation may lack it."""
+        """Return the number of the turn, which follows from the last call. A compressed conversation may lack it. A
+        second attempt at a turn has the same messages.
+        """
         last = next((message.tool_calls[0].id for message in reversed(messages) if message.tool_calls), None)
-        found = None if last is None else _CALL.fullmatch(last)
-        return self._turns.get(run_id, 0) if found is None else int(found[1]) + 1
+        if last is not None and (found := _CALL.fullmatch(last)) is not None:
+            return int(found[1]) + 1
+        turn, asked_with = self._asked.get(run_id, (-1, 0))
+        return turn if asked_with == len(messages) else turn + 1
 
 
 def _task(messages: Sequence[Message]) -> str:

@@ -7,20 +7,30 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median
 from typing import Any, Final
 
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client, WorkflowHistory
+from temporalio.client import Client, WorkflowHandle
 
-from bench.report import section, table
-from bench.stage import Stage
-from bench.turns import loops
+from bench.report import ratio, ratio_of, section, spread, table
+from bench.stage import QUEUE, Stage, until
+from bench.targets import Section, Target
+from bench.turns import Loop, loops
 from loom.activities.adapters.temporal.run_history import executions
 
 SAMPLED: Final = 0.1
 """Seconds between two readings of the worker's processor time."""
+MOST: Final = 1.15
+"""The target: how many times as much a late turn may cost as an early one."""
+PAIRS: Final = 10
+EARLY: Final = (50, 120)
+"""The turns of a new run that late turns are compared with."""
+WARM_UP: Final = 0.8
+"""Seconds after a pause that aren't measured. The first turns of a new run aren't measured either (`EARLY`)."""
+WINDOW: Final = 2.0
+"""Seconds for which each pair measures the long run."""
+PATIENCE: Final = 900.0
+"""Seconds that the long run may take, with its pauses."""
 _MODEL_CALL: Final = re.compile(r"t(\d+)-model")
 """Matches the ID of a turn's first activity."""
 
@@ -45,40 +55,83 @@ class _Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Window:
-    """The figures of some consecutive turns, in milliseconds."""
+class _Stretch:
+    """The figures of some consecutive turns of one run."""
 
     first: int
     last: int
-    mean: float
-    middle: float
-    longest: float
+    time: float
+    """Milliseconds per turn."""
     cpu: float
-    rotations: int
+    """Milliseconds of the worker's processor time per turn."""
 
 
-async def growth(stage: Stage, *, turns: int = 3000, marks: Sequence[int] = (100, 1000, 2940), width: int = 100) -> str:
-    """Return the figures of the turns around each mark. Needs the worker of Loom, with the model of `bench.floor`."""
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """A new run, and the period after it in which the long run was measured."""
+
+    new: str
+    begin: float
+    end: float
+
+
+async def growth(stage: Stage, *, turns: int = 3800, marks: Sequence[int] = (700, 2500)) -> Section:
+    """Return the figures of the turns after each mark, beside those of new runs."""
+    stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     loom = loops(stage, client)["loom"]
     await loom("turns=20 calls=1 before growth")
     await stage.until_idle("loom")
+    pairs: dict[int, list[_Pair]] = {}
     with _sampled(stage, stage.workers["loom"].pid) as used:
-        run_id = await loom(f"turns={turns} calls=1 growth")
+        request = {"task": f"turns={turns} calls=1", "max_turns": turns + 1, "model": "immediate:any"}
+        long = await client.start_workflow("AgentRun", request, id="bench-growth", task_queue=QUEUE)
+        async with asyncio.timeout(PATIENCE):
+            for mark in marks:
+                await until(long, lambda status, mark=mark: status["turn"] >= mark, every=0.5)  # type: ignore[misc]
+                pairs[mark] = [await _pair(stage, long, loom, f"{mark}-{number}") for number in range(PAIRS)]
+            await long.result()
         await asyncio.sleep(2 * SAMPLED)
-    run = _read([history async for history in executions(client, run_id)][::-1], used)
-    windows = [_window(run, mark - width // 2, mark + width // 2) for mark in marks]
-    whole = _window(run, 1, turns)
-    rows = [_row(window, windows[0]) for window in (*windows, whole)]
-    head = ["turns", "time per turn", "÷ first", "median", "longest", "worker CPU", "÷ first", "continued as new"]
+    run = await _read(client, long.id, used)
+    rows, targets = [], []
+    for mark in marks:
+        late = [_during(run, pair.begin, pair.end) for pair in pairs[mark]]
+        early = [_between(await _read(client, pair.new, used), *EARLY) for pair in pairs[mark]]
+        row = [f"{late[0].first:,}–{late[-1].last:,}"]
+        for name, ours, theirs in (
+            ("time", [each.time for each in late], [each.time for each in early]),
+            ("worker's CPU", [each.cpu for each in late], [each.cpu for each in early]),
+        ):
+            what = f"{name} of turns {row[0]} of a long run ÷ turns {EARLY[0]}–{EARLY[1]}"
+            targets.append(Target(what=what, measured=ratio_of(ours, theirs), at_most=MOST))
+            row += [spread(ours, "ms"), spread(theirs, "ms"), ratio(ours, theirs)]
+        rows.append([*row, sum(each.first < turn <= each.last for turn in run.rotations for each in late)])
+    head = ["turns", "long run", "new runs", "ratio", "CPU, long run", "CPU, new runs", "ratio", "continued as new"]
     text = (
-        f"One run has {turns:,} turns with one tool call each, with the same model as above. The averages include"
-        f" the turns in which it continued as new ({_times(whole.rotations)}) and compressed its conversation"
-        f" ({_times(run.compressions)}). *Worker CPU* is per turn. All figures come from the history and from"
-        " readings of the processor time, so that measuring doesn't disturb the run. The comparison hides what a"
-        " provider takes for a longer prompt, and the processes that write and embed Loom's memory."
+        f"One run has {turns:,} turns with one tool call each, with the same model as above. After turns"
+        f" {' and '.join(f'{mark:,}' for mark in marks)}, it is paused {PAIRS} times. During each pause, a new run of"
+        f" {EARLY[1]} turns runs, and its turns {EARLY[0]} to {EARLY[1]} are compared with the long run's turns after"
+        " the pause. Both are measured within seconds, so changes in the machine's speed hardly affect the ratio. The"
+        " figures are medians per turn, and the ratios are medians of pairs. The last column says how often the long"
+        f" run continued as new in the measured turns. In all, it continued as new {len(run.rotations)} times, and"
+        f" compressed its conversation {_times(run.compressions)}. The comparison hides what a provider takes for a"
+        " longer prompt, and the processes that write and embed Loom's memory."
     )
-    return section("The turns of a long run", text, table(head, rows))
+    return Section(section("The turns of a long run", text, table(head, rows)), tuple(targets))
+
+
+async def _pair(stage: Stage, long: WorkflowHandle[Any, Any], loom: Loop, name: str) -> _Pair:
+    """Run a new run while the long run is paused. Then resume the long run, and return the period to measure."""
+    await long.signal("pause", {})
+    await until(long, lambda status: status["status"] == "paused")
+    await stage.until_idle("loom")
+    new = await loom(f"turns={EARLY[1]} calls=1 beside {name}")
+    await stage.until_idle("loom")
+    await long.signal("resume", {})
+    await asyncio.sleep(WARM_UP)
+    begin = time.time()
+    await asyncio.sleep(WINDOW)
+    return _Pair(new=new, begin=begin, end=time.time())
 
 
 @contextmanager
@@ -98,8 +151,9 @@ def _sampled(stage: Stage, pid: int) -> Iterator[list[tuple[float, float]]]:
         task.cancel()
 
 
-def _read(histories: Sequence[WorkflowHistory], used: Sequence[tuple[float, float]]) -> _Run:
-    """Return the run's figures. The oldest execution comes first."""
+async def _read(client: Client, run: str, used: Sequence[tuple[float, float]]) -> _Run:
+    """Return the run's figures."""
+    histories = [history async for history in executions(client, run)][::-1]  # the oldest execution comes first
     begun: dict[int, float] = {}
     rotations: list[int] = []
     compressions = 0
@@ -116,33 +170,17 @@ def _read(histories: Sequence[WorkflowHistory], used: Sequence[tuple[float, floa
     return _Run(begun=begun, rotations=rotations, compressions=compressions, used=used)
 
 
-def _window(run: _Run, first: int, last: int) -> _Window:
+def _during(run: _Run, begin: float, end: float) -> _Stretch:
+    """Return the figures of the turns that began in this period."""
+    turns = [turn for turn, moment in run.begun.items() if begin <= moment <= end]
+    return _between(run, min(turns), max(turns))
+
+
+def _between(run: _Run, first: int, last: int) -> _Stretch:
     """Return the figures of the turns from the first one until the last one begins."""
-    times = [run.begun[turn] for turn in range(first, last + 1)]
-    took = [(end - begin) * 1000 for begin, end in pairwise(times)]
-    used = (run.cpu(times[-1]) - run.cpu(times[0])) * 1000
-    return _Window(
-        first=first,
-        last=last,
-        mean=sum(took) / len(took),
-        middle=median(took),
-        longest=max(took),
-        cpu=used / len(took),
-        rotations=sum(first < turn <= last for turn in run.rotations),
-    )
-
-
-def _row(window: _Window, first: _Window) -> list[Any]:
-    return [
-        f"{window.first:,}–{window.last:,}",
-        f"{window.mean:.1f} ms",
-        f"{window.mean / first.mean:.2f}",
-        f"{window.middle:.1f} ms",
-        f"{window.longest:.0f} ms",
-        f"{window.cpu:.1f} ms",
-        f"{window.cpu / first.cpu:.2f}",
-        window.rotations,
-    ]
+    begin, end = run.begun[first], run.begun[last]
+    took, used = (end - begin) * 1000, (run.cpu(end) - run.cpu(begin)) * 1000
+    return _Stretch(first=first, last=last, time=took / (last - first), cpu=used / (last - first))
 
 
 def _times(number: int) -> str:

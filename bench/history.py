@@ -7,15 +7,16 @@ from temporalio.client import Client
 from bench.report import table
 from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
+from bench.targets import Section, Target
 
 TURNS = (5, 50, 200)
-ROTATED = 400
+ROTATED = 700
 """Number of turns in a run that continues as new once."""
 
 
-async def history_cost(stage: Stage) -> str:
+async def history_cost(stage: Stage) -> Section:
     """Measure the events and bytes of runs with 5, 50 and 200 turns. Each turn has a tool result of 2 KB."""
-    stage.start_worker("loom", "worker")
+    stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     rows, sizes = [], {}
     for turns in TURNS:
@@ -30,7 +31,7 @@ async def history_cost(stage: Stage) -> str:
     content = await _content_bytes(client)
     per_turn = (sizes[200] - sizes[50]) / 150
     head = ["turns", "events", "events per turn", "bytes"]
-    return (
+    text = (
         "## History per turn\n\n"
         f"Each turn has one `read_file` call with a result of {content} characters.\n"
         "The figures don't include rotation (continue-as-new), which starts at 4,000 events.\n\n"
@@ -39,6 +40,8 @@ async def history_cost(stage: Stage) -> str:
         f" and **{per_turn - content:.0f} bytes** of overhead.\n\n"
         f"Rotation was measured separately. {await _rotation(client)}"
     )
+    most = Target(what="history per turn besides its content", measured=per_turn - content, at_most=2000, unit=" bytes")
+    return Section(text, (most,))
 
 
 async def _rotation(client: Client) -> str:
@@ -62,9 +65,9 @@ async def _rotation(client: Client) -> str:
 
 async def _content_bytes(client: Client) -> int:
     history = await client.get_workflow_handle("bench-history-5").fetch_history()
-    results = [
-        event.activity_task_completed_event_attributes.result.payloads[0].data
+    markers = [
+        event.marker_recorded_event_attributes.details["result"].payloads
         for event in history.events
-        if event.HasField("activity_task_completed_event_attributes")
+        if event.HasField("marker_recorded_event_attributes")
     ]
-    return max(len(json.loads(data).get("content", "")) for data in results)
+    return max(len(json.loads(result[0].data).get("content", "")) for result in markers if result)

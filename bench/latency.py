@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from statistics import median
 from time import perf_counter
 from typing import Any
 from uuid import uuid4
@@ -13,47 +13,55 @@ from temporalio.client import Client, WorkflowHandle
 
 from bench.report import percentile, spread, table
 from bench.stage import QUEUE as LOOM_QUEUE
-from bench.stage import Stage
+from bench.stage import Stage, until
+from bench.targets import Section, Target
 from loom.activities.adapters.redis.stream import RedisReader
 from loom.domain.core.tasks import Action
 
 REPEATS = 5
 
 
-async def abort_latency(stage: Stage) -> str:
+async def abort_latency(stage: Stage) -> Section:
     """Measure the time from the abort signal to the end of the run, during a model call and during a shell command."""
+    stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    rows = []
+    rows, targets = [], []
     for what, task in (("streaming model call", "hang"), ("`sleep 600` in bash", "bash=sleep 600")):
         seconds = [await _abort(client, task) for _ in range(REPEATS)]
-        rows.append([what, "≤ 1 s", spread(seconds, "s", 2)])
-    return (
+        rows.append([what, spread(seconds, "s", 2)])
+        targets.append(Target(what=f"abort during a {what}", measured=median(seconds), at_most=1, unit=" s"))
+    return Section(
         "## Abort\n\nThe time runs from the abort signal to the run's result. By then, the process tree has ended.\n\n"
-        + table(["during", "target", "time"], rows)
+        + table(["during", "time"], rows),
+        tuple(targets),
     )
 
 
-async def recovery(stage: Stage) -> str:
+async def recovery(stage: Stage) -> Section:
     """Kill the worker, and measure the time until the run takes its next step on another worker."""
+    stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    rows = []
+    rows, targets = [], []
     for what, by, measure in (
         ("waiting for an approval", "a new worker", _wake_waiting),
         ("in a model call", "a new worker", _wake_model),
         ("in a model call", "a standby", _wake_model_on_standby),
     ):
         seconds = [await measure(stage, client) for _ in range(2 * REPEATS)]
-        rows.append([what, by, "≤ 3 s", spread(seconds, "s", 2)])
-    return (
+        rows.append([what, by, spread(seconds, "s", 2)])
+        targets.append(Target(what=f"kill {what}, taken over by {by}", measured=median(seconds), at_most=3, unit=" s"))
+    return Section(
         "## Recovery\n\nThe time runs from `kill -9` of the worker to the run's next step."
         " A new worker is started immediately after the kill; a standby\nis running already."
         " The next step is the reaction to an approval, or the second attempt at a model call.\n\n"
-        + table(["killed while", "taken over by", "target", "time"], rows)
+        + table(["killed while", "taken over by", "time"], rows),
+        tuple(targets),
     )
 
 
-async def stream_latency(stage: Stage) -> str:
+async def stream_latency(stage: Stage) -> Section:
     """Measure the time from the moment when the provider sends text until a client of the stream receives it."""
+    stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     run_id = f"bench-stream-{uuid4().hex[:6]}"
     await client.start_workflow("AgentRun", {"task": "stamps=200"}, id=run_id, task_queue=LOOM_QUEUE)
@@ -62,16 +70,18 @@ async def stream_latency(stage: Stage) -> str:
         if task.action is Action.THINKING:
             arrived = time.time()
             late += [(arrived - float(stamp)) * 1000 for stamp in task.parameters["content"].split()]
-    rows = [[len(late), f"{percentile(late, 0.5):.1f} ms", f"{percentile(late, 0.95):.1f} ms", f"{max(late):.1f} ms"]]
-    return (
+    shown = [*(percentile(late, share) for share in (0.5, 0.95, 0.99)), max(late), late[0]]
+    rows = [[len(late), *(f"{each:.1f} ms" for each in shown)]]
+    return Section(
         "## Stream\n\nThe time runs from the moment when the provider sends a chunk to the moment when the client"
-        " receives it.\nThe provider sends one chunk every 20 ms.\n\n" + table(["chunks", "p50", "p95", "max"], rows)
+        " receives it.\nThe provider sends one chunk every 20 ms.\n\n"
+        + table(["chunks", "p50", "p95", "p99", "max", "first"], rows)
     )
 
 
 async def _abort(client: Client, task: str) -> float:
     handle = await _start(client, {"task": task, "permissions": {"bash": "allow"}})
-    await _until(handle, lambda s: (s["waiting_on"] or "").startswith("tools" if task != "hang" else "model"))
+    await until(handle, lambda s: (s["waiting_on"] or "").startswith("tools" if task != "hang" else "model"))
     await asyncio.sleep(1)  # so that the call has started
     asked = perf_counter()
     await handle.signal("abort", {"reason": "benchmark"})
@@ -81,10 +91,10 @@ async def _abort(client: Client, task: str) -> float:
 
 async def _wake_waiting(stage: Stage, client: Client) -> float:
     handle = await _start(client, {"task": "bash=true"})
-    await _until(handle, lambda s: s["status"] == "waiting_for_approval")
+    await until(handle, lambda s: s["status"] == "waiting_for_approval")
     killed = _replace(stage)
     await handle.signal("approve")
-    await _until(handle, lambda s: s["status"] != "waiting_for_approval")
+    await until(handle, lambda s: s["status"] != "waiting_for_approval")
     seconds = perf_counter() - killed
     await handle.result()
     return seconds
@@ -107,7 +117,7 @@ async def _wake_model_on_standby(stage: Stage, client: Client) -> float:
 
 async def _in_model_call(client: Client) -> WorkflowHandle[Any, Any]:
     handle = await _start(client, {"task": "hang"})
-    await _until(handle, lambda s: s["waiting_on"] == "model")
+    await until(handle, lambda s: s["waiting_on"] == "model")
     await asyncio.sleep(1)
     return handle
 
@@ -137,8 +147,3 @@ def _replace(stage: Stage) -> float:
 
 async def _start(client: Client, request: dict[str, Any]) -> WorkflowHandle[Any, Any]:
     return await client.start_workflow("AgentRun", request, id=f"bench-{uuid4().hex[:8]}", task_queue=LOOM_QUEUE)
-
-
-async def _until(handle: WorkflowHandle[Any, Any], holds: Callable[[dict[str, Any]], bool]) -> None:
-    while not holds(await handle.query("status", result_type=dict)):
-        await asyncio.sleep(0.02)

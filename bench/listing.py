@@ -11,6 +11,7 @@ from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSear
 from bench.many import each, until_found
 from bench.report import section, spread, table
 from bench.stage import stage
+from bench.targets import Section, Target
 from loom.client import LoomClient
 
 QUEUE: Final = "bench-nobody"
@@ -24,7 +25,7 @@ _TOLD: Final = {
 """What a run tells the server about itself. `loom list` shows it."""
 
 
-async def run_list(counts: Sequence[int] = (100, 1000, 5000), *, repeats: int = 9) -> str:
+async def run_list(counts: Sequence[int] = (100, 1000, 5000), *, repeats: int = 9) -> Section:
     """Return the time of `LoomClient.list` at each number of runs. It has a server of its own, without a worker."""
     times: dict[int, list[float]] = {}
     shown = 0
@@ -46,7 +47,11 @@ async def run_list(counts: Sequence[int] = (100, 1000, 5000), *, repeats: int = 
         " the Search Attributes of a run, and then terminated. The comparison hides what a server with another"
         " database takes, and what the command takes to start, which is shown below."
     )
-    return section("List of runs", text, table(["runs on the server", "time", "÷ first"], rows))
+    slower = median(times[counts[-1]]) / first
+    target = Target(
+        what=f"list of runs with {counts[-1]:,} on the server ÷ {counts[0]:,}", measured=slower, at_most=1.3
+    )
+    return Section(section("List of runs", text, table(["runs on the server", "time", "÷ first"], rows)), (target,))
 
 
 async def _fill(client: Client, there: int, count: int) -> None:

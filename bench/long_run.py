@@ -26,7 +26,7 @@ from bench.stage import stage
 from loom.activities.adapters.temporal.run_history import executions
 from loom.client import LoomClient
 from loom.domain.core.requests import RunResult
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
 
 DOC: Final = Path(__file__).parent.parent / "docs" / "limits.md"
 MARKS: Final = ("<!-- long run: begin -->", "<!-- long run: end -->")

@@ -9,13 +9,13 @@ import sys
 from contextlib import aclosing, suppress
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 from uuid import uuid4
 
 import psutil
 
 from bench.report import section, spread, table
 from bench.stage import servers
+from bench.targets import Section, Target
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.ports import StreamUnavailable
 from loom.stack import state
@@ -24,32 +24,18 @@ from loom.stack.state import Recorded
 REPEATS = 5
 
 
-class Promise(NamedTuple):
-    """What takes how long at most, and how long it took, in seconds."""
-
-    what: str
-    at_most: float
-    took: list[float]
-
-    def row(self) -> list[str]:
-        """Return the row of the table."""
-        is_kept = "yes" if max(self.took) <= self.at_most else "no"
-        return [self.what, f"≤ {self.at_most:g} s", spread(self.took, "s", 2), is_kept]
-
-
-async def promises(home: Path) -> str:
-    """Measure the promises that need no worker, with the stack of this home. Return the section as Markdown."""
+async def promises(home: Path) -> Section:
+    """Measure the promises that need no worker, with the stack of this home."""
     first, later = await _frozen_redis(state.read(home).parts["redis"])
     found = [
-        Promise("`import loom`, in a new process", 0.25, [_import() for _ in range(REPEATS)]),
-        Promise("the first write to a Redis that doesn't answer, before the run continues", 1.5, first),
-        Promise("each write in the second after that", 0.1, later),
+        ("`import loom`, in a new process", 0.25, [_import() for _ in range(REPEATS)]),
+        ("the first write to a Redis that doesn't answer, before the run continues", 1.5, first),
+        ("each write in the second after that", 0.1, later),
     ]
-    text = (
-        "Times are the median, with the minimum and the maximum. A promise is kept if the maximum is within the target."
-        " Aborts and recovery have targets in their own sections."
-    )
-    return section("Promised times", text, table(["what", "target", "time", "kept"], [each.row() for each in found]))
+    text = "Times are the median, with the minimum and the maximum. The maximum is compared with the target."
+    rows = [[what, spread(took, "s", 2)] for what, _, took in found]
+    targets = [Target(what=what, measured=max(took), at_most=at_most, unit=" s") for what, at_most, took in found]
+    return Section(section("Promised times", text, table(["what", "time"], rows)), tuple(targets))
 
 
 def _import() -> float:
@@ -83,7 +69,7 @@ async def _write(link: RedisConnection) -> float:
 def main() -> None:
     """Run the command line."""
     with servers() as (folder, _):
-        sys.stdout.write(asyncio.run(promises(folder / ".loom")) + "\n")
+        sys.stdout.write(asyncio.run(promises(folder / ".loom")).text + "\n")
 
 
 if __name__ == "__main__":

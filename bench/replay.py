@@ -1,6 +1,5 @@
 """Measure how long a worker takes to restore a run from its history, compared with the floor."""
 
-from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
@@ -9,9 +8,10 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 from bench.floor import FloorLoop
-from bench.report import section, spread, table
+from bench.report import ratio_of, section, spread, table
 from bench.stage import Stage
-from bench.turns import loops
+from bench.targets import Section, Target
+from bench.turns import warm_loops
 from loom.client import LoomClient
 from loom.composition.replay import replayer
 
@@ -20,12 +20,13 @@ SANDBOXED: Final = "floor"
 BARE: Final = "floor, without Temporal's sandbox"
 
 
-async def replay_cost(stage: Stage, *, rounds: int = 5, turns: int = 200) -> str:
-    """Return the time of replays of one run. Needs the workers of `floor_cost`."""
+async def replay_cost(stage: Stage, *, rounds: int = 5, turns: int = 200) -> Section:
+    """Return the time of replays of one run."""
+    runs = await warm_loops(stage, "for replay")
     task = f"turns={turns} calls=1 to replay"
     async with LoomClient.connected(stage.settings()) as loom:
         converter, client = loom.temporal.data_converter, loom.temporal
-        ids = {name: await run(task) for name, run in loops(stage, client).items()}
+        ids = {name: await run(task) for name, run in runs.items()}
         found = {name: await client.get_workflow_handle(run_id).fetch_history() for name, run_id in ids.items()}
         histories = {LOOM: found["loom"], SANDBOXED: found["floor"], BARE: found["floor"]}
         runner, floor = UnsandboxedWorkflowRunner(), pydantic_data_converter
@@ -42,7 +43,7 @@ async def replay_cost(stage: Stage, *, rounds: int = 5, turns: int = 200) -> str
                     times[name].append(took)
     rows: list[list[Any]] = []
     for name, mine in times.items():
-        ratio = median(loom / other for loom, other in zip(times[LOOM], mine, strict=True))
+        ratio = ratio_of(times[LOOM], mine)
         size = sum(event.ByteSize() for event in histories[name].events)
         rows.append([name, len(histories[name].events), size, spread(mine, "ms"), f"{ratio:.2f}"])
     head = ["loop", "events", "bytes", "time", "Loom's time ÷ this loop's time (median of rounds)"]
@@ -53,7 +54,10 @@ async def replay_cost(stage: Stage, *, rounds: int = 5, turns: int = 200) -> str
         " them. The floor's worker uses Temporal's sandbox, which is the SDK's default. Loom's worker doesn't use"
         " it."
     )
-    return section("Replay", text, table(head, rows))
+    slower = Target(
+        what=f"replay of {turns} turns ÷ floor", measured=ratio_of(times[LOOM], times[SANDBOXED]), at_most=1.2
+    )
+    return Section(section("Replay", text, table(head, rows)), (slower,))
 
 
 async def _milliseconds(replayer: Replayer, history: WorkflowHistory) -> float:

@@ -34,9 +34,14 @@ def spread(values: Sequence[float], unit: str, digits: int = 1) -> str:
     return f"{median(values):.{digits}f} {unit} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
-def ratio(mine: Sequence[float], theirs: Sequence[float]) -> str:
+def ratio_of(mine: Sequence[float], theirs: Sequence[float]) -> float:
     """Return the median of the ratios of pairs."""
-    return f"{median(one / other for one, other in zip(mine, theirs, strict=True)):.2f}"
+    return median(one / other for one, other in zip(mine, theirs, strict=True))
+
+
+def ratio(mine: Sequence[float], theirs: Sequence[float]) -> str:
+    """Return the median of the ratios of pairs, as text."""
+    return f"{ratio_of(mine, theirs):.2f}"
 
 
 def percentile(values: list[float], share: float) -> float:

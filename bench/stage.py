@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import psutil
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 
 from loom.composition.settings import Settings
 
@@ -46,14 +46,18 @@ class Stage:
         self.workers[name] = process
         return process
 
+    def needs_worker(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        """Return the process of a worker, which is started unless it is running."""
+        return self.workers[name] if name in self.workers else self.start_worker(name, *command)
+
     def stop_worker(self, name: str) -> None:
         """Kill a worker process."""
         _end(self.workers.pop(name))
 
-    async def until_serving(self, client: Client, name: str) -> None:
-        """Wait until Temporal can give work to a worker of Loom."""
-        while not await _polls(client, self.workers[name].pid):
-            await asyncio.sleep(0.1)
+    async def until_serving(self, client: Client, name: str, queue: str = QUEUE) -> None:
+        """Wait until Temporal can give work to a worker. Without a queue, it is a worker of Loom."""
+        while not await _polls(client, self.workers[name].pid, queue):
+            await asyncio.sleep(0.02)
 
     async def until_idle(self, *names: str) -> None:
         """Wait until these workers have started, and have also finished the work that goes on after a run."""
@@ -87,6 +91,14 @@ class Stage:
 
     def _with_children(self, pids: Iterable[int]) -> float:
         return sum(self.cpu(pid) + self.cpu_beside(pid) for pid in pids)
+
+
+async def until(
+    handle: WorkflowHandle[Any, Any], holds: Callable[[dict[str, Any]], bool], *, every: float = 0.02
+) -> None:
+    """Wait until a run's status holds. It is queried again after `every` seconds."""
+    while not holds(await handle.query("status", result_type=dict)):
+        await asyncio.sleep(every)
 
 
 @contextmanager
@@ -140,11 +152,11 @@ def stage() -> Iterator[Stage]:
                 _end(process)
 
 
-async def _polls(client: Client, pid: int) -> bool:
+async def _polls(client: Client, pid: int, queue: str) -> bool:
     """Return whether this process is a worker that Temporal can give work to."""
     asked = DescribeTaskQueueRequest(
         namespace=client.namespace,
-        task_queue=TaskQueue(name=QUEUE),
+        task_queue=TaskQueue(name=queue),
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
     )
     told = await client.workflow_service.describe_task_queue(asked)

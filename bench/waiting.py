@@ -1,7 +1,8 @@
 """Measure what many runs cost that wait for an approval: memory, CPU time, and how fast they start and go on."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Final
@@ -13,11 +14,14 @@ from bench.floor import QUEUE as FLOOR_QUEUE
 from bench.many import each, until_found
 from bench.report import section, table
 from bench.stage import QUEUE, Stage
+from bench.targets import Section, Target
 
 IDLE: Final = 10.0
 """Seconds in which the CPU time of the waiting runs' worker is measured."""
 SETTLED: Final = 15.0
 """Seconds after the last run began to wait. By then, the worker has finished the work that follows a step."""
+ASLEEP: Final = 120.0
+"""Seconds until the processes beside the worker must have ended, because there is nothing to write."""
 TASK: Final = "turns=1 calls=1"
 
 
@@ -32,6 +36,8 @@ class _Waited:
     memory: float
     """The worker's resident memory in MB, before the start and while all runs wait."""
     beside: float
+    asleep: float
+    """The worker's resident memory in MB, once the processes beside it have ended."""
     idle: float
     went_on: float
     completed: int
@@ -42,30 +48,32 @@ class _Waited:
         return 1024 * (self.memory - self.before) / self.runs
 
 
-async def waiting_runs(stage: Stage, counts: Iterable[int] = (200, 1000)) -> str:
-    """Return the figures. Each number of runs gets a worker of its own, with the model of `bench.floor`."""
+async def waiting_runs(stage: Stage, count: int, *, continues: bool = False) -> Section:
+    """Return the figures of so many runs. Their worker is a new one, with the model of `bench.floor`.
+
+    If the section `continues` another one of this kind, it consists only of its table.
+    """
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    rows: list[list[Any]] = []
-    for number, count in enumerate(counts):
-        found: dict[str, _Waited] = {}
-        for loop in ("loom", "floor") if number % 2 else ("floor", "loom"):
-            found[loop] = await _waited(stage, client, loop, count)
-        rows += [_row("Loom", found["loom"]), _row("floor", found["floor"]), _ratios(found["loom"], found["floor"])]
+    floor = await _waited(stage, client, "floor", count)
+    loom = await _waited(stage, client, "loom", count)
+    rows = [_row("Loom", loom), _row("floor", floor), _ratios(loom, floor)]
     head = [
-        *("runs", "loop", "started and waiting", "worker's memory", "per run", "beside it", "idle CPU", "went on"),
-        "completed",
+        *("runs", "loop", "started and waiting", "worker's memory", "per run", "beside it", "asleep", "idle CPU"),
+        *("went on", "completed"),
     ]
     text = (
         "Runs start together, call the model and wait for an approval. *Worker's memory* is its resident size"
         " before and after the start, and *per run* is the difference for each run. *Beside it* is the memory of"
-        " the processes that write and embed Loom's memory. *Idle CPU* is the worker's share of one processor for"
+        " the processes that write and embed Loom's memory. They end when there is nothing to write, and *asleep* is"
+        " the memory of all processes after that. *Idle CPU* is the worker's share of one processor for"
         f" {IDLE:.0f} s while all runs wait. Then each run is approved. The floor waits for a signal"
         " (`FloorWaiting` in `bench/floor.py`). Like Loom, it tells the server that it waits, but it checks no"
         " permissions and sends no events. The comparison hides that its worker uses Temporal's sandbox, which is"
         " the SDK's default and costs time and memory for each run. Loom's worker doesn't use it. Each figure is a"
         " single measurement."
     )
-    return section("Waiting runs", text, table(head, rows))
+    figures = table(head, rows)
+    return Section(figures if continues else section("Waiting runs", text, figures), _targets(loom, floor))
 
 
 async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waited:
@@ -84,6 +92,7 @@ async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waite
     used = stage.cpu(worker.pid)
     await asyncio.sleep(IDLE)
     idle = (stage.cpu(worker.pid) - used) / IDLE
+    asleep = await _asleep(worker)
     begun = perf_counter()
     await each(lambda run_id: _approve(client, run_id), ids)
     results = await each(lambda run_id: client.get_workflow_handle(run_id).result(), ids)
@@ -93,10 +102,20 @@ async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waite
         before=before,
         memory=memory,
         beside=beside,
+        asleep=asleep,
         idle=idle,
         went_on=perf_counter() - begun,
         completed=sum(result == "finished" or result["status"] == "completed" for result in results),
     )
+
+
+async def _asleep(worker: psutil.Process) -> float:
+    """Wait until the processes beside the worker have ended. Return the memory of all that is left."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ASLEEP):
+            while worker.children():
+                await asyncio.sleep(1)
+    return _megabytes([worker, *worker.children(recursive=True)])
 
 
 async def _warm_up(stage: Stage, client: Client, loop: str, run_id: str) -> None:
@@ -137,6 +156,7 @@ def _row(loop: str, found: _Waited) -> list[Any]:
         f"{found.before:.0f} → {found.memory:.0f} MB",
         f"{found.per_run:.0f} KB",
         f"{found.beside:.0f} MB",
+        f"{found.asleep:.0f} MB",
         f"{100 * found.idle:.1f} %",
         f"{found.went_on:.0f} s ({found.runs / found.went_on:.0f}/s)",
         found.completed,
@@ -146,4 +166,14 @@ def _row(loop: str, found: _Waited) -> list[Any]:
 def _ratios(loom: _Waited, floor: _Waited) -> list[Any]:
     started, went_on = loom.started / floor.started, loom.went_on / floor.went_on
     per_run = loom.per_run / floor.per_run
-    return [loom.runs, "Loom ÷ floor", f"{started:.2f}", "", f"{per_run:.2f}", "", "", f"{went_on:.2f}", ""]
+    return [loom.runs, "Loom ÷ floor", f"{started:.2f}", "", f"{per_run:.2f}", "", "", "", f"{went_on:.2f}", ""]
+
+
+def _targets(loom: _Waited, floor: _Waited) -> tuple[Target, ...]:
+    runs = f"{loom.runs:,} waiting runs"
+    return (
+        Target(what=f"{runs}: worker's memory in all", measured=loom.asleep, at_most=150, unit=" MB"),
+        Target(what=f"{runs}: time until all wait ÷ floor", measured=loom.started / floor.started, at_most=1.5),
+        Target(what=f"{runs}: idle CPU", measured=100 * loom.idle, at_most=3, unit=" %"),
+        Target(what=f"{runs}: runs that completed", measured=loom.completed, at_least=loom.runs),
+    )

@@ -9,6 +9,7 @@ from temporalio.client import Client
 
 from bench.report import section, spread, table
 from bench.stage import Stage
+from bench.targets import Section, Target
 from bench.turns import Loop, loops
 
 SECOND: Final = "second"
@@ -16,10 +17,9 @@ WARM: Final = 20
 """Number of runs that warm up the workers in each round."""
 
 
-async def two_workers(stage: Stage, *, rounds: int = 3, runs: int = 100, turns: int = 5) -> str:
-    """Return how many turns per second many runs make together, with one worker and with two. Needs the worker of Loom,
-    with the model of `bench.floor`.
-    """
+async def two_workers(stage: Stage, *, rounds: int = 3, runs: int = 100, turns: int = 5) -> Section:
+    """Return how many turns per second many runs make together, with one worker and with two."""
+    stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
     rates: dict[int, list[float]] = {1: [], 2: []}
     for number in range(rounds):
@@ -34,7 +34,8 @@ async def two_workers(stage: Stage, *, rounds: int = 3, runs: int = 100, turns: 
         " each after a warm-up of its workers. The workers share the machine with the server and with the process"
         " that starts the runs, so the comparison hides what a second worker adds on a machine of its own."
     )
-    return section("Two workers", text, table(["workers", "turns", "÷ one worker (median of pairs)"], rows))
+    shown = section("Two workers", text, table(["workers", "turns", "÷ one worker (median of pairs)"], rows))
+    return Section(shown, (Target(what="turns per second of two workers ÷ one worker", measured=ratio, at_least=1),))
 
 
 async def _rate(stage: Stage, client: Client, workers: int, task: str, runs: int) -> float:

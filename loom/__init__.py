@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from loom._worker import LoomPlugin, worker
+    from loom.activities.bus import Answer, Subscription, Transport
+    from loom.activities.knowledge.ports import KnowledgeStore
+    from loom.activities.memory.ports import Embedder, MemoryStore
     from loom.activities.ports import (
+        ContextCompressor,
+        ContextSource,
         LLMProvider,
         ModelAnswer,
         ModelCall,
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from loom.app.loom_app import LoomApp
     from loom.app.output_types import TypedResult
     from loom.chat_session import ChatSession, SentMessage
-    from loom.client import LoomClient, Polled, Streamed, Watched
+    from loom.client import LoomClient
     from loom.composition.load_settings import load_settings
     from loom.composition.settings import Settings
     from loom.domain.agents.definitions import AgentDefinition
@@ -36,67 +41,105 @@ if TYPE_CHECKING:
     from loom.domain.core import errors
     from loom.domain.core.messages import Message, Part, ToolCall, Usage
     from loom.domain.core.requests import RunError, RunResult, RunStatus
-    from loom.domain.core.tasks import Action, Task
+    from loom.domain.core.tasks import Action, Origin, Task
     from loom.domain.core.tool_calls import ToolSpec
     from loom.domain.crews.crew import Crew
+    from loom.domain.evals.report import EvalRun
+    from loom.domain.history.costs import Costs
     from loom.domain.history.past_turns import PastTurn
+    from loom.domain.history.run_report import RunReport
+    from loom.domain.memory.knowledge import KnowledgeBase, KnowledgeHit
+    from loom.domain.memory.layers import Forgotten, Hit, Memory, MemoryStats
     from loom.domain.run.chat import ChatAnswer
     from loom.domain.tools.mcp_servers import McpServer
-    from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, RunFields
+    from loom.inbox import PendingAnswer, PendingCall, SilentRun
+    from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
+    from loom.run_artifacts import Artifact
+    from loom.task_requests import new_task
     from loom.visibility import RunSummary
+    from loom.watching import Polled, Streamed, Watched
 
 __all__ = [
     "Action",
     "AgentDefinition",
     "AgentStats",
+    "Answer",
+    "Artifact",
     "Ask",
     "BudgetFields",
     "ChatAnswer",
     "ChatSession",
+    "ContextCompressor",
+    "ContextSource",
+    "Costs",
     "Crew",
     "CrewRunFields",
     "Deny",
+    "Embedder",
+    "EvalRun",
+    "Forgotten",
     "ForkFields",
+    "Hit",
     "Instead",
+    "KnowledgeBase",
+    "KnowledgeHit",
+    "KnowledgeStore",
     "LLMProvider",
     "LoomApp",
     "LoomClient",
     "LoomPlugin",
     "McpServer",
+    "Memory",
+    "MemoryStats",
+    "MemoryStore",
     "Message",
     "ModelAnswer",
     "ModelCall",
+    "Origin",
     "Part",
+    "PartFields",
     "PastTurn",
+    "PendingAnswer",
+    "PendingCall",
     "Polled",
     "RunError",
     "RunFields",
     "RunInfo",
+    "RunReport",
     "RunResult",
     "RunStatus",
     "RunSummary",
     "SentMessage",
     "Settings",
+    "SilentRun",
     "StreamUnavailable",
     "Streamed",
+    "Subscription",
     "Task",
     "Tool",
     "ToolCall",
     "ToolContext",
     "ToolOutput",
     "ToolSpec",
+    "Transport",
     "TypedResult",
     "Usage",
     "Watched",
     "errors",
     "load_settings",
+    "new_task",
     "part_of",
     "worker",
 ]
 
 _NAMES_BY_MODULE: Final = {
     "_worker": ("LoomPlugin", "worker"),
+    "activities.bus": ("Answer", "Subscription", "Transport"),
+    "activities.knowledge.ports": ("KnowledgeStore",),
+    "activities.memory.ports": ("Embedder", "MemoryStore"),
     "activities.ports": (
+        "ContextCompressor",
+        "ContextSource",
         "LLMProvider",
         "ModelAnswer",
         "ModelCall",
@@ -109,7 +152,7 @@ _NAMES_BY_MODULE: Final = {
     "app.loom_app": ("LoomApp",),
     "app.output_types": ("TypedResult",),
     "chat_session": ("ChatSession", "SentMessage"),
-    "client": ("LoomClient", "Polled", "Streamed", "Watched"),
+    "client": ("LoomClient",),
     "composition.load_settings": ("load_settings",),
     "composition.settings": ("Settings",),
     "domain.agents.definitions": ("AgentDefinition",),
@@ -118,14 +161,23 @@ _NAMES_BY_MODULE: Final = {
     "domain.core": ("errors",),
     "domain.core.messages": ("Message", "Part", "ToolCall", "Usage"),
     "domain.core.requests": ("RunError", "RunResult", "RunStatus"),
-    "domain.core.tasks": ("Action", "Task"),
+    "domain.core.tasks": ("Action", "Origin", "Task"),
     "domain.core.tool_calls": ("ToolSpec",),
     "domain.crews.crew": ("Crew",),
+    "domain.evals.report": ("EvalRun",),
+    "domain.history.costs": ("Costs",),
     "domain.history.past_turns": ("PastTurn",),
+    "domain.memory.knowledge": ("KnowledgeBase", "KnowledgeHit"),
+    "domain.memory.layers": ("Forgotten", "Hit", "Memory", "MemoryStats"),
+    "domain.history.run_report": ("RunReport",),
     "domain.run.chat": ("ChatAnswer",),
     "domain.tools.mcp_servers": ("McpServer",),
-    "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "RunFields"),
+    "inbox": ("PendingAnswer", "PendingCall", "SilentRun"),
+    "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "PartFields", "RunFields"),
+    "task_requests": ("new_task",),
+    "run_artifacts": ("Artifact",),
     "visibility": ("RunSummary",),
+    "watching": ("Polled", "Streamed", "Watched"),
 }
 _MODULE_OF: Final = {name: f"loom.{module}" for module, names in _NAMES_BY_MODULE.items() for name in names}
 

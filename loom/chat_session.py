@@ -24,7 +24,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
-from loom.client import LoomClient, closing
+from loom.client import LoomClient
 from loom.domain.core.errors import (
     BadRequest,
     RefusedError,
@@ -33,14 +33,17 @@ from loom.domain.core.errors import (
     UnreachableError,
 )
 from loom.domain.core.messages import JsonObject, Message, Usage
-from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.requests import AGENT_RUN, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
 from loom.domain.run.state import RunState
-from loom.request_fields import RunFields
-from loom.visibility import resting_state
+from loom.outside_status import resting_state
+from loom.part_upload import encoded
+from loom.request_fields import PartFields, RunFields
+from loom.visibility import SUMMARY_LENGTH, TASK
+from loom.watching import closing
 from loom.workflows.options import TASK_TIMEOUT
-from loom.workflows.validation import AGENT_RUN, read_request, read_steering
+from loom.workflows.validation import read_request, read_steering
 
 FIRST_LOOK: Final = 0.05
 LONGEST_PAUSE: Final = 0.5
@@ -76,16 +79,30 @@ class ChatSession:
         self._loom = loom
         self._runs = TemporalRuns(loom.temporal)
         self._request = {**request, "session_id": session, "chat": True}
+        self._is_begun = False
         self.session = session
         self.run_id = chat_run_id(session)
         read_request({**self._request, "task": "hello"})
 
-    async def ask(self, text: str, *, when_busy: WhenBusy = "queue", by: str = "") -> ChatAnswer:
+    async def ask(
+        self,
+        text: str,
+        *,
+        parts: Sequence[PartFields] | None = None,
+        when_busy: WhenBusy = "queue",
+        by: str = "",
+    ) -> ChatAnswer:
         """Send a message and wait for the answer."""
-        return await self.answer(await self.send(text, when_busy=when_busy, by=by))
+        return await self.answer(await self.send(text, parts=parts, when_busy=when_busy, by=by))
 
     async def send(
-        self, text: str, *, when_busy: WhenBusy = "queue", message_id: str | None = None, by: str = ""
+        self,
+        text: str,
+        *,
+        parts: Sequence[PartFields] | None = None,
+        when_busy: WhenBusy = "queue",
+        message_id: str | None = None,
+        by: str = "",
     ) -> SentMessage:
         """Send a message. It begins the chat, if there is none yet.
 
@@ -93,15 +110,25 @@ class ChatSession:
         answered by another run, which continues the conversation from its last answer (`own_run`). The answer to an
         agent's question needs no `when_busy`. To send a message again after an error, pass the same `message_id`.
 
+        `parts` are images, PDFs, recordings and texts that belong to the message. A run of its own can't have any.
+
         Raises UnreachableError if the server doesn't respond, or, for `own_run`, no worker.
         """
+        if not text.strip():
+            raise BadRequest("the message is empty: pass a text for the agent", field="text")
         chosen = message_id or uuid4().hex[:16]
-        said = {name: value for name, value in {"text": text, "by": by}.items() if value}
+        given = encoded(parts or ())
+        said = {name: value for name, value in {"text": text, "by": by, "parts": given}.items() if value}
         payload = {**said, "message_id": chosen, "when_busy": when_busy}
         read_steering("send_message", payload, datetime.now().astimezone())
+        if given and when_busy == "own_run":
+            raise BadRequest("own_run doesn't support a message with parts; choose queue or interrupt", field="parts")
+        if given:
+            payload["parts"] = await self._loom.upload(given, self.run_id)
+        await self._refuse_unserved(payload)
         receipt = await self._receipt(payload)
         if receipt is None and when_busy == "own_run":
-            raise UnreachableError("no worker tells whether the agent is at work; start one with `loom up`")
+            raise UnreachableError("no worker reports whether the agent is at work; start one with `loom up`")
         if receipt is None:
             await self._without_worker(payload)
             return SentMessage(message_id=chosen, run_id=self.run_id, handling=None)
@@ -170,6 +197,17 @@ class ChatSession:
             raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`")
         return state
 
+    async def _refuse_unserved(self, payload: JsonObject) -> None:
+        """Raise BadRequest if the message would begin the chat, and no running worker serves its request."""
+        if self._is_begun:
+            return
+        try:
+            await self._runs.described(self.run_id)
+        except RunNotFoundError:
+            _, asked = self._first(payload)
+            await self._loom.refuse_unserved(asked)
+        self._is_begun = True
+
     async def _receipt(self, payload: JsonObject) -> JsonObject | None:
         for _ in range(TRIES):
             try:
@@ -177,7 +215,7 @@ class ChatSession:
                 return await self._runs.update_or_start(start, "send_message", payload)
             except RefusedError:  # the chat has been aborted, and its run is about to end
                 await asyncio.sleep(PAUSE_BETWEEN_TRIES)
-        raise RefusedError(f"chat {self.session!r} takes no message: it is ending")
+        raise RefusedError(f"chat {self.session!r} accepts no more messages: it is ending")
 
     def _start(self, payload: JsonObject) -> WithStartWorkflowOperation[Any, Any]:
         request, asked = self._first(payload)
@@ -189,13 +227,16 @@ class ChatSession:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             task_timeout=TASK_TIMEOUT,
-            static_summary=asked.task[:200],
+            memo={TASK: asked.task[:SUMMARY_LENGTH]},
+            static_summary=asked.task[:SUMMARY_LENGTH],
             priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
         )
 
     def _first(self, payload: JsonObject) -> tuple[JsonObject, RunRequest]:
         """Return the request of a chat that begins with this message."""
         request = {**self._request, "task": payload["text"], "message_id": payload["message_id"]}
+        if parts := payload.get("parts"):
+            request["parts"] = parts
         return request, read_request(request)
 
     async def _without_worker(self, payload: JsonObject) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from loom import doctor_checks as checks
 from loom.composition.settings import Settings
+from loom.composition.worker_report import model_entry
 from loom.doctor_checks import Entry
 from loom.stack.state import StackState
 
@@ -24,8 +25,8 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     names = ("temporal", "postgres", "redis", "worker", "sandbox", "snapshots")
     found = await asyncio.gather(
         checks.in_time(checks.temporal(settings, state, home), hint=f"no Temporal: {start.format('TEMPORAL_ADDRESS')}"),
-        _postgres(settings.database_url, f"no Postgres: {start.format('LOOM_DATABASE_URL')}"),
-        _redis(settings.redis_url, f"no Redis: {start.format('LOOM_REDIS_URL')}"),
+        _postgres(settings.database_url, home, f"no Postgres: {start.format('LOOM_DATABASE_URL')}"),
+        _redis(settings.redis_url, home, f"no Redis: {start.format('LOOM_REDIS_URL')}"),
         checks.in_time(checks.worker(settings, state), hint="no worker responds"),
         checks.in_time(checks.sandbox(settings), hint="bubblewrap does not respond"),
         checks.in_time(checks.snapshots(settings), hint="git does not respond"),
@@ -42,9 +43,15 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
         "temporal"
     ]
-    parts["worker"] = _worker(parts["worker"], settings, state, home)
+    told = (
+        await checks.in_time(checks.reported(settings), hint="Redis does not respond") if parts["worker"]["ok"] else {}
+    )
+    if told.get("ok") is False:
+        told = {}  # the worker runs, although nothing reports it
+    model = told.pop("model_entry", None)
+    parts["worker"] = _worker(parts["worker"], settings, state, home) | told
     wanted = set(names) if worker_wanted(settings, state) else set(names) - {"worker"}
-    parts["model"] = checks.model(settings)
+    parts["model"] = model or _model_here(settings, has_worker=parts["worker"]["ok"])
     return {"ok": all(parts[name]["ok"] for name in wanted), "parts": parts}
 
 
@@ -64,18 +71,36 @@ def with_addresses_of(settings: Settings, state: StackState) -> Settings:
             "redis_url": address["redis"],
             "temporal_api_key": None,
             "temporal_tls": False,
+            "temporal_tls_client_cert_path": None,
+            "temporal_tls_client_key_path": None,
+            "temporal_tls_server_ca_cert_path": None,
         }
     )
 
 
-async def _postgres(url: str | None, hint: str) -> Entry:
-    found = await checks.in_time(checks.postgres(url), hint=hint) if url else {"ok": False, "hint": hint}
+async def _postgres(url: str | None, home: Path, hint: str) -> Entry:
+    found = await checks.in_time(checks.postgres(url, home), hint=hint) if url else {"ok": False, "hint": hint}
     return {"ok": False, "address": url, "version": None} | found
 
 
-async def _redis(url: str | None, hint: str) -> Entry:
-    found = await checks.in_time(checks.redis_(url), hint=hint) if url else {"ok": False, "hint": hint}
+async def _redis(url: str | None, home: Path, hint: str) -> Entry:
+    found = await checks.in_time(checks.redis_(url, home), hint=hint) if url else {"ok": False, "hint": hint}
     return {"ok": False, "address": url, "version": None} | found
+
+
+def _model_here(settings: Settings, *, has_worker: bool) -> Entry:
+    """Return the model that these settings name. The running worker, if there is one, doesn't report its own."""
+    entry = dict(model_entry(settings))
+    if settings.app and settings.model and ":" in settings.model and not entry["ok"]:
+        entry["hint"] = f"{entry['hint']}, unless {settings.app} registers its provider"
+    if not has_worker:
+        return entry
+    return {
+        **entry,
+        "note": f"{entry['note']}; of this command, not of the worker"
+        if "note" in entry
+        else "of this command, not of the worker",
+    }
 
 
 def _worker(found: Entry, settings: Settings, state: StackState, home: Path) -> Entry:

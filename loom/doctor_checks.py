@@ -9,9 +9,7 @@ also contains a `hint` that suggests a fix.
 import asyncio
 import os
 import shutil
-import socket
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,28 +17,25 @@ from typing import Any
 import psycopg
 import redis.asyncio
 from redis.exceptions import RedisError
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
-from temporalio.api.workflowservice.v1 import (
-    DescribeNamespaceRequest,
-    DescribeTaskQueueRequest,
-    GetSystemInfoRequest,
-)
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
 from temporalio.service import RPCError
 
 from loom.activities.adapters.redis.permits import read_states
 from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_program, find_sandbox
 from loom.activities.adapters.temporal.errors import unconnected
+from loom.composition.live_workers import live_pollers, live_reports, pid_here
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect
+from loom.composition.worker_report import differences
+from loom.domain.core.errors import UnreachableError
 from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
 from loom.stack.services import FAIR_QUEUES, TUNED_RATES
-from loom.stack.state import StackState, command_line, lived_at
+from loom.stack.state import StackState, command_line
+from loom.store_sizes import size_and_growth
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
-POLL = 70.0  # seconds; a long poll that receives no task ends after one minute, and the worker then polls again
 _WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file in WAL mode
 
 
@@ -48,6 +43,8 @@ async def in_time(question: Awaitable[Entry], *, hint: str, patience: float = PA
     """Return the check's entry. If the check fails or exceeds `patience` seconds, return an entry with the hint."""
     try:
         return await asyncio.wait_for(question, patience)
+    except UnreachableError as error:
+        return {"ok": False, "hint": error.message}
     except (RuntimeError, RPCError, OSError, psycopg.Error, RedisError) as error:
         reason = unconnected(error)[:200] if str(error) else f"no answer within {patience:.0f} s"
         return {"ok": False, "hint": f"{hint} ({reason})" if reason else hint}
@@ -73,24 +70,29 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
     return found
 
 
-async def postgres(url: str) -> Entry:
-    """Check the server version and whether pgvector is installed."""
+async def postgres(url: str, home: Path) -> Entry:
+    """Check the server version and whether pgvector is installed, and return the database's size."""
     async with await psycopg.AsyncConnection.connect(url, connect_timeout=2) as connection:
         version = connection.info.server_version
         cursor = await connection.execute("select extversion from pg_extension where extname = 'vector'")
         vector = await cursor.fetchone()
+        cursor = await connection.execute("select pg_database_size(current_database())")
+        ((size,),) = await cursor.fetchall()
     found: Entry = {"ok": vector is not None, "version": f"{version // 10000}.{version % 10000}"}
+    found |= size_and_growth(home, "postgres", url, size)
     if vector is None:
         return {**found, "hint": "pgvector is missing: run `create extension vector` in this database"}
     return {**found, "pgvector": vector[0]}
 
 
-async def redis_(url: str) -> Entry:
-    """Check the server version and whether the server accepts writes."""
+async def redis_(url: str, home: Path) -> Entry:
+    """Check the server version and whether the server accepts writes, and return how much memory it uses."""
     async with redis.asyncio.Redis.from_url(url, socket_timeout=PATIENCE) as client:
         server = await client.info("server")
         persistence = await client.info("persistence")
+        memory = await client.info("memory")
     found: Entry = {"ok": True, "version": server["redis_version"]}
+    found |= size_and_growth(home, "redis", url, memory["used_memory"])
     if persistence.get("aof_last_write_status", "ok") != "ok":
         return {**found, "ok": False, "hint": "Redis cannot write to its disk: free some space"}
     return found
@@ -110,21 +112,37 @@ async def providers(url: str) -> Entry:
 
 async def worker(settings: Settings, state: StackState) -> Entry:
     """Check whether a running worker is polling the task queue."""
-    client = await connect(settings)
-    queue = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=settings.temporal_namespace,
-            task_queue=TaskQueue(name=settings.task_queue),
-            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        )
-    )
+    fresh = await live_pollers(await connect(settings), settings.task_queue)
     own = state.parts.get("worker")
     pids = {own.pid} if own and own.identity.alive() else set()
-    fresh = [poller for poller in queue.pollers if _lives(poller)]
-    pids |= {pid for poller in fresh if (pid := _pid_here(poller.identity)) is not None}
+    pids |= {pid for identity in fresh if (pid := pid_here(identity)) is not None}
     if fresh:
         return {"ok": True, "pids": sorted(pids)}
     return {"ok": False, "pids": sorted(pids), "hint": f"no worker polls the task queue {settings.task_queue!r}"}
+
+
+async def reported(settings: Settings) -> Entry:
+    """Return the report of the newest running worker, and how this environment differs from it."""
+    reports = await live_reports(settings)
+    if not reports:
+        return {}
+    report = reports[0]
+    roots = report.owner_bounds.roots if report.owner_bounds.roots is not None else report.bounds.roots or ()
+    told = [
+        f"app {report.app or 'none'}",
+        f"workspaces in {', '.join(roots)}; modes up to {report.bounds.max_mode.value}",
+        *([f"the newest of {len(reports)} workers"] if len(reports) > 1 else []),
+    ]
+    return {
+        "version": report.version,
+        "model": report.model.get("model"),
+        "app": report.app,
+        "workspaces": list(roots),
+        "max_mode": report.bounds.max_mode.value,
+        "note": "; ".join(told),
+        "differs": differences(report, settings),
+        "model_entry": report.model,
+    }
 
 
 def bounds(settings: Settings, state: StackState) -> Entry:
@@ -197,32 +215,6 @@ def _server_in_words(name: str, entry: Entry) -> str:
     return f"{name}: {has}{left_out}"
 
 
-def model(settings: Settings) -> Entry:
-    """Check whether the settings contain all values that a call to the configured model needs."""
-    name = settings.model
-    ways = "set LOOM_MODEL to openai:NAME (with OPENAI_API_KEY), anthropic:NAME (with ANTHROPIC_API_KEY) or demo"
-    if name is None:
-        return {"ok": False, "model": None, "hint": f"no model is set: {ways}"}
-    if name == "demo":
-        return {"ok": True, "model": name, "note": "a rule-based stand-in, not a language model"}
-    provider, _, rest = name.partition(":")
-    reachable: Mapping[str, Callable[[], bool]] = {
-        "openai": lambda: bool(settings.openai_api_key or settings.openai_base_url),
-        "anthropic": lambda: bool(settings.anthropic_api_key or settings.anthropic_base_url),
-    }
-    if rest and provider not in reachable and settings.app:
-        return {
-            "ok": True,
-            "model": name,
-            "note": f"needs the {provider!r} provider, which {settings.app} has to register",
-        }
-    if provider not in reachable or not rest:
-        return {"ok": False, "model": name, "hint": f"{name!r} is not a model that Loom knows: {ways}"}
-    if not reachable[provider]():
-        return {"ok": False, "model": name, "hint": f"no key for {name}: set {provider.upper()}_API_KEY"}
-    return {"ok": True, "model": name}
-
-
 def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
     """Return whether each tuned setting took effect.
 
@@ -237,21 +229,6 @@ def _tuning(database: Path, command: tuple[str, ...]) -> dict[str, bool]:
         "poll_rates": all(rate in command for rate in TUNED_RATES),
         "fair_queues": FAIR_QUEUES in command,
     }
-
-
-def _lives(poller: PollerInfo) -> bool:
-    """Return whether the poller is still running. Temporal lists dead pollers for several minutes.
-
-    If the poller runs on this machine, its process is checked. Otherwise, the time of its last poll is checked.
-    """
-    pid, seen = _pid_here(poller.identity), poller.last_access_time.ToSeconds()
-    return lived_at(pid, seen) if pid is not None else time.time() - seen < POLL
-
-
-def _pid_here(identity: str) -> int | None:
-    """Return the process ID from an identity such as `pid@host`. Return None if the host isn't this machine."""
-    pid, _, host = identity.partition("@")
-    return int(pid) if pid.isdigit() and host == socket.gethostname() else None
 
 
 async def _run(*command: str) -> tuple[int, str]:

@@ -1,7 +1,8 @@
 """Exit codes of all commands: 0 completed, 1 failed, 2 usage, 3 aborted, 4 limit or budget, 5 no server or worker.
 
 Only `run`, `watch` and `result` use codes 1, 3 and 4 to report how a run ended. `permissions test` uses 1 if a verdict
-is not the expected one. In addition, every command exits with code 1 after an internal error.
+is not the expected one, and `audit verify` if the log isn't intact. `eval` uses 1 if too few runs pass, and 4 if its
+total budget doesn't cover all of them. In addition, every command exits with code 1 after an internal error.
 """
 
 import atexit

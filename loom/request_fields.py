@@ -54,6 +54,26 @@ class ModelOptionFields(TypedDict, total=False):
     extra_body: Mapping[str, Any] | None
     """Fields to add to the body of each request to the provider."""
     extra_headers: Mapping[str, str] | None
+    accepts: Sequence[str] | None
+    """What the model takes besides text: `image`, `pdf`, `audio`, or `text` if it takes nothing else."""
+
+
+class PartFields(TypedDict, total=False):
+    """An image, a PDF, a recording or a text that belongs to a message. Set one of `data`, `path`, `url`, `digest`."""
+
+    data: bytes | str
+    """The content, as bytes or in base64."""
+    path: str
+    """A file in the run's workspace, on the worker's machine."""
+    url: str
+    """A file on the public web. The worker fetches it."""
+    digest: str
+    """The SHA-256 of a content that is already stored, in hexadecimal digits."""
+    name: str
+    """The name of the file, for the model and for people."""
+    type: Literal["text", "image", "audio", "file"]
+    """Ignored, like `media_type`: the content itself decides."""
+    media_type: str
 
 
 class ForkFields(TypedDict, total=False):
@@ -102,6 +122,8 @@ class RunFields(CrewRunFields, total=False):
 
     agent: str | None
     """The name of an agent that the worker serves. Defaults to `default`."""
+    parts: Sequence[PartFields] | None
+    """Images, PDFs, recordings and texts that belong to the task. See docs/attachments.md."""
     chat: bool | None
     """Whether the run answers messages one after the other. `loom.ChatSession` sets it. See docs/chat.md."""
     message_id: str | None

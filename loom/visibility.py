@@ -1,7 +1,7 @@
 """Read run statuses, lists and results from the Temporal server, without a worker."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,24 +12,24 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 
+from loom.activities.adapters.temporal.runs import UNQUOTABLE
 from loom.activities.failures import result_in
 from loom.domain.agents.stats import Execution
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, Usage, usage_view
-from loom.domain.core.requests import ENDED, RunError, RunRequest, RunResult, RunStatus
-from loom.domain.history.past_turns import Beginning
-from loom.domain.machine.transitions import evolve, start
-from loom.domain.run.events import RunPrepared
-from loom.domain.run.state import ParkedOn, RunState
-from loom.domain.run.status import status_view
+from loom.domain.core.requests import AGENT_RUN, CREW_RUN, ENDED, ParkedOn, RunError, RunResult, RunStatus
 from loom.domain.tree.lineage import is_child
-from loom.workflows.validation import AGENT_RUN, CREW_RUN, read_input, read_state
 
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
 """The usage that is reported for a run that isn't responding."""
 
 WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume", "tenant")
 """The values of the search attribute `LoomWaitingOn` in runs that wait for somebody."""
+
+SUMMARY_LENGTH: Final = 200
+"""The number of characters of a run's task that lists of runs show."""
+TASK: Final = "task"
+"""The field in a run's memo with these characters. Unlike the run's summary, a memo survives continue-as-new."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,114 +69,6 @@ def failed_result(error: WorkflowFailureError) -> RunResult:
     )
 
 
-def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, result: RunResult) -> JsonObject:
-    """Return the status of a run that has ended, built from its result."""
-    view = _view(
-        description,
-        beginning,
-        usage=result.usage,
-        cost=result.cost,
-        tool_calls=result.tool_calls,
-        turns=result.turns,
-    )
-    return {
-        **(_without_replaced_limits(view) if result.retries else view),
-        "status": result.status,
-        "queued_messages": 0,
-        "children": list(result.children),
-        "error": asdict(result.error) if result.error else None,
-    }
-
-
-def _without_replaced_limits(view: JsonObject) -> JsonObject:
-    """Return the status of a retried run without the limits that it has exceeded, because a retry replaced them."""
-    budget = {
-        name: {**bound, "limit": None} if (bound["limit"] or 0) < (bound.get("spent") or 0) else bound
-        for name, bound in view["budget"].items()
-    }
-    return {**view, "budget": budget, "max_turns": budget["turns"]["limit"]}
-
-
-def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
-    """Return the status of a run that isn't responding, built from its input and its Visibility record."""
-    if (resting := resting_state(description, beginning)) is not None:
-        return status_view(resting)
-    known = dict(description.search_attributes)
-    waiting_on = _first(known, "LoomWaitingOn")
-    return {
-        **_view(description, beginning, usage=UNKNOWN_USAGE, cost=None, tool_calls=None, turns=None),
-        "status": _first(known, "LoomStatus") or RunStatus.RUNNING,
-        "waiting_on": "a worker" if waiting_on in ("", "none") else waiting_on,
-        "stale": True,
-    }
-
-
-def _view(
-    description: WorkflowExecutionDescription,
-    beginning: Beginning,
-    *,
-    usage: JsonObject,
-    cost: float | None,
-    tool_calls: int | None,
-    turns: int | None,
-) -> JsonObject:
-    """Return a response in the format of the `status` Query, as far as it can be built without the run.
-
-    The response doesn't list pending calls or questions. Fields that only the run itself knows are null.
-    """
-    known = dict(description.search_attributes)
-    seen = status_view(_begun(description, beginning))
-    spent = {"tokens": usage.get("total_tokens"), "cost_usd": cost, "tool_calls": tool_calls, "turns": turns}
-    return {
-        **seen,
-        "agent": _first(known, "LoomAgent") or seen["agent"],
-        "model": _first(known, "LoomModel") or seen["model"],
-        "turn": turns,
-        "waiting_on": None,
-        "parked": None,
-        "pending_approvals": [],
-        "question": None,
-        "usage": usage,
-        "cost": cost,
-        "budget": {
-            name: {**bound, **({"spent": spent[name]} if name in spent else {})}
-            for name, bound in seen["budget"].items()
-        },
-        "context": {**seen["context"], "tokens": None, "compressions": None},
-        "tool_calls": tool_calls,
-        "queued_messages": None,
-        "todos": [],
-        "children": [],
-        "choice": None,
-        "chat": None,
-        "error": None,
-    }
-
-
-def resting_state(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState | None:
-    """Return the state of a chat that waits on the server alone, without a worker. Return None for any other run."""
-    if not beginning.goes_on or not beginning.untouched:
-        return None
-    state = _begun(description, beginning)
-    return state if state.chat is not None and state.chat.is_waiting else None
-
-
-def _begun(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState:
-    """Return the run's state at the start of its last execution. In the first execution, include its preparation.
-
-    If the request can't be read, the result is the state of a run with an empty task.
-    """
-    request, carried = (*beginning.given, None, None)[:2]
-    try:
-        if beginning.goes_on:
-            return read_state(carried)
-        asked = read_input(description.workflow_type, request)
-    except (BadRequest, ValueError):
-        asked = RunRequest(task="")
-    state = start(description.id, asked, description.start_time)
-    return state if beginning.prepared is None else evolve(state, RunPrepared(prepared=beginning.prepared))
-
-
 def summary_of(execution: WorkflowExecution) -> RunSummary:
     """Return the list entry for a run."""
     known: Mapping[str, Sequence[Any]] = dict(execution.search_attributes)
@@ -189,15 +81,21 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
     running = execution.status is WorkflowExecutionStatus.RUNNING
     return RunSummary(
         run_id=execution.id,
-        status=ended.get(execution.status) or _first(known, "LoomStatus") or ("running" if running else "completed"),
-        agent=_first(known, "LoomAgent"),
-        model=_first(known, "LoomModel"),
-        waiting_on=_first(known, "LoomWaitingOn") if running else "",
+        status=ended.get(execution.status) or first_in(known, "LoomStatus") or ("running" if running else "completed"),
+        agent=first_in(known, "LoomAgent"),
+        model=first_in(known, "LoomModel"),
+        waiting_on=first_in(known, "LoomWaitingOn") if running else "",
         started_at=execution.start_time,
         closed_at=execution.close_time,
         cost=next(iter(known.get("LoomCostUsd", ())), None),
-        tenant=_first(known, "LoomTenant"),
+        tenant=first_in(known, "LoomTenant"),
     )
+
+
+def tenant_in(description: WorkflowExecutionDescription) -> str:
+    """Return a run's tenant. Until the run is prepared, only its fairness key names it."""
+    known = first_in(dict(description.search_attributes), "LoomTenant")
+    return known or description.raw_description.workflow_execution_info.priority.fairness_key
 
 
 def execution_of(execution: WorkflowExecution) -> Execution:
@@ -213,12 +111,12 @@ def execution_of(execution: WorkflowExecution) -> Execution:
 def ended_untold(execution: WorkflowExecution) -> bool:
     """Return whether the run ended before it was prepared, so that only its result contains its final status."""
     completed = execution.status is WorkflowExecutionStatus.COMPLETED
-    return completed and not _first(dict(execution.search_attributes), "LoomStatus")
+    return completed and not first_in(dict(execution.search_attributes), "LoomStatus")
 
 
 def is_sub_agent(execution: WorkflowExecution) -> bool:
     """Return whether this run was started by another run."""
-    root = _first(dict(execution.search_attributes), "LoomRootRun")
+    root = first_in(dict(execution.search_attributes), "LoomRootRun")
     return root != execution.id if root else is_child(execution.id, execution.parent_id or "")
 
 
@@ -247,6 +145,12 @@ def listing(
     return " AND ".join(filters)
 
 
+def beginning_with(prefix: str) -> str:
+    """Return the List Filter for runs whose ids begin like this. Raises BadRequest if the prefix is invalid."""
+    everything = listing(status=None, session=None, below=None, tenant=None, waiting=None)
+    return f"{everything} AND WorkflowId STARTS_WITH {_quoted(prefix, 'run_id')}"
+
+
 def runs_of(agent: str) -> str:
     """Return the List Filter for an agent's runs. Raises BadRequest if the name is invalid."""
     return f"WorkflowType = '{AGENT_RUN}' AND LoomAgent = {_quoted(agent, 'agent')}"
@@ -272,10 +176,25 @@ def _with_status(status: str) -> str:
 
 
 def _quoted(value: str, field: str) -> str:
-    if "'" in value:
-        raise BadRequest("a filter must not contain a quote", field=field)
+    if UNQUOTABLE.intersection(value):
+        raise BadRequest("a filter must not contain a quote, a backslash or a null character", field=field)
     return f"'{value}'"
 
 
-def _first(known: Mapping[str, Sequence[Any]], name: str) -> str:
+async def task_summary(description: WorkflowExecutionDescription) -> str:
+    """Return the beginning of the run's task, or of a sub-agent's description. Empty if the server has neither."""
+    return await description.static_summary() or str((await description.memo()).get(TASK, ""))
+
+
+def root_of(execution: WorkflowExecution) -> str:
+    """Return the ID of the root of the run's tree."""
+    return first_value(execution, "LoomRootRun") or execution.root_id or execution.id
+
+
+def first_value(execution: WorkflowExecution, name: str) -> str:
+    """Return a search attribute's value, or an empty string."""
+    return first_in(dict(execution.search_attributes), name)
+
+
+def first_in(known: Mapping[str, Sequence[Any]], name: str) -> str:
     return str(next(iter(known.get(name, ())), ""))

@@ -81,7 +81,7 @@ def logs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget_modules_of(folder: Path) -> None:
     """Modules of this folder are not found again in another's place."""
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # threads import, too
         places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]
         if any(str(place).startswith(str(folder)) for place in places):
             del sys.modules[name]

@@ -4,6 +4,7 @@ import fcntl
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -23,9 +24,10 @@ from temporalio.worker._workflow import _WorkflowWorker
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.redis import stream
 from loom.activities.adapters.redis.connection import RedisConnection
+from loom.testing.harness import PATIENT_WITH_REDIS, Addresses
 from tests.databases import fresh_database
-from tests.harness import PATIENT_WITH_REDIS, Addresses
 from tests.isolation import pytest_runtest_protocol
+from tests.nats_server import NatsServer
 
 __all__ = ["pytest_runtest_protocol"]
 
@@ -34,6 +36,9 @@ QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("quick", QUICK)
 settings.register_profile("long", QUICK, max_examples=1000)  # `make test-slow`
 settings.load_profile("quick")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell lets what it starts in the background ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LOOM = str(Path(sys.executable).parent / "loom")
 
@@ -78,7 +83,23 @@ def addresses(pytestconfig: pytest.Config, process_number: int) -> Addresses:
         database=urlsplit(database)._replace(path=f"/{name}").geturl(),
         redis=urlsplit(parts["redis"]["address"])._replace(path=f"/{process_number % 8}").geturl(),
         ui=parts["temporal"]["ui"],
+        home=home,
     )
+
+
+@pytest.fixture(scope="session")
+def loom_stack(addresses: Addresses) -> Addresses:
+    """The same servers for the fixtures of `loom.testing`."""
+    return addresses
+
+
+@pytest.fixture(scope="session")
+def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A NATS server of this test process."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server.url
+    server.kill()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -135,6 +156,14 @@ def _default_logs() -> Iterator[None]:
         structlog.reset_defaults()
         renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands remember the runs that they start in a folder of this session, and not in that of whoever tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

@@ -181,6 +181,16 @@ async def learn(name: str, ctx: Context[Any, Any]) -> str:
     return f"learnt {name}"
 
 
+@server.tool()
+async def write_down(name: str, ctx: Context[Any, Any]) -> str:
+    """Have one resource and one prompt more, and say so."""
+    server.resource(f"notes://{name}", name=name)(lambda: f"All about the {name}.")
+    server.prompt(name=name, description="Learnt.")(lambda: f"Tell me about the {name}.")
+    await ctx.notify_resources_changed()
+    await ctx.notify_prompts_changed()
+    return f"noted {name}"
+
+
 time.sleep(options.slow)
 if options.http is None:
     server.run("stdio")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.model_server import Reply, Script, SeenRequest, ToolUse, status
+from loom.testing.model_server import Reply, Script, SeenRequest, ToolUse, status
 
 
 def by_task(replies: Mapping[str, Sequence[Reply]]) -> Script:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from temporalio import workflow
 from temporalio.common import Priority
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, FailureError
 from temporalio.workflow import ActivityCancellationType, ActivityConfig, ActivityHandle
 
 from loom.activities.call_model import LanguageModel
@@ -15,14 +15,18 @@ from loom.activities.child_runs import ChildRuns
 from loom.activities.compress_context import Compressor
 from loom.activities.conduct_crew import CrewConductor
 from loom.activities.evaluate_answer import Evaluator
+from loom.activities.notifications import Notifier
+from loom.activities.part_storing import PartKeeper
 from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.run_hook import HookRunner
+from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.sample_model import Sampler
 from loom.activities.tenants.gate import TenantGate
 from loom.domain.agents.hook_steps import HookPoint, HookResult
-from loom.domain.core.messages import short_digest
+from loom.domain.core.messages import Part
+from loom.domain.core.notifications import Notification, NotifyRequest
 from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tenants import ADMISSION_ID, Admission
@@ -32,13 +36,16 @@ from loom.domain.machine.activity_requests import (
     evaluate_request,
     hook_request,
     model_request,
+    numbered,
     origin_of,
     prepare_calls_request,
     prepare_request,
     sample_request,
+    store_parts_request,
     summary_of,
     summary_of_compression,
     summary_of_evaluation,
+    tool_activity_id,
     tool_request,
 )
 from loom.domain.run.activity_payloads import (
@@ -50,6 +57,7 @@ from loom.domain.run.activity_payloads import (
     Prepared,
     PreparedCalls,
     Sampled,
+    StoredParts,
 )
 from loom.domain.run.events import (
     AnswerEvaluated,
@@ -63,6 +71,7 @@ from loom.domain.run.events import (
     ModelFailed,
     ModelReplied,
     ModelSampled,
+    PartsStored,
     RunAdmitted,
     RunPrepared,
     RunRefused,
@@ -92,9 +101,9 @@ def _refused(failure: Failure) -> Event:
     return RunRefused(error=RunError(type=failure.type, message=failure.message, context=failure.context))
 
 
-def priority_of(request: RunRequest) -> Priority:
-    """Return the priority of a run's activities and children. The server serves the tenants in turn."""
-    return Priority(priority_key=request.priority, fairness_key=request.tenant)
+def priority_of(request: RunRequest, priority: int | None) -> Priority:
+    """Return the options for a run with this priority. The server serves the tenants in turn."""
+    return Priority(priority_key=priority, fairness_key=request.tenant)
 
 
 def turn_group(state: RunState) -> Any:
@@ -137,7 +146,7 @@ async def leave_tenant(state: RunState) -> None:
 
 def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
     """Call a user-defined hook before or after the run."""
-    named = _named(state, _hook_options(step.timeout), _numbered(f"{step.moment}-{step.name}", 1), str(step))
+    named = _named(state, _hook_options(step.timeout), numbered(f"{step.moment}-{step.name}", 1), str(step))
     return ScheduledActivity(
         handle=workflow.start_activity_method(HookRunner.run_hook, hook_request(state, step), **named),
         on_result=lambda answer: HookReturned(step=step, answer=answer, at=workflow.now()),
@@ -146,16 +155,41 @@ def run_hook(state: RunState, step: HookPoint) -> ScheduledActivity[HookResult]:
     )
 
 
-def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
-    """Get the next message from the model or, in a crew run, from the crew's definition."""
-    request = model_request(state)
-    # A call that was postponed for a compression has already used its id, so the call needs a new id afterwards.
-    key = _numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
+def store_parts(state: RunState) -> ScheduledActivity[StoredParts]:
+    """Store the images, recordings and files of the messages that the model reads next."""
+    count = len(state.incoming.due)
+    summary = f"t{state.turn} · store {count} attachment{'s' * (count != 1)}"
     with turn_group(state):
         handle = workflow.start_activity_method(
-            LanguageModel.call_model if state.agent.crew is None else CrewConductor.conduct_crew,
+            PartKeeper.store_parts, store_parts_request(state), **_named(state, options.STORE_PARTS, None, summary)
+        )
+    return ScheduledActivity(
+        handle=handle,
+        on_result=lambda stored: PartsStored(parts=stored.parts),
+        on_failure=lambda failure: PartsStored(parts=(_not_stored(state, failure),)),
+    )
+
+
+def _not_stored(state: RunState, failure: Failure) -> Part:
+    names = ", ".join(part.name or part.path or part.url or "a file" for part in state.incoming.due)
+    return Part(type="text", text=f"({names} was attached, but can't be shown: {failure.message})")
+
+
+def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
+    """Get the next message from the model, or from the crew's definition or the node's function in its place."""
+    request, agent = model_request(state), state.agent
+    config = options.MODEL if agent.node is None else _tool_options(agent.node.timeout, None)
+    # A call that was postponed for a compression has already used its id, so the call needs a new id afterwards.
+    key = numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
+    with turn_group(state):
+        handle = workflow.start_activity_method(
+            NodeRunner.run_node
+            if agent.node is not None
+            else CrewConductor.conduct_crew
+            if agent.crew is not None
+            else LanguageModel.call_model,
             request,
-            **_named(state, _with_lease(state, options.MODEL), key, summary_of(state)),
+            **_named(state, _with_lease(state, config), key, summary_of(state)),
         )
     return ScheduledActivity(
         handle=handle,
@@ -168,7 +202,7 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
 def compress(state: RunState) -> ScheduledActivity[Compressed]:
     """Compress the context for the next call."""
     request = compress_request(state)
-    key = _numbered(f"t{request.turn}-compress", request.attempt)
+    key = numbered(f"t{request.turn}-compress", request.attempt)
     with turn_group(state):
         handle = workflow.start_activity_method(
             Compressor.compress_context,
@@ -186,7 +220,7 @@ def compress(state: RunState) -> ScheduledActivity[Compressed]:
 def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
     """Rate the answer."""
     request = evaluate_request(state)
-    key = _numbered(f"t{request.turn}-evaluate", request.attempt)
+    key = numbered(f"t{request.turn}-evaluate", request.attempt)
     with turn_group(state):
         handle = workflow.start_activity_method(
             Evaluator.evaluate_answer, request, **_named(state, options.EVALUATE, key, summary_of_evaluation(state))
@@ -202,7 +236,7 @@ def evaluate(state: RunState) -> ScheduledActivity[Evaluated]:
 def sample(state: RunState, call_id: str) -> ScheduledActivity[Sampled]:
     """Call the model for an MCP server."""
     request = sample_request(state, call_id)
-    key = _numbered(f"t{request.turn}-sample-{call_id}", request.attempt)
+    key = numbered(f"t{request.turn}-sample-{call_id}", request.attempt)
     with turn_group(state):
         handle = workflow.start_activity_method(
             Sampler.sample_model,
@@ -236,8 +270,7 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivit
 
 def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> ActivityHandle[ToolResult]:
     """Execute one call. If several calls run in parallel, the first one also publishes the notices."""
-    execution = workflow.info().first_execution_run_id.replace("-", "")[:20]
-    request = tool_request(state, call, execution, with_notices=with_notices)
+    request = tool_request(state, call, _execution(state), with_notices=with_notices)
     config = _tool_options(call.plan.timeout, call.plan.queue)
     if call.exchange is not None and call.exchange.needed.queue:
         # Only this worker has the call. If it doesn't respond, it's gone.
@@ -249,16 +282,51 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
         **_named(
             state,
             _with_lease(state, config),
-            _numbered(f"t{request.turn}-{request.call_id}", request.attempt),
-            f"t{request.turn} · {describe(call.call)}",
+            tool_activity_id(request.turn, request.call_id, request.attempt),
+            _summary_of_call(state, call),
         ),
     )
+
+
+def read_quickly(state: RunState, call: OpenCall, *, peers: int) -> ActivityHandle[ToolResult]:
+    """Execute one call in a local activity. `peers` is the number of other calls that run in local activities at the
+    same time.
+    """
+    config = options.QUICK_READ.copy()
+    config["activity_id"] = tool_activity_id(state.turn, call.call.id, call.attempt)
+    config["summary"] = _summary_of_call(state, call)
+    request = tool_request(state, call, _execution(state), with_notices=False, local=True, peers=peers)
+    return workflow.start_local_activity_method(ToolRunner.run_tool, request, **config)
+
+
+def _execution(state: RunState) -> str:
+    first = state.environment.first_execution or workflow.info().first_execution_run_id
+    return first.replace("-", "")[:20]
+
+
+def _summary_of_call(state: RunState, call: OpenCall) -> str:
+    return f"t{state.turn} · {describe(call.call)}"
 
 
 def await_child(state: RunState, child: Child) -> ActivityHandle[ChildOutcome]:
     """Find out how a child ends that an earlier execution has started."""
     named = _named(state, options.CHILD, f"await-{child.name}", f"wait for {child.description}"[:100])
     return workflow.start_activity_method(ChildRuns.await_child, ChildRequest(run_id=child.run_id), **named)
+
+
+async def notify(state: RunState, notification: Notification) -> bool:
+    """Start the workflow that notifies people. Return whether the server has taken it."""
+    plan = state.environment.notify
+    if plan is None:
+        return False
+    execution = workflow.info().first_execution_run_id
+    request = NotifyRequest(notification=replace(notification, execution=execution), plan=plan)
+    try:
+        await workflow.execute_local_activity_method(Notifier.notify, request, **options.NOTIFY)
+    except FailureError as error:  # in a replay, a local activity's time-out isn't wrapped in an ActivityError
+        workflow.logger.warning("%s not notified: %s", notification.event, error)
+        return False
+    return True
 
 
 def _hook_options(patience: float) -> ActivityConfig:
@@ -292,19 +360,13 @@ def _with_lease(state: RunState, config: ActivityConfig) -> ActivityConfig:
     return one
 
 
-def _numbered(name: str, attempt: int) -> str:
-    """Return an activity id. Providers' call ids can have any length, but the server accepts at most 1,000 bytes."""
-    short = name if len(name) <= options.MAX_ID else f"{name[: options.MAX_ID]}~{short_digest(name)}"
-    return short if attempt == 1 else f"{short}-{attempt}"
-
-
 def _named(state: RunState, config: ActivityConfig, activity_id: str | None, summary: str) -> ActivityConfig:
     """Return the options with the activity's id, summary and priority. An explicit id stays unique across
     continue-as-new.
     """
     one = config.copy()
     # Activities inherit the workflow's priority, but only LoomClient sets one when it starts the workflow.
-    one["priority"] = priority_of(state.request)
+    one["priority"] = priority_of(state.request, state.priority)
     if activity_id is not None:
         one["activity_id"] = activity_id
     one["summary"] = summary

@@ -4,23 +4,25 @@ The domain chooses the next action, and the workflow performs it in activities.
 """
 
 import asyncio
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import datetime
-from typing import Final, TypeVar, assert_never
+from typing import Final, Protocol, TypeVar, assert_never
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
 from loom.activities.failures import fail, failure_of
 from loom.activities.publish import Progress
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.tasks import Published
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
 from loom.domain.machine.limits import hard_end
 from loom.domain.machine.run_hooks import next_last_hook
+from loom.domain.machine.tool_results import local_calls, without_local_calls
 from loom.domain.machine.transitions import closed, evolve, ignored, next_action
 from loom.domain.run.actions import (
     Action,
@@ -42,6 +44,7 @@ from loom.domain.run.actions import (
     RunHook,
     RunTools,
     SampleModel,
+    StoreParts,
 )
 from loom.domain.run.activity_payloads import PublishRequest
 from loom.domain.run.chat import MessageState
@@ -58,8 +61,9 @@ from loom.domain.run.events import (
     TurnBegan,
     WaitEnded,
 )
+from loom.domain.run.notifications import announced, end_of, unannounced
 from loom.domain.run.retry_policy import Failure
-from loom.domain.run.state import Outcome, result_of, waiting_on, with_end_notice
+from loom.domain.run.state import Outcome, RunState, result_of, waiting_on, with_end_notice, with_not_run_told
 from loom.domain.run.status import status_view
 from loom.domain.tree.events import ChildrenBegan, TreeSignalSent
 from loom.domain.tree.signals import LOST, PARENT
@@ -67,6 +71,7 @@ from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
 from loom.workflows.child_runs import Children, Parent, child_name, send_tree_signal
+from loom.workflows.long_waits import waiting
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
 from loom.workflows.signed_requests import signed_start
 from loom.workflows.validation import initial_state
@@ -79,17 +84,30 @@ The length of the history is therefore looked at only with other events.
 """
 
 
+class RunObserver(Protocol):
+    """Observes what happens in a run, including its replays. The run doesn't depend on it."""
+
+    def advanced(self, before: RunState, event: Event, after: RunState) -> None:
+        """An event has led from one state to the next."""
+
+    def ended(self, result: RunResult) -> None:
+        """The run has ended."""
+
+
 @workflow.defn(name="AgentRun")
 class AgentRun:
     """One agent run; its id is the workflow id."""
+
+    observer: RunObserver | None = None
 
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:
         self._request = request
         self._signed_start = signed_start([request, *carried]) if workflow.info().headers else None
-        self._state = initial_state(request, carried)
+        self._state = without_local_calls(initial_state(request, carried))
         self._shown: dict[str, str | float] = {}
         self._updates = 0
+        self._is_notifying = False
         self._upgrade_requested = False
         self._rotation_due = False
         self._action_began = workflow.now()
@@ -109,12 +127,14 @@ class AgentRun:
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform actions one at a time until the run is finished."""
-        background = (self._send_tree_signals(), self._watch_time(), self._describe())
+        background = (self._send_tree_signals(), self._watch_time(), self._describe(), self._notify())
         tasks = [asyncio.create_task(each) for each in background]
         if self._state.tree.children:
             self._children.follow()
         while (result := await self._result()) is None:
             pass  # a person has retried the run, or it is a chat that has answered a message
+        if self.observer is not None:
+            self.observer.ended(result)
         if result.status is RunStatus.FAILED:
             fail(result)
         for task in tasks:
@@ -165,11 +185,21 @@ class AgentRun:
         """Whether the owner of the worker's key started this run. Its requests to other runs are then signed."""
         return self._state.signature_checks.signed
 
+    @property
+    def state(self) -> RunState:
+        """The run's whole state, which continue-as-new hands on."""
+        return self._state
+
     def _advance(self, event: Event) -> None:
         if (why := ignored(self._state, event)) is not None:
             workflow.logger.info("event ignored: %s", why)
-        self._state = evolve(self._state, event)
-        if not isinstance(event, _INTERNAL):
+        before, self._state = self._state, evolve(self._state, event)
+        if self._state.notices.not_run:  # before 0.4.0, the stream wasn't told of these calls
+            self._state = with_not_run_told(self._state, told=workflow.patched("calls-not-run"))
+        if self.observer is not None:
+            self.observer.advanced(before, event, self._state)
+        follows_local = isinstance(event, _INTERNAL) or (isinstance(event, ToolsReturned) and event.local)
+        if not follows_local:
             self._rotation_due = self._should_rotate()
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
@@ -197,9 +227,29 @@ class AgentRun:
             if not has_arrived and self._state.tree.depends_on(signal.to):
                 self._advance(AbortRequested(reason=LOST, by=PARENT, at=workflow.now()))
 
+    async def _notify(self) -> None:
+        """Tell people what waits for them, one at a time, if the worker that prepared the run has somebody to tell."""
+        await workflow.wait_condition(lambda: self._state.environment.notify is not None)
+        while True:
+            await workflow.wait_condition(lambda: bool(unannounced(self._state, workflow.now())))
+            waiting = unannounced(self._state, workflow.now())
+            if not waiting:  # what has woken this task and what has ended the wait came together
+                continue
+            self._is_notifying, notification = True, waiting[0]
+            taken = await scheduling.notify(self._state, notification)
+            if taken:
+                self._state = announced(self._state, notification, workflow.now())
+            self._is_notifying = False
+            if not taken:
+                await workflow.sleep(options.NOTIFY_AGAIN, summary="until people are notified again")
+
     async def _drained(self) -> None:
-        """Wait until no handler is running and no signal is queued. Until then, the workflow must not complete."""
-        await workflow.wait_condition(lambda: workflow.all_handlers_finished() and not self._state.tree.unsent)
+        """Wait until no handler is running, no signal is queued, and nobody is being notified. Until then, the workflow
+        must not complete.
+        """
+        await workflow.wait_condition(
+            lambda: workflow.all_handlers_finished() and not self._state.tree.unsent and not self._is_notifying
+        )
 
     async def _watch_time(self) -> None:
         """End the run at its deadline, regardless of its current state."""
@@ -226,6 +276,8 @@ class AgentRun:
                 return await self._event(scheduling.await_admission(self._state))
             case BeginTurn():
                 return TurnBegan(at=workflow.now())
+            case StoreParts():
+                return await self._event(scheduling.store_parts(self._state))
             case CallModel():
                 return await self._event(scheduling.call_model(self._state))
             case CompressContext():
@@ -257,15 +309,20 @@ class AgentRun:
                 assert_never(action)
 
     async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
-        notices = len(self._state.notices.pending)
-        with turn_group(self._state):
+        state = self._state
+        notices, local = len(state.notices.pending), local_calls(state, calls)
+        with turn_group(state):
             handles = [
-                scheduling.run_tool(self._state, call, with_notices=number == 0) for number, call in enumerate(calls)
+                scheduling.read_quickly(state, call, peers=len(local) - 1)
+                if call.call.id in local
+                else scheduling.run_tool(state, call, with_notices=number == 0)
+                for number, call in enumerate(calls)
             ]
         outcomes = await asyncio.gather(*(self._outcome(handle) for handle in handles))
-        self._advance(NoticesPublished(count=notices))
+        if notices:
+            self._advance(NoticesPublished(count=notices))
         by_call = {call.call.id: came for call, came in zip(calls, outcomes, strict=True) if came is not None}
-        return ToolsReturned(outcomes=by_call, at=workflow.now())
+        return ToolsReturned(outcomes=by_call, local=local, at=workflow.now())
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
         begun = {child.call_id for child in self._state.tree.running}  # by the execution before this one
@@ -304,7 +361,7 @@ class AgentRun:
             handle.cancel()
         try:
             return await handle
-        except ActivityError as error:
+        except FailureError as error:  # in a replay, a local activity's time-out isn't wrapped in an ActivityError
             return None if is_cancelled_exception(error) else failure_of(error)
 
     async def _wait(self, action: Action, until: datetime | None) -> bool:
@@ -318,12 +375,14 @@ class AgentRun:
             left = None if until is None else until - workflow.now()
             if left is not None and left.total_seconds() <= 0:
                 return True
+            lasts = left is None or left >= options.LONG_WAIT
             try:
-                await workflow.wait_condition(
-                    lambda: moved_on() or bool(self._state.notices.pending),
-                    timeout=left,
-                    timeout_summary=self._waiting(),
-                )
+                with waiting() if lasts else nullcontext():
+                    await workflow.wait_condition(
+                        lambda: moved_on() or bool(self._state.notices.pending),
+                        timeout=left,
+                        timeout_summary=self._waiting(),
+                    )
             except TimeoutError:
                 return True
         return False
@@ -336,11 +395,12 @@ class AgentRun:
         if not notices:
             return
         request = PublishRequest(origin=origin_of(self._state), turn=self._state.turn, notices=notices)
+        published: Published | None = None  # before 0.2.0, the activity had no result
         try:
-            await workflow.execute_local_activity_method(Progress.publish, request, **options.PUBLISH)
-        except ActivityError as error:
+            published = await workflow.execute_local_activity_method(Progress.publish, request, **options.PUBLISH)
+        except FailureError as error:  # see `_outcome`
             workflow.logger.warning("notices not published: %s", error)
-        self._advance(NoticesPublished(count=len(notices)))
+        self._advance(NoticesPublished(count=len(notices), notify=published.notify if published else None))
 
     def _should_rotate(self) -> bool:
         info = workflow.info()
@@ -405,12 +465,21 @@ class AgentRun:
                 return None
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
-        self._state = with_end_notice(self._state, result, workflow.now())
-        await self._publish_notices()
+        await self._tell_end(result)
         if self._state.admission:
             await scheduling.leave_tenant(self._state)
         await self._drained()
         return None if self._is_reopened() else result
+
+    async def _tell_end(self, result: RunResult) -> None:
+        """Tell the stream how the run ends and, if its worker has somebody to notify, people."""
+        self._state = with_end_notice(self._state, result, workflow.now())
+        await self._publish_notices()
+        notifies = self._state.environment.notify is not None
+        if notifies and (end := end_of(self._state, result, workflow.now())) is not None:
+            tries = options.END_TRIES
+            while not await scheduling.notify(self._state, end) and (tries := tries - 1):
+                await workflow.sleep(options.END_AGAIN, summary="until people are notified again")
 
     async def _run_last_hooks(self) -> None:
         """Run the hooks that follow the end of the run. These hooks can't be cancelled."""

@@ -15,7 +15,7 @@ from temporalio.exceptions import ActivityError, ChildWorkflowError, FailureErro
 from temporalio.workflow import ActivityHandle, ParentClosePolicy
 
 from loom.activities.failures import result_in
-from loom.domain.core.requests import RunError, RunResult
+from loom.domain.core.requests import AGENT_RUN, CREW_RUN, RunError, RunResult
 from loom.domain.machine.delegation import ChildStart
 from loom.domain.run.activity_payloads import ChildOutcome
 from loom.domain.run.events import AbortRequested, Event
@@ -25,7 +25,6 @@ from loom.domain.tree.tree import TreeSignal
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import priority_of
-from loom.workflows.validation import AGENT_RUN, CREW_RUN
 
 _NO_SUCH_RUN: Final = "it was not found"
 """The SDK's error message when the run to signal doesn't exist or has ended."""
@@ -115,7 +114,7 @@ async def _run_child(start: ChildStart, advance: Callable[[ChildStarted | ChildE
             if start.lineage.detached
             else ParentClosePolicy.REQUEST_CANCEL,
             static_summary=start.lineage.description,
-            priority=priority_of(start.request),
+            priority=priority_of(start.request, start.request.priority or start.lineage.priority),
         )
         advance(ChildStarted(run_id=start.run_id))
         result = await handle

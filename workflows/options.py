@@ -34,14 +34,14 @@ MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
 """Loom adds this time to a tool's own timeout, to kill its processes and store its output."""
 
-MAX_ID: Final = 100
-"""The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
-
 MAX_UPDATES: Final = 1500
 """A run continues as new after this number of accepted updates. The server limits an execution to 2,000."""
 
 LONG_ACTION: Final = timedelta(minutes=10)
 """After an action or a wait of this length, a run continues as new if its worker's version is no longer current."""
+
+LONG_WAIT: Final = timedelta(minutes=1)
+"""A run that waits at least this long for a person or a time may leave its worker's memory."""
 
 CHAT_IDLE: Final = timedelta(minutes=1)
 """How long a chat that waits for a message stays in its worker's memory."""
@@ -65,6 +65,12 @@ PREPARE: Final = ActivityConfig(
     retry_policy=IDEMPOTENT,
 )
 PLAN: Final = PREPARE
+STORE_PARTS: Final = ActivityConfig(
+    start_to_close_timeout=timedelta(minutes=5),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=IDEMPOTENT,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
 ADMISSION: Final = ActivityConfig(
     # An attempt ends when another run wakes this one. A wake-up can be lost, so the next attempt looks again.
     start_to_close_timeout=timedelta(minutes=10),
@@ -99,6 +105,24 @@ EVALUATE: Final = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(maximum_attempts=3),
 )
+QUICK_READ: Final = LocalActivityConfig(
+    # The workflow task waits, and no signal reaches the run. The attempt ends by itself after 0.3 s (see `run_tool`),
+    # so this is for a worker that stands still. The call then goes on as an activity.
+    schedule_to_close_timeout=timedelta(seconds=1),
+    retry_policy=ONCE,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
 PUBLISH: Final = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
 )
+NOTIFY: Final = LocalActivityConfig(
+    # The workflow task waits, and nothing reaches the run. It therefore tries again later.
+    schedule_to_close_timeout=timedelta(seconds=5),
+    retry_policy=ONCE,
+)
+NOTIFY_AGAIN: Final = timedelta(minutes=1)
+"""The time between two tries to notify people of what waits for them, if the server doesn't take the first."""
+END_AGAIN: Final = timedelta(seconds=2)
+"""The same for the end of a run, which waits for this."""
+END_TRIES: Final = 4
+"""After this number of tries, nobody is notified of the end of a run."""

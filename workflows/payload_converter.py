@@ -6,10 +6,10 @@ would change the meaning of old histories. Only a run's result is written in ful
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
-from functools import cache, lru_cache
-from typing import Any, Final, TypeVar, get_type_hints
+from functools import cache
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
@@ -18,40 +18,22 @@ from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
     CompositePayloadConverter,
     DataConverter,
+    DefaultFailureConverter,
+    DefaultFailureConverterWithEncodedAttributes,
     DefaultPayloadConverter,
     EncodingPayloadConverter,
     ExternalStorage,
     JSONPlainPayloadConverter,
+    PayloadCodec,
     StorageDriver,
 )
 
-from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.spec import AgentSpec, shared
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.requests import RunRequest, RunResult
-from loom.domain.memory.backfill import UpkeepRequest
-from loom.domain.run.activity_payloads import Prepared
-from loom.domain.run.carried_state import upgraded
-from loom.domain.run.state import RunState
-from loom.domain.tree.budget import BudgetRequest
-from loom.domain.tree.events import AncestryChanged, BudgetGranted
-from loom.domain.tree.lineage import Lineage
-from loom.domain.tree.tree import ChildReport
+from loom.domain.core.requests import RunResult
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """The minimum size of payloads that are stored outside history, if external storage is configured."""
-
-_OF_WORKFLOWS: Final = (
-    RunState,
-    RunRequest,
-    RunResult,
-    Lineage,
-    ChildReport,
-    BudgetRequest,
-    BudgetGranted,
-    AncestryChanged,
-    UpkeepRequest,
-)
-"""The types that workflows pass to other executions and runs."""
 
 _EARLIER_STATE: Final = b'"started_at"'
 """Text in each state that a release before 0.4 carried on. Decoding such a state takes several times its memory."""
@@ -66,14 +48,6 @@ _LOOM: Final = "loom."
 _adapters: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
-@lru_cache(maxsize=100)
-def _shared(spec: AgentSpec) -> AgentSpec:
-    """Return the equal spec of an earlier run, if there is one. A spec takes most of the memory of a run that waits,
-    and most runs of a worker have the same few.
-    """
-    return spec
-
-
 @dataclass(frozen=True)
 class Undecodable:
     """A placeholder for an external value that can't be decoded. The code that reads the value reports the reason."""
@@ -84,15 +58,6 @@ class Undecodable:
 def adapter_of(kind: type[T]) -> TypeAdapter[T]:
     """Return the adapter that validates and serializes values of a type."""
     return _adapters(kind)
-
-
-def build_adapters(activities: Iterable[Callable[..., Any]]) -> None:
-    """Build the adapters that workflow tasks need. Otherwise, the first tasks build them, which can take seconds on a
-    busy machine and looks like a deadlock.
-    """
-    of_activities = [kind for activity in activities for kind in get_type_hints(activity).values()]
-    for kind in (*_OF_WORKFLOWS, *of_activities):
-        adapter_of(kind)
 
 
 class SparseJsonConverter(EncodingPayloadConverter):
@@ -111,11 +76,27 @@ class SparseJsonConverter(EncodingPayloadConverter):
         """Convert a payload to a value of the hinted type. Without a hint, the payload is read as plain JSON."""
         if type_hint in _UNTYPED:
             return from_json(payload.data)
-        if type_hint is RunState and _EARLIER_STATE in payload.data:
-            value = adapter_of(RunState).validate_python(upgraded(from_json(payload.data)))
-        else:
-            value = adapter_of(type_hint).validator.validate_json(payload.data)
-        return _with_shared_spec(value) if type_hint in (Prepared, RunState) else value
+        value = _validated(type_hint, payload.data)
+        spec = getattr(value, "spec", None)
+        return replace(value, spec=shared(spec)) if _is_own(type_hint) and isinstance(spec, AgentSpec) else value
+
+
+def _validated(kind: Any, data: bytes) -> Any:
+    if hasattr(kind, "upgraded") and _is_own(kind) and _EARLIER_STATE in data:
+        # The class isn't named here, because most clients don't need to import it.
+        return adapter_of(kind).validate_python(kind.upgraded(from_json(data)))
+    return adapter_of(kind).validator.validate_json(data)
+
+
+def _is_own(kind: Any) -> bool:
+    return str(getattr(kind, "__module__", "")).startswith(_LOOM)
+
+
+_ENCODINGS: Final = tuple(
+    SparseJsonConverter() if isinstance(converter, JSONPlainPayloadConverter) else converter
+    for converter in DefaultPayloadConverter.default_encoding_payload_converters
+)
+"""Shared, because the SDK makes a dozen payload converters in each turn."""
 
 
 class SparsePayloadConverter(CompositePayloadConverter):
@@ -123,12 +104,7 @@ class SparsePayloadConverter(CompositePayloadConverter):
 
     def __init__(self) -> None:
         """Use the SDK's encodings in their original order, with Loom's JSON instead of the SDK's."""
-        super().__init__(
-            *(
-                SparseJsonConverter() if isinstance(converter, JSONPlainPayloadConverter) else converter
-                for converter in DefaultPayloadConverter.default_encoding_payload_converters
-            )
-        )
+        super().__init__(*_ENCODINGS)
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """Convert payloads to values.
@@ -149,13 +125,24 @@ class SparsePayloadConverter(CompositePayloadConverter):
         return value
 
 
-def data_converter(storage: StorageDriver | None = None) -> DataConverter:
-    """Return the data converter for workers and clients. With `storage`, large payloads are kept out of history."""
-    return converter_for(DataConverter.default, storage)
+def data_converter(
+    storage: StorageDriver | None = None, codec: PayloadCodec | None = None, *, encrypts: bool = False
+) -> DataConverter:
+    """Return the data converter for workers and clients. With `storage`, large payloads are kept out of history. If the
+    codec encrypts, it also gets the messages and stack traces of failures.
+    """
+    return converter_for(DataConverter.default, storage, codec, encrypts=encrypts)
 
 
-def converter_for(given: DataConverter, storage: StorageDriver | None = None) -> DataConverter:
-    """Return a client's data converter with Loom's JSON encoding. Its codec and external storage don't change.
+def converter_for(
+    given: DataConverter,
+    storage: StorageDriver | None = None,
+    codec: PayloadCodec | None = None,
+    *,
+    encrypts: bool = False,
+) -> DataConverter:
+    """Return a client's data converter with Loom's JSON encoding. A codec and an external storage that it has don't
+    change.
 
     Raises BadRequest if the client has a custom payload converter, which can't preserve Loom's values.
     """
@@ -168,16 +155,13 @@ def converter_for(given: DataConverter, storage: StorageDriver | None = None) ->
                 field="data_converter",
             )
         given = replace(given, payload_converter_class=SparsePayloadConverter)
+    if codec is not None and given.payload_codec is None:
+        given = replace(given, payload_codec=codec)
+        if encrypts and given.failure_converter_class is DefaultFailureConverter:
+            given = replace(given, failure_converter_class=DefaultFailureConverterWithEncodedAttributes)
     if storage is None or given.external_storage is not None:
         return given
     return replace(given, external_storage=ExternalStorage(drivers=[storage], payload_size_threshold=OUT_OF_LINE_BYTES))
-
-
-_Pinned = TypeVar("_Pinned", Prepared, RunState)
-
-
-def _with_shared_spec(value: _Pinned) -> _Pinned:
-    return value if value.spec is None else replace(value, spec=_shared(value.spec))
 
 
 def _dump(value: Any) -> bytes:
@@ -198,7 +182,7 @@ def _left_out(value: Any) -> dict[str, Any]:
     if isinstance(value, RunResult):
         return {"exclude": {name for name in ("children", "own", "retries") if not getattr(value, name)}}
     # Types from other workflows on the same worker are written in full, because readers may not know their defaults.
-    return {"exclude_defaults": True} if type(value).__module__.startswith(_LOOM) else {}
+    return {"exclude_defaults": True} if _is_own(type(value)) else {}
 
 
 def _dump_broken_text(value: Any) -> bytes:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     AwareDatetime,
     BaseModel,
@@ -18,10 +19,12 @@ from pydantic import (
 from temporalio import workflow
 
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import JsonObject, canonical
+from loom.domain.core.media import MOST_PARTS
+from loom.domain.core.messages import JsonObject, Part, canonical
 from loom.domain.core.model_options import read_model_options
-from loom.domain.core.requests import LONGEST_RUN, Budget, ForkedFrom, ModelOptions, RunError, RunRequest
+from loom.domain.core.requests import CREW_RUN, LONGEST_RUN, Budget, ForkedFrom, ModelOptions, RunError, RunRequest
 from loom.domain.core.tenants import TENANT_NAME
+from loom.domain.core.value_problems import problem_of_value
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.memory.people import USER_ID
@@ -49,10 +52,6 @@ from loom.domain.tree.signals import ANCESTRY, REPORT
 from loom.domain.tree.tree import ChildReport
 from loom.workflows.payload_converter import Undecodable, adapter_of
 
-AGENT_RUN: Final = "AgentRun"
-CREW_RUN: Final = "CrewRun"
-"""The workflow types for runs of a single agent and of a crew."""
-
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 _Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=300)]
 """The maximum length of a name. Names become search attributes, which the server limits to 2,048 bytes."""
@@ -61,37 +60,51 @@ _Tenant = Annotated[str, StringConstraints(pattern=TENANT_NAME)]
 _UserId = Annotated[str, StringConstraints(pattern=USER_ID)]
 
 
-class _Strict(BaseModel):
+_Number = TypeVar("_Number", int, float)
+MOST_COUNTED: Final = 10**300
+"""The highest number in a budget. A larger one may have no `float` to compare with what is measured."""
+
+
+def _counted(number: _Number) -> _Number:
+    if number > MOST_COUNTED:
+        raise ValueError("must be at most 10^300")
+    return number
+
+
+class Form(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
-_Form = TypeVar("_Form", bound=_Strict)
+FormT = TypeVar("FormT", bound=Form)
 
 
-class _Budget(_Strict):
-    tokens: int | None = Field(None, gt=0, validation_alias=AliasChoices("tokens", "max_tokens"))
-    cost_usd: float | None = Field(
+_Count = Annotated[int, AfterValidator(_counted)]
+_Amount = Annotated[float, AfterValidator(_counted)]
+
+
+class BudgetForm(Form):
+    tokens: _Count | None = Field(None, gt=0, validation_alias=AliasChoices("tokens", "max_tokens"))
+    cost_usd: _Amount | None = Field(
         None, gt=0, validation_alias=AliasChoices("cost_usd", "max_cost_usd", "cost", "max_cost")
     )
-    tool_calls: int | None = Field(None, gt=0, validation_alias=AliasChoices("tool_calls", "max_tool_calls"))
+    tool_calls: _Count | None = Field(None, gt=0, validation_alias=AliasChoices("tool_calls", "max_tool_calls"))
     seconds: float | None = Field(
         None, gt=0, le=LONGEST_RUN, validation_alias=AliasChoices("seconds", "max_seconds", "wall_time")
     )
-    turns: int | None = Field(None, gt=0)
-    depth: int | None = Field(None, ge=0)
-    children: int | None = Field(None, ge=0)
+    turns: _Count | None = Field(None, gt=0)
+    depth: _Count | None = Field(None, ge=0)
+    children: _Count | None = Field(None, ge=0)
 
 
-class _ForkedFrom(_Strict):
+class _ForkedFrom(Form):
     run_id: _Text
     turn: int = Field(ge=0)
     message: _Text | None = None
 
 
-class _Asked(_Strict):
-    """The request fields that agent runs and crew runs have in common."""
+class ForkForm(Form):
+    """The request fields that a fork may change."""
 
-    task: _Text
     session_id: _Name | None = None
     model: _Name | None = None
     workspace: _Text | None = None
@@ -99,34 +112,52 @@ class _Asked(_Strict):
     mode: Mode | None = Field(None, strict=False)
     max_turns: int | None = Field(None, ge=1, le=100_000)
     patience: float | None = Field(None, ge=0, le=LONGEST_RUN)
-    budget: _Budget | None = None
+    budget: BudgetForm | None = None
     require_done_tool: bool | None = None
-    skills: tuple[_Name, ...] = Field((), strict=False)
-    output_schema: JsonObject | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
-    forked_from: _ForkedFrom | None = None
     priority: int | None = Field(None, ge=1, le=5)
     tenant: _Tenant | None = None
     user_id: _UserId | None = None
     model_options: dict[str, Any] = Field(default_factory=dict)
 
 
-class _RunRequest(_Asked):
+class RequestForm(ForkForm):
+    """The request fields that agent runs and crew runs have in common."""
+
+    task: _Text
+    skills: tuple[_Name, ...] = Field((), strict=False)
+    output_schema: JsonObject | None = None
+    forked_from: _ForkedFrom | None = None
+
+
+class PartForm(Form):
+    data: _Text | None = None
+    path: _Text | None = None
+    url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$", max_length=4000)] | None = None
+    digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+    name: str = Field("", max_length=300)
+    # Accepted and ignored, because the content decides: a part of a transcript can be sent again.
+    type: Literal["text", "image", "audio", "file"] | None = None
+    media_type: str | None = None
+
+
+class RunForm(RequestForm):
     agent: _Name = "default"
+    parts: tuple[PartForm, ...] = Field((), strict=False, max_length=MOST_PARTS)
     chat: bool = False
     message_id: _MessageId | None = None
 
 
-class _CrewRequest(_Asked):
+class CrewForm(RequestForm):
     crew: _Name | dict[str, Any]
 
 
-class _UpkeepRequest(_Strict):
+class _UpkeepRequest(Form):
     since: AwareDatetime | None = Field(None, strict=False)
     rounds: int = Field(UpkeepRequest().rounds, ge=1, le=10_000)
 
 
-class _Approve(_Strict):
+class _Approve(Form):
     call_id: _Text | None = None
     scope: Literal["once", "run"] = "once"
     arguments: dict[str, Any] | None = None
@@ -134,39 +165,40 @@ class _Approve(_Strict):
     by: str = ""
 
 
-class _Deny(_Strict):
+class _Deny(Form):
     call_id: _Text | None = None
     reason: str = ""
     by: str = ""
 
 
-class _Abort(_Strict):
+class _Abort(Form):
     reason: str = ""
     by: str = ""
 
 
-class _By(_Strict):
+class _By(Form):
     by: str = ""
 
 
-class _Retry(_Strict):
+class _Retry(Form):
     model: _Name | None = None
     by: str = ""
     end: int | None = Field(None, ge=1)
     max_turns: int | None = Field(None, ge=1, le=100_000)
-    budget: _Budget | None = None
+    budget: BudgetForm | None = None
     message: str = ""
 
 
-class _SendMessage(_Strict):
+class _SendMessage(Form):
     text: _Text
     by: str = ""
     from_agent: bool = False
+    parts: tuple[PartForm, ...] = Field((), strict=False, max_length=MOST_PARTS)
     message_id: _MessageId | Literal[""] = ""
     when_busy: Literal["queue", "interrupt", "own_run"] | None = None
 
 
-class _SetPermissions(_Strict):
+class _SetPermissions(Form):
     rules: dict[str, str] = Field(min_length=1)
     by: str = ""
 
@@ -175,18 +207,41 @@ RELATIVES: Final = (REPORT, WANT, ANCESTRY, GRANT)
 """The signals that are sent only by other runs in the same tree."""
 
 
-def _retry_requested(*, budget: _Budget | None, **given: Any) -> RetryRequested:
+def _retry_requested(*, budget: BudgetForm | None, **given: Any) -> RetryRequested:
     return RetryRequested(budget=_budget(budget), **given)
 
 
-_STEERING: Final[Mapping[str, tuple[type[_Strict], Callable[..., SteeringEvent]]]] = {
+def _message_received(*, parts: tuple[PartForm, ...], **given: Any) -> MessageReceived:
+    return MessageReceived(parts=_parts(parts), **given)
+
+
+def _parts(given: tuple[PartForm, ...]) -> tuple[Part, ...]:
+    """Return the parts as they were given. Their type is known once their content is read."""
+    for number, part in enumerate(given):
+        if sum(source is not None for source in (part.data, part.path, part.url, part.digest)) != 1:
+            where = f"parts.{number}"
+            raise BadRequest(f"{where}: a part has one of `data` (base64), `path`, `url` and `digest`", field=where)
+    return tuple(
+        Part(
+            type="file",
+            data=part.data or "",
+            path=part.path or "",
+            url=part.url or "",
+            digest=part.digest or "",
+            name=part.name,
+        )
+        for part in given
+    )
+
+
+_STEERING: Final[Mapping[str, tuple[type[Form], Callable[..., SteeringEvent]]]] = {
     "abort": (_Abort, AbortRequested),
     "pause": (_By, PauseRequested),
     "resume": (_By, ResumeRequested),
     "retry": (_Retry, _retry_requested),
     "approve": (_Approve, Approved),
     "deny": (_Deny, Denied),
-    "send_message": (_SendMessage, MessageReceived),
+    "send_message": (_SendMessage, _message_received),
     "set_permissions": (_SetPermissions, PermissionsSet),
 }
 
@@ -203,12 +258,12 @@ def read_request(payload: object) -> RunRequest:
     """Read the input of a run. Raises BadRequest if it is invalid."""
     if payload is None:
         raise BadRequest('no input: a run needs at least {"task": "…"}', field="task")
-    checked = _check(_RunRequest, payload, "the run's input")
+    checked = _check(RunForm, payload, "the run's input")
     if checked.message_id is not None and not checked.chat:
         raise BadRequest("message_id: only a chat's first message has an id; set `chat`, too", field="message_id")
     if checked.chat and checked.forked_from is not None:
         raise BadRequest("chat: a fork can't be a chat; leave out `chat` or `forked_from`", field="chat")
-    asked = replace(_request(checked), agent=checked.agent)
+    asked = replace(_request(checked), agent=checked.agent, parts=_parts(checked.parts))
     return replace(asked, chat=True, message_id=checked.message_id) if checked.chat else asked
 
 
@@ -216,7 +271,7 @@ def read_crew_request(payload: object) -> RunRequest:
     """Read the input of a crew run. Raises BadRequest if it is invalid."""
     if payload is None:
         raise BadRequest('no input: a crew needs at least {"crew": "…", "task": "…"}', field="task")
-    checked = _check(_CrewRequest, payload, "the crew's input")
+    checked = _check(CrewForm, payload, "the crew's input")
     name = checked.crew if isinstance(checked.crew, str) else checked.crew.get("name")
     if not isinstance(name, str) or not name.strip():
         raise BadRequest("crew.name: a crew needs a name", field="crew.name")
@@ -229,17 +284,17 @@ def read_upkeep_request(payload: object) -> UpkeepRequest:
     return UpkeepRequest(since=checked.since, rounds=checked.rounds)
 
 
-def _request(checked: _Asked) -> RunRequest:
+def _request(checked: RequestForm) -> RunRequest:
     if checked.permissions:
         parse_rules(checked.permissions)
-    given = {name: getattr(checked, name) for name in _Asked.model_fields}
+    given = {name: getattr(checked, name) for name in RequestForm.model_fields}
     budget = _budget(checked.budget)
     options = read_model_options(checked.model_options, "model_options") if checked.model_options else ModelOptions()
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
     return RunRequest(**{**given, "budget": budget, "forked_from": forked, "model_options": options})
 
 
-def _budget(checked: _Budget | None) -> Budget:
+def _budget(checked: BudgetForm | None) -> Budget:
     return Budget(**checked.model_dump()) if checked else Budget()
 
 
@@ -330,7 +385,7 @@ def read_state(payload: object) -> RunState:
     return adapter_of(RunState).validate_python(upgraded(payload) if isinstance(payload, Mapping) else payload)
 
 
-def _check(form: type[_Form], payload: object, what: str) -> _Form:
+def _check(form: type[FormT], payload: object, what: str) -> FormT:
     if isinstance(payload, Undecodable):
         raise BadRequest(f"{what} cannot be read as JSON: {payload.reason}", field="")
     if not isinstance(payload, Mapping):
@@ -340,8 +395,8 @@ def _check(form: type[_Form], payload: object, what: str) -> _Form:
     try:
         return form.model_validate(given)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
-        named = [_explain(problem["type"], problem["loc"], problem["msg"], form) for problem in problems]
+        problems = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "missing")
+        named = [_explain(problem, form) for problem in problems]
         raise BadRequest(f"{what} is wrong: {'; '.join(named)}", field=_path(problems[0]["loc"])) from None
 
 
@@ -349,11 +404,12 @@ def _path(location: tuple[int | str, ...]) -> str:
     return ".".join(str(step) for step in location)
 
 
-def _explain(kind: str, location: tuple[int | str, ...], message: str, form: type[_Strict]) -> str:
-    if kind != "extra_forbidden":
-        return f"{_path(location)}: {message}"
+def _explain(problem: Mapping[str, Any], form: type[Form]) -> str:
+    location = problem["loc"]
+    if problem["type"] != "extra_forbidden":
+        return f"{_path(location)} {problem_of_value(problem)}"
     *outer, name = location
-    inner: dict[str, type[_Strict]] = {"budget": _Budget, "forked_from": _ForkedFrom}
+    inner: dict[str, type[Form]] = {"budget": BudgetForm, "forked_from": _ForkedFrom, "parts": PartForm}
     known = sorted((inner.get(str(outer[0]), form) if outer else form).model_fields)
     close = get_close_matches(str(name), known, n=1)
     hint = f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import ParkedOn, RunStatus
 from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import last_choice
@@ -22,7 +22,6 @@ from loom.domain.machine.limits import deadline
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import (
     Parked,
-    ParkedOn,
     RunState,
     cost_of,
     status_of,
@@ -86,7 +85,7 @@ def markdown(state: RunState) -> str:
     lines = [
         " · ".join((f"**{status_of(state)}**", *_spent(state))),
         f"agent {_code(state.request.agent)}"
-        + (f", model {_code(state.spec.model)}" if state.spec else "")
+        + (f", model {_code(state.spec.model)}" if state.spec and state.spec.model else "")
         + _how(state),
     ]
     if (lineage := state.tree.lineage) is not None:

@@ -28,9 +28,12 @@ class InProcessBus:
         """See the port."""
         self._begun(task)
 
-    async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port. Handlers are called in subscription order."""
-        return await asyncio.gather(*self._begun(task))
+    async def ask(self, task: Task, patience: float) -> Sequence[Answer]:
+        """See the port. Handlers are called in subscription order, and late ones continue."""
+        begun = self._begun(task)
+        if begun:
+            await asyncio.wait(begun, timeout=patience)
+        return [one.result() for one in begun if one.done()]
 
     async def aclose(self) -> None:
         """See the port."""

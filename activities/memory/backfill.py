@@ -54,6 +54,8 @@ class Execution:
     facts: tuple[Fact, ...]
     earlier: tuple[Fact, ...] = ()
     """The facts of the execution before it, to which these facts may refer."""
+    began: datetime | None = None
+    """When it started, by the server's clock."""
 
 
 class Histories(Protocol):

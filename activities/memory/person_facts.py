@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -11,6 +12,10 @@ from loom.domain.core.tokens import text_tokens
 from loom.domain.memory.people import distilled_facts, new_facts, rule_facts, said_by_person
 
 _log = structlog.get_logger("loom.memory")
+
+MOST_COMPARED: Final = 200
+"""Maximum number of facts that are compared in one pass. Each of them may need a model call."""
+_AT_ONCE: Final = 20
 
 
 async def learn_by_rule(store: PersonFactStore, tasks: Sequence[Task]) -> int:
@@ -41,3 +46,23 @@ class PersonFactKeeper:
             _log.warning("person_not_distilled", task_id=task.task_id, error=str(error))
             return 0
         return await self.store.learn(new_facts(task, distilled_facts(lines), "distilled"))
+
+    async def compare(self) -> int:
+        """Let a model find the older facts that newer ones replace, and return how many facts were compared. Without a
+        model, and while it is unavailable, only the rule has found some.
+        """
+        compared = 0
+        while self.distiller is not None and compared < MOST_COMPARED:
+            due = await self.store.due_for_comparison(_AT_ONCE)
+            for each in due:
+                older = [fact.content for fact in each.older]
+                try:
+                    found = await self.distiller.contradicted(each.new.content, older) if older else ()
+                except DistillerUnavailable as error:
+                    _log.warning("person_not_compared", fact=each.new.id, error=str(error))
+                    return compared
+                await self.store.supersede(each.new, [each.older[at].id for at in found])
+                compared += 1
+            if not due:
+                break
+        return compared

@@ -1,6 +1,6 @@
 """The ports of memory, as protocols."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,6 +56,12 @@ class PersonDistiller(Protocol):
 
     async def about_person(self, text: str) -> Sequence[str]:
         """Return lines as in `DISTILLED`. Raises DistillerUnavailable if the distiller isn't responding."""
+        ...
+
+    async def contradicted(self, new: str, older: Sequence[str]) -> Sequence[int]:
+        """Return the indexes of the older facts that no longer hold because of the new one. Raises
+        DistillerUnavailable if the distiller isn't responding.
+        """
         ...
 
 
@@ -126,6 +132,16 @@ class Due:
     content: str
     task: Task | None = None
     """The whole task, if the memory is in L1 or L2."""
+    vector: Sequence[float] | None = None
+    """The vector, if the store has one of the same text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A fact about a person, and the older facts of the same owner that it may replace."""
+
+    new: PersonFact
+    older: tuple[PersonFact, ...]
 
 
 class VectorStore(Protocol):
@@ -176,7 +192,7 @@ class PersonFactStore(VectorStore, Protocol):
         ...
 
     async def about(self, owners: Sequence[FactOwner], *, without_run: str = "") -> tuple[PersonFact, ...]:
-        """Return the owners' facts, newest first, except those that were said in one run."""
+        """Return the owners' valid facts, newest first, except those that were learned in one run."""
         ...
 
     async def similarities(self, owners: Sequence[FactOwner], question: str) -> Mapping[int, float] | None:
@@ -185,8 +201,8 @@ class PersonFactStore(VectorStore, Protocol):
         """
         ...
 
-    async def listed(self, owner: FactOwner) -> tuple[PersonFact, ...]:
-        """Return all facts of one owner, newest first."""
+    async def listed(self, owner: FactOwner, *, with_replaced: bool = False) -> tuple[PersonFact, ...]:
+        """Return all facts of one owner, newest first, including replaced ones if `with_replaced`."""
         ...
 
     async def edit(self, owner: FactOwner, fact_id: int, content: str) -> bool:
@@ -196,7 +212,17 @@ class PersonFactStore(VectorStore, Protocol):
         ...
 
     async def forget(self, owner: FactOwner, fact_id: int | None = None) -> ForgottenFacts:
-        """Permanently delete one fact or all facts of an owner. Facts that were said until now never come back."""
+        """Permanently delete one fact and those that it replaced, or all facts of an owner and what the owner's runs
+        have left in memory. What was said until now never comes back.
+        """
+        ...
+
+    async def due_for_comparison(self, limit: int) -> tuple[Compared, ...]:
+        """Return facts that haven't been compared with older ones yet."""
+        ...
+
+    async def supersede(self, by: PersonFact, older: Collection[int]) -> None:
+        """Record that a fact has been compared, and that it replaces these facts of the same owner."""
         ...
 
 

@@ -4,7 +4,10 @@ Each activity is idempotent, may run concurrently, and may fail at any point. Th
 work.
 """
 
+import asyncio
+import os
 from collections.abc import Sequence
+from time import monotonic
 from typing import Final
 
 import structlog
@@ -33,6 +36,9 @@ MOST: Final = 1_000
 """Maximum number of memories per activity. The remaining memories are processed a minute later."""
 FACT: Final = 200
 """Maximum number of characters in a distilled fact."""
+REST: Final = 5.0
+"""On a busy machine, the upkeep pauses between two batches of vectors for this many times the duration of a batch."""
+LONGEST_REST: Final = 5.0
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 
@@ -76,14 +82,14 @@ class MemoryKeeper:
     @activity.defn(name="embed_memories")
     async def embed_memories(self) -> int:
         """Compute missing vectors in batches. If the embedder is unavailable, postpone the work."""
-        if self._store is None or self._embedder is None:
+        stores = (self._store, self._people.store if self._people is not None else None)
+        if self._embedder is None:
             return 0
         async with heartbeating():
             try:
-                done = await embed(self._store, self._embedder, self._settings.batch, most=MOST)
-                if self._people is not None:
-                    done += await embed(self._people.store, self._embedder, self._settings.batch, most=MOST)
-                return done
+                batch = self._settings.batch
+                done = [await embed(each, self._embedder, batch, most=MOST, rest=REST) for each in stores if each]
+                return sum(done)
             except EmbedderUnavailable as error:
                 _log.warning("embedder_away", error=str(error))
                 return 0
@@ -95,7 +101,9 @@ async def promote(
     settings: MemorySettings,
     people: PersonFactKeeper | None = None,
 ) -> int:
-    """Promote all memories that are due, oldest first, up to `MOST`. What they say about people is learned before."""
+    """Promote all memories that are due, oldest first, up to `MOST`. What they say about people is learned before, and
+    compared with what is known.
+    """
     moved = 0
     while moved < MOST and (due := await store.due_for_summary(_AT_ONCE)):
         for memory in due:
@@ -103,24 +111,41 @@ async def promote(
                 await people.distill(memory.task, settings.distill_over)
             await store.summarise(memory.id, await _facts(memory, distiller, settings))
         moved += len(due)
+    if people is not None:
+        await people.compare()
     return moved + await store.archive()
 
 
 async def embed(
-    store: VectorStore, embedder: Embedder, batch: int, *, most: int | None = None, other_models: bool = False
+    store: VectorStore,
+    embedder: Embedder,
+    batch: int,
+    *,
+    most: int | None = None,
+    other_models: bool = False,
+    rest: float = 0.0,
 ) -> int:
-    """Compute missing vectors. With `other_models`, replace vectors from other models instead. Raises
-    EmbedderUnavailable if the embedder isn't responding.
+    """Compute missing vectors. With `other_models`, replace vectors from other models instead. On a busy machine, pause
+    after each batch for `rest` times its duration. Raises EmbedderUnavailable if the embedder isn't responding.
     """
     kept = 0
     while most is None or kept < most:
         due = await store.due_for_vector(batch, other_models=other_models)
         if not due:
             break
-        vectors = await _vectors(embedder, [memory.content for memory in due])
-        await store.keep_vectors([(memory.id, vector) for memory, vector in zip(due, vectors, strict=True)])
+        begun = monotonic()
+        texts = list(dict.fromkeys(memory.content for memory in due if memory.vector is None))
+        vectors = dict(zip(texts, await _vectors(embedder, texts) if texts else (), strict=True))
+        await store.keep_vectors([(each.id, each.vector or vectors[each.content]) for each in due])
         kept += len(due)
+        if rest and len(due) == batch and _is_busy():
+            await asyncio.sleep(min(LONGEST_REST, rest * (monotonic() - begun)))
     return kept
+
+
+def _is_busy() -> bool:
+    """Whether programs have waited for a processor in the last minute."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
 async def _vectors(embedder: Embedder, texts: Sequence[str]) -> list[list[float]]:

@@ -6,17 +6,15 @@ block the worker. The server that provided the schema checks its own expressions
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
-
-from jsonschema.exceptions import ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import Draft202012Validator, validator_for
-from referencing import Registry
-from referencing.exceptions import Unresolvable
+from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
 from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.messages import JsonObject
+
+if TYPE_CHECKING:  # see `json_schemas`
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator
 
 _COMPLAINTS: Final = 5
 
@@ -26,6 +24,10 @@ class ArgumentSchema:
 
     def __init__(self, schema: JsonObject) -> None:
         """Raises BrokenSchema if the schema can't be used."""
+        from jsonschema.validators import Draft202012Validator, validator_for  # noqa: PLC0415
+        from referencing import Registry  # noqa: PLC0415
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
         self._properties: Mapping[str, Any] = _fit(schema)
         made: Any = validator_for(schema, default=Draft202012Validator)
         self._validator: Validator = made(_without_expressions(schema), registry=Registry())
@@ -52,7 +54,9 @@ class ArgumentSchema:
             tool=tool,
         )
 
-    def _errors(self, tool: str, arguments: JsonObject) -> Sequence[ValidationError]:
+    def _errors(self, tool: str, arguments: JsonObject) -> "Sequence[ValidationError]":
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
         try:
             return sorted(self._validator.iter_errors(arguments), key=lambda error: [str(step) for step in error.path])
         except (RecursionError, Unresolvable):
@@ -61,7 +65,7 @@ class ArgumentSchema:
                 tool=tool,
             ) from None
 
-    def _line(self, error: ValidationError) -> str:
+    def _line(self, error: "ValidationError") -> str:
         known = ", ".join(self._properties) or "none"
         nearest = deepest(error)
         where = ".".join(str(step) for step in nearest.absolute_path) or "arguments"

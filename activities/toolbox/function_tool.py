@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
@@ -18,6 +18,7 @@ from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
+from loom.domain.core.value_problems import problem_of_value
 from loom.domain.permissions.subjects import Subject
 
 
@@ -45,6 +46,13 @@ class FunctionTool(Generic[A]):
     missing: str | None = None
     """Explains what is missing on this worker and how to fix it."""
     max_output: int = RESULT_LIMIT
+    grace: float = 0.0
+    """Extra seconds that the tool needs to stop its program after an agent's timeout."""
+    longest: float | None = None
+    """The tool's own limit in seconds, which an agent's timeout can't exceed. If None, there is none."""
+
+    quick: bool = False
+    """Whether a call only reads and usually takes a few milliseconds, so that it may run as a local activity."""
 
     uses_state: ClassVar[bool] = False
     """Loom's own tools don't use `ToolContext.state`."""
@@ -83,12 +91,16 @@ def tool_spec(
     ephemeral: int = 0,
     queue: str | None = None,
     parallel: bool | None = None,
+    parameters: JsonObject | None = None,
 ) -> ToolSpec:
-    """Return the spec of a tool with these arguments. Tools that only read may run in parallel."""
+    """Return the spec of a tool with these arguments. Tools that only read may run in parallel.
+
+    By default, the parameters are the arguments' concise schema.
+    """
     return ToolSpec(
         name=name,
         description=description,
-        parameters=schema_of(arguments),
+        parameters=concise(schema_of(arguments)) if parameters is None else parameters,
         effect=effect,
         parallel=effect is Effect.READ if parallel is None else parallel,
         timeout=timeout,
@@ -110,6 +122,47 @@ def schema_of(arguments: type[BaseModel]) -> JsonObject:
     schema = _untitled(arguments.model_json_schema(schema_generator=_Schema))
     schema.pop("description", None)
     return schema
+
+
+_UNSAID: Final = frozenset({
+    *("additionalProperties", "minLength", "maxLength", "minItems", "maxItems", "pattern"),
+    *("minimum", "exclusiveMinimum", "maximum"),
+})  # fmt: skip
+"""What a model rarely needs to know before it calls a tool. If it is wrong, the error says so."""
+
+
+def concise(schema: JsonObject) -> JsonObject:
+    """Return a schema of one of Loom's own tools with fewer tokens, because it is part of every model call. Definitions
+    stand where they are used, an optional value has only its own type, and limits and defaults of numbers are left out.
+    """
+    definitions = schema.get("$defs", {})
+    return {key: _concise(key, value, definitions) for key, value in schema.items() if _is_said(key, value)}
+
+
+def _concise(key: str, value: Any, definitions: JsonObject) -> Any:
+    match value:
+        case {"$ref": str() as name}:
+            named = {key: each for key, each in definitions[name.rpartition("/")[2]].items() if key != "description"}
+            return _concise(key, named, definitions)
+        case {"anyOf": [kind, {"type": "null"}], **others}:
+            return _concise(key, {**kind, **others}, definitions)
+        case Mapping():
+            is_named = key == "properties"
+            return {
+                name: _concise("" if is_named else name, each, definitions)
+                for name, each in value.items()
+                if is_named or _is_said(name, each)
+            }
+        case list():
+            return [_concise("", each, definitions) for each in value]
+        case _:
+            return value
+
+
+def _is_said(key: str, value: Any) -> bool:
+    if key == "default":
+        return bool(value) and value != "." and not isinstance(value, int | float)
+    return key not in _UNSAID and key != "$defs"
 
 
 def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
@@ -164,7 +217,7 @@ def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
             hint = f"did you mean `{near[0]}`? {spec.name}" if near else f"{spec.name}"
             return f"`{where}` is not an argument: leave it out; {hint} takes {', '.join(known) or 'none'}"
         case _:
-            return f"`{where}`: {detail['msg']}, got {_shown(detail['input'])}: send {wanted}"
+            return f"`{where}` {problem_of_value(detail)}, got {_shown(detail['input'])}: send {wanted}"
 
 
 def _wanted(schema: JsonObject) -> str:

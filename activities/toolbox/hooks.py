@@ -55,6 +55,13 @@ async def answer_of(name: str, function: Callable[..., Any], *given: Any, patien
         raise HookFailedError(f"it failed with {type(error).__name__}: {error}") from None
 
 
+def text_in(answer: object) -> str:
+    """Return the text that a user's function has returned. Raises HookFailedError if it is something else."""
+    if not isinstance(answer, str):
+        raise HookFailedError(f"it returned {answer!r:.80} instead of a text")
+    return answer
+
+
 async def _ask(hook: Hook, call: ToolCall, run_id: str) -> Objection | None:
     try:
         answer = await answer_of(hook.name, hook.function, call, run_id, patience=hook.timeout)

@@ -93,6 +93,11 @@ class McpTool:
     sampling_server: str = ""
     """The server's name if it may ask for model calls. Each call's rules then decide."""
 
+    @property
+    def longest(self) -> float:
+        """The server's own limit in seconds, which an agent's timeout can't exceed."""
+        return self.limit
+
     def is_available(self) -> str | None:
         """Return None if the server is responding. Otherwise, explain the problem and what Loom does about it."""
         return self.link.trouble()

@@ -7,7 +7,7 @@ model.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -21,11 +21,13 @@ from pydantic import BaseModel
 from loom.activities.ports import MAX_GRANTS, Tool, ToolContext, ToolOutput, ToolSet
 from loom.activities.toolbox.built_in.delegation import refuse_wrong_delegation
 from loom.activities.toolbox.built_in.plan import refuse_wrong_plan
+from loom.activities.toolbox.built_in.search_tools import SearchTools
 from loom.activities.toolbox.built_in.shell import GRACE
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.agents.hooks import Objection, stricter_of
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core import tool_names
 from loom.domain.core.errors import (
     ExecutionAbortedError,
     LoomError,
@@ -36,8 +38,17 @@ from loom.domain.core.errors import (
     ToolValidationError,
 )
 from loom.domain.core.messages import JsonObject, ToolCall, call_digest
-from loom.domain.core.tool_calls import Effect, ErrorType, PreparedCall, ToolResult, ToolSpec, Verdict, failed
-from loom.domain.core.tool_names import ASK_USER, CREATE_PLAN, CREATE_TOOL, DELEGATE, DONE, MADE, SAMPLING
+from loom.domain.core.tool_calls import (
+    LOCAL_READ,
+    Effect,
+    ErrorType,
+    PreparedCall,
+    ToolResult,
+    ToolSpec,
+    Verdict,
+    failed,
+)
+from loom.domain.core.tool_names import ASK_USER, CALL_TOOL, DONE, MADE, SAMPLING, SEARCH_TOOLS
 from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
 from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.rules import Kind, kind_of
@@ -64,22 +75,22 @@ def plan(
     run_id: str,
     agents: Sequence[str] = (),
     objection: Objection | None = None,
+    is_intercepted: bool = False,
 ) -> PreparedCall:
     """Prepare a call: look up its tool, validate its arguments, and apply the rules.
 
     `grants` contains allow rules that a person granted for the run, `agents` contains the agents that work can be
-    delegated to, and `objection` is the verdict of the user's hooks.
+    delegated to, and `objection` is the verdict of the user's hooks. A call that is intercepted, perhaps only after it
+    has run, is never local.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = PreparedCall() if pinned is None else _limits(pinned)
     try:
-        tool = _discover(call, box, [tool.name for tool in spec.tools])
+        tool = _discover(call, box, [tool.name for tool in spec.tools], spec.on_demand)
         arguments = _validate(call, tool)
-        _refuse_taken_name(call, spec)
-        if call.name == DELEGATE:
-            refuse_wrong_delegation(call, arguments, spec, agents)
-        if call.name == CREATE_PLAN:
-            refuse_wrong_plan(call, arguments, spec, agents)
+        if isinstance(arguments, SearchTools):
+            limits = replace(limits, found=arguments.found_in(spec))
+        _refuse_impossible(call, arguments, spec, agents)
         authorized = authorize(call, tool, arguments, spec, grants)
         if objection is not None:
             authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
@@ -88,9 +99,11 @@ def plan(
         # turn of every run.
         reason = "" if judged.verdict is Verdict.ALLOW else judged.reason
         made = replace(limits, verdict=judged.verdict, rule=judged.rule, reason=reason)
-        made = replace(made, timeout=_timeout(arguments, limits.timeout))
+        made = replace(made, timeout=_timeout(tool, arguments, limits.timeout, spec.timeout_of(call.name)))
         if server := getattr(tool, "sampling_server", ""):
             made = replace(made, sampling=_judge_sampling(server, spec, grants))
+        if judged.verdict is Verdict.ALLOW and not is_intercepted and _is_quick(tool, made):
+            return replace(made, effect=LOCAL_READ)
         if judged.verdict is not Verdict.ASK:
             return made
         return replace(made, digest=call_digest(run_id, call), grants=authorized.grants(tool, arguments))
@@ -133,10 +146,14 @@ async def execute(
         if output.needs is not None:
             return ToolResult(content="", needs=output.needs, stage_ms=tuple(watch.spent))
         result = ToolResult(
-            content=output.text, parts=output.parts, status="warning" if output.is_warning else "success"
+            content=output.text,
+            parts=output.parts,
+            status="warning" if output.is_warning else "success",
+            session=output.session,
         )
     except LoomError as error:
-        result = failed(error.message, _error_type(error))
+        session = str(error.context.get("session", ""))
+        result = replace(failed(error.message, _error_type(error)), session=session)
     except Exception as error:  # noqa: BLE001 - see the module's docstring
         _log.exception("tool_failed", tool=call.name)
         result = failed(_unexpected(error), "unknown")
@@ -179,10 +196,21 @@ def _limits(pinned: ToolSpec) -> PreparedCall:
     )
 
 
-def _discover(call: ToolCall, box: ToolSet, names: Sequence[str]) -> Tool:
+def _is_quick(tool: Tool, made: PreparedCall) -> bool:
+    return getattr(tool, "quick", False) and made.effect is Effect.READ and made.parallel and made.queue is None
+
+
+def _discover(call: ToolCall, box: ToolSet, names: Sequence[str], on_demand: Collection[str] = ()) -> Tool:
+    if call.name == CALL_TOOL:
+        raise ToolValidationError(f"{CALL_TOOL} needs `name`, the name of a tool, and `arguments`, an object for it")
     tool = box.get(call.name)
+    if tool is None and call.name in names:
+        raise ToolNotFoundError(
+            f"the worker no longer has the tool {call.name!r}, which it had when the run began: use another one"
+        )
     if tool is None or call.name not in names:
-        known = ", ".join(names) or "none"
+        known = ", ".join(name for name in names if name not in on_demand) or "none"
+        known += f"; {SEARCH_TOOLS} finds more" if on_demand else ""
         near = get_close_matches(call.name, names, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ToolNotFoundError(f"there is no tool {call.name!r}: {hint}The tools are: {known}")
@@ -201,12 +229,23 @@ def _validate(call: ToolCall, tool: Tool) -> object:
     return tool.parse(call.arguments)
 
 
+def _refuse_impossible(call: ToolCall, arguments: object, spec: AgentSpec, agents: Sequence[str]) -> None:
+    """Reject valid arguments that this run can't carry out."""
+    match call.name:
+        case tool_names.CREATE_TOOL:
+            _refuse_taken_name(call, spec)
+        case tool_names.DELEGATE:
+            refuse_wrong_delegation(call, arguments, spec, agents)
+        case tool_names.CREATE_PLAN:
+            refuse_wrong_plan(call, arguments, spec, agents)
+
+
 def _refuse_taken_name(call: ToolCall, spec: AgentSpec) -> None:
     """Reject a created tool whose name is taken, because a grant for one created tool must not apply to another tool
     with the same name.
     """
     name = f"{MADE}{call.arguments.get('name')}"
-    if call.name == CREATE_TOOL and any(tool.name == name for tool in spec.tools):
+    if any(tool.name == name for tool in spec.tools):
         raise ToolValidationError(f"there is a tool {name} already: choose another name")
 
 
@@ -214,8 +253,12 @@ def _snippet(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:40]} … {text[-40:]}")
 
 
-def _timeout(arguments: object, default: float) -> float:
-    """Return the call's timeout. If the call sets its own `timeout`, add time for stopping the call."""
+def _timeout(tool: Tool, arguments: object, default: float, of_agent: float | None) -> float:
+    """Return the call's timeout. If the agent or the call sets one, add time for stopping the call. A call can't have
+    more time than its agent.
+    """
+    if of_agent is not None:
+        return of_agent + float(getattr(tool, "grace", 0.0))
     wanted = getattr(arguments, "timeout", None)
     return max(default, wanted + GRACE) if isinstance(wanted, int | float) else default
 
@@ -268,8 +311,8 @@ def authorize(
     place = Place(workspace=spec.workspace, home=str(Path.home()))
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
-    if call.name in (DONE, ASK_USER):
-        judged = Judgement(verdict=Verdict.ALLOW, rule="built-in", reason="a run may always end itself, or ask")
+    if call.name in (DONE, ASK_USER, SEARCH_TOOLS):
+        judged = Judgement(verdict=Verdict.ALLOW, rule="built-in", reason=f"a run may always call {call.name}")
         return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
     pinned = _pinned(call.name, tool, spec)
     judged = judge_under(

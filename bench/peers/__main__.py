@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from temporalio.client import Client
 
-from bench.report import machine, ratio, spread, table
+from bench.report import machine, ratio, ratio_of, spread, table
 from bench.stage import Stage, stage
+from bench.targets import Section, Target, target_table
 from bench.turns import SHAPES, Loop, loops, run_id, turn_figures, turn_rates
 
 ROOT: Final = Path(__file__).parents[2]
@@ -57,7 +58,8 @@ async def measure(python: Path, rounds: int) -> list[str]:
         compared = loops(ready, client) | {peer: partial(_run, client, peer) for peer in PEERS}
         await asyncio.gather(*(loop("turns=5 calls=1 warm-up") for loop in compared.values()))
         sections = [await _turn_cost(ready, compared, rounds), await _throughput(compared, min(rounds, 3))]
-    return [machine(), f"Packages of the peers: {versions}.", *sections, HIDDEN]
+    targets = target_table(target for found in sections for target in found.targets)
+    return [machine(), f"Packages of the peers: {versions}.", targets, *(found.text for found in sections), HIDDEN]
 
 
 async def _run(client: Client, peer: str, task: str) -> str:
@@ -77,8 +79,9 @@ def _queue(peer: str) -> str:
     return f"bench-{peer}"
 
 
-async def _turn_cost(stage: Stage, compared: dict[str, Loop], rounds: int) -> str:
+async def _turn_cost(stage: Stage, compared: dict[str, Loop], rounds: int) -> Section:
     rows: list[list[Any]] = []
+    targets: list[Target] = []
     for turns, calls in SHAPES:
         figures, beside = await turn_figures(stage, compared, turns, calls, rounds)
         floor_wall, floor_worker, _ = zip(*figures["floor"], strict=True)
@@ -87,22 +90,36 @@ async def _turn_cost(stage: Stage, compared: dict[str, Loop], rounds: int) -> st
             row = [turns, calls, loop, spread(wall, "ms"), ratio(wall, floor_wall)]
             row += [spread(worker, "ms"), ratio(worker, floor_worker), spread(server, "ms")]
             rows.append([*row, f"{beside:.1f} ms" if loop == "loom" else ""])
+            if loop in PEERS:
+                share = ratio_of(next(zip(*figures["loom"], strict=True)), wall)
+                what = f"Loom's time per turn ÷ {loop}'s, {turns} turns with {calls} call{'s' * (calls > 1)} each"
+                targets.append(Target(what=what, measured=share, at_most=1))
     head = ["turns", "calls per turn", "loop", "time per turn", "÷ floor", "worker CPU", "÷ floor", "server CPU"]
-    return (
+    text = (
         "## Time per turn\n\nEach turn is one model call with tool calls that return 2 KB each. The *floor* is a"
         " hand-written loop without any features\n(`bench/floor.py`). The figures are medians of"
         f" {rounds} interleaved rounds, and the ratios are medians of pairs.\n\n" + table([*head, "beside it"], rows)
     )
+    return Section(text, tuple(targets))
 
 
-async def _throughput(compared: dict[str, Loop], rounds: int, runs: int = 100, turns: int = 5) -> str:
+async def _throughput(compared: dict[str, Loop], rounds: int, runs: int = 100, turns: int = 5) -> Section:
     rates = await turn_rates(compared, runs, turns, rounds)
     rows = [[loop, spread(measured, "/s"), ratio(measured, rates["floor"])] for loop, measured in rates.items()]
-    return (
+    text = (
         f"## Throughput\n\n{runs} runs of {turns} turns with one tool call each start at the same time. Each loop has"
         f" one worker. The figures are medians of {rounds}\ninterleaved rounds.\n\n"
         + table(["loop", "turns", "÷ floor"], rows)
     )
+    targets = [
+        Target(
+            what=f"Loom's turns per second ÷ {peer}'s, {runs} runs",
+            measured=ratio_of(rates["loom"], rates[peer]),
+            at_least=1,
+        )
+        for peer in PEERS
+    ]
+    return Section(text, tuple(targets))
 
 
 def _versions(python: Path) -> str:

@@ -30,10 +30,11 @@ from examples.audit.telling import Teller
 from loom import LoomClient
 from loom.cli.output import console, counted, seconds
 from loom.cli.watch.follower import Follower
-from loom.cli.watch.pending_approvals import Decision, PendingApproval
+from loom.cli.watch.pending_approvals import Decision
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import JsonObject
+from loom.pending_approvals import PendingApproval
 from loom.stack import state
 from loom.stack import up_down as stack
 from loom.stack.home import prepare

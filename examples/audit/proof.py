@@ -1,5 +1,6 @@
 """Check the run's history and live stream, and find promises of the demo that were broken."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from loom.domain.core.tasks import Action, Task
 
 TOOL: Final = "run_tool"
 MODEL: Final = "call_model"
+LOCAL: Final = "core_local_activity"
+"""The marker of a local activity, such as a quick tool's call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """An activity in the history."""
+    """An activity in the history, or a local activity that has a result."""
 
     kind: str
     name: str
@@ -73,9 +76,21 @@ async def history_of(loom: LoomClient, run_id: str) -> tuple[tuple[Step, ...], i
 
 
 def _steps(events: Sequence[HistoryEvent]) -> Iterator[Step]:
+    tasks = {e.event_id: t for e in events if (t := e.workflow_task_completed_event_attributes).identity}
     started = {s.scheduled_event_id: s for e in events if (s := e.activity_task_started_event_attributes).identity}
     completed = {e.activity_task_completed_event_attributes.scheduled_event_id for e in events}
     for event in events:
+        marker = event.marker_recorded_event_attributes
+        if marker.marker_name == LOCAL and "result" in marker.details:
+            local = json.loads(marker.details["data"].payloads[0].data)
+            yield Step(
+                kind=local["activity_type"],
+                name=local["activity_id"],
+                decided_in=marker.workflow_task_completed_event_id,
+                worker=_process(tasks[marker.workflow_task_completed_event_id].identity),
+                attempt=local["attempt"],
+                completed=True,
+            )
         scheduled = event.activity_task_scheduled_event_attributes
         begun = started.get(event.event_id)
         if not scheduled.activity_id or begun is None:
@@ -84,10 +99,14 @@ def _steps(events: Sequence[HistoryEvent]) -> Iterator[Step]:
             kind=scheduled.activity_type.name,
             name=scheduled.activity_id,
             decided_in=scheduled.workflow_task_completed_event_id,
-            worker=int(begun.identity.partition("@")[0]),
+            worker=_process(begun.identity),
             attempt=begun.attempt,
             completed=event.event_id in completed,
         )
+
+
+def _process(identity: str) -> int:
+    return int(identity.partition("@")[0])
 
 
 def broken_promises(seen: Evidence) -> list[str]:

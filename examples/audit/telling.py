@@ -6,9 +6,10 @@ from rich.console import Console
 from rich.text import Text
 
 from loom.cli.output import counted, one_line, plain, seconds
-from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion, read_approval
+from loom.cli.watch.pending_approvals import PendingQuestion
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Task
+from loom.pending_approvals import PendingApproval, read_approval
 
 WIDTH: Final = 110
 SILENT: Final = frozenset({Action.START, Action.REASONING, Action.TOOL_PROGRESS})

@@ -19,15 +19,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack, overload
 
-from loom.activities.ports import LLMProvider, Tool
+from loom.activities.bus import Transport
+from loom.activities.knowledge.ports import KnowledgeStore
+from loom.activities.memory.ports import Embedder, MemoryStore
+from loom.activities.ports import ContextCompressor, ContextSource, LLMProvider, Tool
 from loom.activities.toolbox.user_tools.dependencies import Dependency, dependency_of, refuse_second
 from loom.activities.toolbox.user_tools.options import ToolOptions, check_name
 from loom.activities.toolbox.user_tools.registration import origin_of, tool_of
 from loom.activities.toolbox.user_tools.tool import UserTool
+from loom.app.extensions import Extensions
 from loom.app.forms.agent import AgentFields, plain_fields, read_agent
 from loom.app.forms.crew import CrewFields, listed, read_crew
 from loom.app.forms.handler import handler_of
 from loom.app.forms.hook import HookDecorator, InterceptorOptions, interceptor_of
+from loom.app.forms.node import NodeOptions, node_of
+from loom.domain.agents.code_node import NodeFunction
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.hook_steps import Moment
 from loom.domain.agents.hooks import Registered
@@ -53,10 +59,12 @@ class LoomApp:
         self._origins: dict[str, str] = {}
         self._agents: dict[str, AgentDefinition] = {}
         self._servers: dict[str, McpServer] = {}
+        self._nodes: dict[str, NodeFunction] = {}
         self._crews: dict[str, Crew] = {}
         self._skills: dict[str, None] = {}
         self._providers: dict[str, LLMProvider] = {}
         self._knowledge: dict[str, KnowledgeFolder] = {}
+        self._extensions = Extensions()
         self._hooks: list[Registered] = []
         self._handlers: dict[str, TaskHandler] = {}
         self._dependencies: dict[Any, Dependency] = {}
@@ -156,6 +164,29 @@ class LoomApp:
         """Return all agents, sorted by name."""
         return tuple(agent for _, agent in sorted(self._agents.items()))
 
+    @overload
+    def node(self, function: F, /) -> F: ...
+    @overload
+    def node(self, /, **options: Unpack[NodeOptions]) -> Callable[[F], F]: ...
+
+    def node(self, function: Any = None, /, **options: Unpack[NodeOptions]) -> Any:
+        """Register the decorated function as a node of code: an agent whose work the function does instead of a model.
+
+        The function receives a `Message` and returns a `Message` or a text. It can be async or sync. Crews, agents and
+        requests use the node by its name, like any other agent. Options: name, description, effect, timeout, attempts.
+        """
+
+        def register(decorated: F) -> F:
+            origin = origin_of(decorated)
+            agent, made = node_of(decorated, options, origin)
+            refuse_twice("agent", agent.name, self._agents.get(agent.name), origin)
+            self._agents[agent.name], self._nodes[agent.name] = agent, made
+            return decorated
+
+        if isinstance(function, str):
+            raise BadRequest(f'write @app.node(name="{function}"): the name must be a keyword argument', field="node")
+        return register if function is None else register(function)
+
     def create_crew(self, name: str, **fields: Unpack[CrewFields]) -> Crew:
         """Define a crew of agents that share a task. The arguments are the fields of a crew file (docs/crews.md)."""
         origin = caller()
@@ -198,6 +229,33 @@ class LoomApp:
         if not callable(getattr(provider, "answer", None)):
             raise BadRequest(f"the {prefix!r} provider has no `answer` method", field="provider")
         self._providers[prefix] = provider
+
+    def register_embedder(self, embedder: Embedder) -> None:
+        """Compute the vectors of memories and knowledge bases with your own embedder. LOOM_EMBEDDER must be `auto`."""
+        self._extensions = self._extensions.with_one("embedder", embedder)
+
+    def register_memory_store(self, store: MemoryStore) -> None:
+        """Keep the memories of runs in your own store, including their vectors."""
+        self._extensions = self._extensions.with_one("memory_store", store)
+
+    def register_knowledge_store(self, store: KnowledgeStore) -> None:
+        """Keep the chunks of knowledge bases and their vectors in your own store, such as a vector database."""
+        self._extensions = self._extensions.with_one("knowledge_store", store)
+
+    def register_context_source(self, name: str, source: ContextSource) -> None:
+        """Add what `source.recall(question, origin)` returns to the context that models see."""
+        self._extensions = self._extensions.with_source(name, source)
+
+    def register_compressor(self, compressor: ContextCompressor) -> None:
+        """Write the summaries of long conversations yourself. If the compressor fails, Loom writes them."""
+        self._extensions = self._extensions.with_one("compressor", compressor)
+
+    def register_transport(self, transport: Transport) -> None:
+        """Deliver Tasks between publishers and handlers with your own transport, in place of the one in the settings.
+
+        A worker closes it when it stops.
+        """
+        self._extensions = self._extensions.with_one("transport", transport)
 
     def register_knowledge(self, name: str, folder: str | Path) -> Path:
         """Add a folder of documents as a knowledge base, which workers keep up to date.
@@ -254,10 +312,13 @@ class LoomApp:
                 raise BadRequest(f"both apps have a {kind} {twice[0]!r}: rename one", field=kind)
         for dependency in other.dependencies:
             refuse_second(self._dependencies.get(dependency.kind), dependency)
+        extensions = self._extensions.with_all(other.extensions)
         for mine, theirs in pairs.values():
             mine.update(theirs)
+        self._extensions = extensions
         self._provide({**self._dependencies, **{one.kind: one for one in other.dependencies}})
         self._origins |= other.origins
+        self._nodes |= other.nodes
         self._hooks += other.hooks
         self._skills |= dict.fromkeys(other.skills)
 
@@ -300,6 +361,16 @@ class LoomApp:
     def hooks(self) -> tuple[Registered, ...]:
         """All hooks and interceptors, in registration order."""
         return tuple(self._hooks)
+
+    @property
+    def extensions(self) -> Extensions:
+        """The implementations of Loom's ports that the app registers."""
+        return self._extensions
+
+    @property
+    def nodes(self) -> Mapping[str, NodeFunction]:
+        """The functions of all nodes of code by name."""
+        return MappingProxyType(self._nodes)
 
     @property
     def handlers(self) -> Mapping[str, TaskHandler]:

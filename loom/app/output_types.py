@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from loom.domain.core.errors import OutputSchemaError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
+from loom.domain.core.value_problems import problem_of_value
 
 T = TypeVar("T")
 
@@ -44,7 +45,9 @@ def typed(result: RunResult, output: Any) -> RunResult:
     try:
         value = TypeAdapter(output).validate_json(json.dumps(result.structured_output))
     except ValidationError as error:
-        problems = [f"`{'.'.join(map(str, e['loc'])) or '$'}`: {e['msg']}" for e in error.errors(include_url=False)]
+        problems = [
+            f"`{'.'.join(map(str, e['loc'])) or '$'}` {problem_of_value(e)}" for e in error.errors(include_url=False)
+        ]
         message = (
             f"the answer matches the JSON Schema, but it is not a valid {getattr(output, '__name__', output)}: "
             + "; ".join(problems)

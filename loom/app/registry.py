@@ -12,7 +12,8 @@ from loom.activities.toolbox.user_tools.tool import UserTool
 from loom.app import agent_files, crew_files
 from loom.app.loading import load_app, project_of
 from loom.app.loom_app import LoomApp
-from loom.app.packages import app_of, enabled, installed, skills_of
+from loom.app.packages import app_of, enabled, skills_of
+from loom.domain.agents.code_node import NodeFunction
 from loom.domain.agents.definitions import AgentDefinition, check_tools
 from loom.domain.agents.hook_steps import Moment
 from loom.domain.agents.hooks import Hook, Registered, applies_to, check_hooks, functions_of
@@ -43,6 +44,8 @@ class Registry:
     """Hooks and interceptors, in registration order."""
     handlers: tuple[TaskHandler, ...] = ()
     """Handlers for the tasks on the bus."""
+    nodes: Mapping[str, NodeFunction] = field(default_factory=dict)
+    """The functions of the nodes of code. The nodes themselves are among the agents."""
     skills: tuple[SkillFolder, ...] = ()
     crews: Mapping[str, Crew] = field(default_factory=dict)
     providers: Mapping[str, LLMProvider] = field(default_factory=dict)
@@ -65,11 +68,24 @@ class Registry:
             pieces.setdefault(each.name, []).extend(functions_of(each))
         return {name: code for name, code in ((n, code_digest(*of)) for n, of in pieces.items()) if code}
 
+    @property
+    def node_code(self) -> Mapping[str, str]:
+        """The code digests of nodes whose source can be read."""
+        return {name: node.code for name, node in self.nodes.items() if node.code}
+
     def hooks_for(self, agent: str, pinned: Iterable[str] = ()) -> tuple[Registered, ...]:
         """Return the agent's hooks: hooks for all agents, hooks that its definition names, and `pinned` hooks."""
         definition = self.agents.get(agent)
         named = {*pinned, *(definition.hooks if definition else ())}
         return tuple(each for each in self.hooks if applies_to(each, agent, named))
+
+
+def sources_of(app: str | LoomApp | None, packages: str) -> Mapping[str, LoomApp]:
+    """Return the apps that the settings name, with their origins. Raises BadRequest if one can't be loaded."""
+    sources = {f"package {package.title}": app_of(package) for package in enabled(packages)}
+    if isinstance(app, LoomApp):
+        return {**sources, "app": app}
+    return {**sources, f"app {app}": load_app(app)} if app else sources
 
 
 def collect(
@@ -93,13 +109,10 @@ def collect(
 
     Raises BadRequest if something is missing or invalid, or if two names clash.
     """
-    chosen = enabled(packages, installed())
-    sources = {f"package {package.title}": app_of(package) for package in chosen}
+    chosen = enabled(packages)
+    sources = sources_of(app, packages)
     folders, crew_folders = [*agents], [*crews]
-    if isinstance(app, LoomApp):
-        sources["app"] = app
-    elif app:
-        sources[f"app {app}"] = load_app(app)
+    if isinstance(app, str) and app:
         folders.append(project_of(app) / agent_files.FOLDER)
         crew_folders.append(project_of(app) / crew_files.FOLDER)
     named = (path.resolve() for path in files)
@@ -134,41 +147,49 @@ def merged(
     """
     apps = tuple(sources.items())
     dependencies = Dependencies([one for app in sources.values() for one in app.dependencies])
-    own = [(name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()]
-    offered = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *own]
-    tools = _each_once(
-        "tool", ((name, _settled(tool, tool_timeout, home, dependencies), origin) for name, tool, origin in offered)
+    app_tools = (
+        (name, tool, f"{source}: {app.origins[name]}") for source, app in apps for name, tool in app.tools.items()
     )
-    reached = ((server, source) for source, app in apps for server in app.mcp_servers)
-    given = ((server, "the settings'") for server in servers)
-    known = _each_once("server", ((server.name, server, origin) for server, origin in (*given, *reached)))
-    found = (*(agent for _, app in apps for agent in app.list_agents()), *written)
-    agents = _each_once("agent", ((agent.name, agent, agent.origin) for agent in found))
-    together = (*(crew for _, app in apps for crew in app.list_crews()), *teams)
-    crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in together))
-    answering = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
-    heard = (
+    all_tools = [*((name, tool, BUILT_IN) for name, tool in built_in.items()), *app_tools]
+    tools = _each_once(
+        "tool", ((name, _settled(tool, tool_timeout, home, dependencies), origin) for name, tool, origin in all_tools)
+    )
+    of_settings = ((server, "the settings'") for server in servers)
+    of_apps = ((server, source) for source, app in apps for server in app.mcp_servers)
+    mcp_servers = _each_once("server", ((server.name, server, origin) for server, origin in (*of_settings, *of_apps)))
+    all_agents = (*(agent for _, app in apps for agent in app.list_agents()), *written)
+    agents = _each_once("agent", ((agent.name, agent, agent.origin) for agent in all_agents))
+    all_crews = (*(crew for _, app in apps for crew in app.list_crews()), *teams)
+    crews = _each_once("crew", ((crew.name, crew, crew.origin) for crew in all_crews))
+    all_providers = ((prefix, one, source) for source, app in apps for prefix, one in app.providers.items())
+    all_handlers = (
         (name, _handler(one, dependencies), f"{source}: {one.origin}")
         for source, app in apps
         for name, one in app.handlers.items()
     )
-    bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
-    check_tools(agents.values(), tools, tuple(known))
+    nodes = {
+        name: replace(node, function=_filled(node.function, dependencies, "node", name, 1))
+        for _, app in apps
+        for name, node in app.nodes.items()
+    }
+    all_bases = ((name, base, base.origin) for _, app in apps for name, base in app.knowledge.items())
+    check_tools(agents.values(), tools, tuple(mcp_servers))
     if checks_rules:
-        _refuse_dead_rules((*agents.values(), *crews.values()), tools, tuple(known))
+        _refuse_dead_rules((*agents.values(), *crews.values()), tools, tuple(mcp_servers))
     hooks = tuple(_with_dependencies(hook, dependencies) for app in sources.values() for hook in app.hooks)
     check_hooks(hooks, agents.values())
     return Registry(
         tools=dict(sorted(tools.items())),
-        origins={name: origin for name, _, origin in offered},
+        origins={name: origin for name, _, origin in all_tools},
         agents=with_inherited(agents),
-        mcp_servers=tuple(known.values()),
+        mcp_servers=tuple(mcp_servers.values()),
         hooks=hooks,
-        handlers=tuple(_each_once("handler", heard).values()),
+        nodes=nodes,
+        handlers=tuple(_each_once("handler", all_handlers).values()),
         skills=(*(folder for source, app in sources.items() for folder in _of_app(source, app)), *skills),
         crews=dict(sorted(crews.items())),
-        providers=_each_once("provider", answering),
-        knowledge=_each_once("knowledge base", bases),
+        providers=_each_once("provider", all_providers),
+        knowledge=_each_once("knowledge base", all_bases),
         dependencies=dependencies,
     )
 

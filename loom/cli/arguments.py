@@ -4,17 +4,34 @@ import getpass
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
 from loom.domain.core.errors import BadRequest
-from loom.domain.permissions.rules import parse_rules
+from loom.domain.core.media import MOST_BYTES
 
-RunId: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+if TYPE_CHECKING:
+    from loom.request_fields import PartFields
+
+
+def _started(incomplete: str) -> list[str]:
+    """Complete a run's id from those that this user has started, without asking a server."""
+    from loom.cli.started_runs import started_runs  # noqa: PLC0415 - only for shell completion
+
+    return [name for name in dict.fromkeys(["@last", *started_runs()]) if name.startswith(incomplete)]
+
+
+RUN_HELP: Final = "The run's id, the beginning of its id, @last, or @N for row N of `loom list`."
+RunId: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=_started)]
+OptionalRunId: TypeAlias = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=_started)]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+NoPager: TypeAlias = Annotated[
+    bool, typer.Option("--no-pager", help="Print long output at once instead of in a pager.")
+]
 App: TypeAlias = Annotated[
     str | None, typer.Option("--app", help="Your app, as package.module:app; overrides LOOM_APP.")
 ]
@@ -38,6 +55,11 @@ User: TypeAlias = Annotated[
 ]
 Tenant: TypeAlias = Annotated[str | None, typer.Option(help="Customer, team or project that the run works for.")]
 
+Attach: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--attach", metavar="FILE|URL", help="Image, PDF, recording or text to attach; repeatable."),
+]
+
 
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
     """Return a Typer application for a command module. If `group` is None, its commands are top-level commands."""
@@ -57,6 +79,8 @@ def read_object(text: str, option: str) -> dict[str, Any]:
 
 def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]:
     """Read rules from a JSON object or a file. A JSON or TOML file has them at the top level or under `permissions`."""
+    from loom.domain.permissions.rules import parse_rules  # noqa: PLC0415 - most commands read no rules
+
     rules = read_object(text, option) if _is_json(text) else _rules_in_file(text, option)
     for name, verdict in rules.items():
         if not isinstance(verdict, str):
@@ -66,6 +90,27 @@ def read_permissions(text: str, option: str = "--permissions") -> dict[str, str]
     except BadRequest as error:
         raise BadRequest(f"{option}: {error.message}", field=option) from None
     return rules
+
+
+def read_attachments(names: Sequence[str], option: str = "--attach") -> "list[PartFields]":
+    """Read the files on this machine. A worker fetches the URLs."""
+    return [
+        {"url": name} if name.startswith(("http://", "https://")) else _attached_file(name, option) for name in names
+    ]
+
+
+def _attached_file(name: str, option: str) -> "PartFields":
+    path = Path(name).expanduser()
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise BadRequest(f"{option}: {name} cannot be read: {error.strerror or error}", field=option) from None
+    if not data:
+        raise BadRequest(f"{option}: {name} is empty", field=option)
+    if len(data) > MOST_BYTES:
+        raise BadRequest(f"{option}: {name} is larger than {MOST_BYTES:,} bytes", field=option)
+    return {"data": b64encode(data).decode(), "name": path.name}
 
 
 def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:

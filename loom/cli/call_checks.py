@@ -14,8 +14,9 @@ from loom.activities.toolbox.interceptors import Intercepted, before_call
 from loom.activities.toolbox.pipeline import Authorized, authorize
 from loom.activities.toolbox.user_tools.dependencies import is_injected
 from loom.app.registry import Registry
-from loom.cli.worker_preview import agents_of, load_registry, with_app
+from loom.cli.worker_preview import load_registry, with_app
 from loom.composition.load_settings import read_settings
+from loom.composition.worker_catalog import agents_of
 from loom.domain.agents.definitions import spec_of, tools_of
 from loom.domain.agents.hooks import Objection, Registered, functions_of, stricter_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
@@ -87,13 +88,19 @@ class Checker:
         Raises BadRequest with the field `agent`, `permissions` or `arguments` if one of these is invalid.
         """
         spec = self._spec(agent, rules)
-        spec = replace(spec, mode=mode or spec.mode)
+        return await self.checked_as(call, replace(spec, mode=mode or spec.mode))
+
+    async def checked_as(self, call: ToolCall, spec: AgentSpec, grants: Sequence[str] = ()) -> Checked:
+        """Judge a call of a run that is pinned to this spec. `grants` are the rules that a person granted for the run.
+
+        Raises BadRequest with the field `arguments` if the arguments are invalid.
+        """
         tool = self.tools.get(call.name)
         try:
             asked = replace(call, arguments=_completed(tool, call.arguments)) if tool else call
-            met, objection = await _intercepted(asked, agent, self.registry.hooks_for(agent))
+            met, objection = await _intercepted(asked, spec.name, self.registry.hooks_for(spec.name))
             valid = tool.parse(met.call.arguments) if tool else call.arguments
-            made = authorize(met.call, tool, valid, spec)
+            made = authorize(met.call, tool, valid, spec, grants)
         except LoomError as error:
             raise BadRequest(error.message, field="arguments") from None
         judged = _with_interceptors(stricter_of(made.judgement, objection), met, asked)
@@ -115,10 +122,15 @@ class Checker:
         every = [tool.spec for tool in self.tools.values()]
         spec = spec_of(agents[name], AgentSpec(name=name, model=""))
         spec = replace(spec.with_permissions(rules), tools=tools_of(agents[name], every), workspace=self.workspace)
-        place = Place(workspace=spec.workspace, home=str(Path.home()))
-        if dead := dead_rules(spec.permissions, every, servers=self.servers, place=place):
-            raise BadRequest("\n  ".join(dead), field="permissions")
+        self.refuse_dead(spec.permissions, workspace=spec.workspace)
         return spec
+
+    def refuse_dead(self, rules: Mapping[str, str], *, workspace: str, others: Collection[ToolSpec] = ()) -> None:
+        """Raise BadRequest if one of these rules never matches a call of the worker's tools, or of the `others`."""
+        every = [*(tool.spec for tool in self.tools.values()), *others]
+        place = Place(workspace=workspace, home=str(Path.home()))
+        if dead := dead_rules(rules, every, servers=self.servers, place=place):
+            raise BadRequest("\n  ".join(dead), field="permissions")
 
 
 @asynccontextmanager
@@ -189,7 +201,7 @@ def _with_interceptors(judged: Judgement, met: Intercepted, asked: ToolCall) -> 
 
 
 def _completed(tool: Tool, given: JsonObject) -> JsonObject:
-    """Return the arguments with an empty value for each missing one. Rules rarely check these arguments."""
+    """Return the arguments with a placeholder for each missing one. Rules rarely check these arguments."""
     try:
         tool.parse(given)
     except ToolValidationError as error:
@@ -203,18 +215,18 @@ def _completed(tool: Tool, given: JsonObject) -> JsonObject:
 
 
 def _empty_arguments(spec: ToolSpec) -> JsonObject:
-    """Return an empty value for each required argument. Omit the main argument, because rules check it."""
+    """Return a placeholder for each required argument. Omit the main argument, because rules check it."""
     known, main = spec.parameters.get("properties", {}), MAIN_FIELDS.get(spec.name)
     return {name: _empty(known.get(name)) for name in spec.parameters.get("required", ()) if name != main}
 
 
 def _empty(schema: Any) -> Any:
-    """Return an empty value that matches a simple schema. For other schemas, return None, which no tool accepts."""
+    """Return a placeholder that matches a simple schema. For other schemas, return None, which no tool accepts."""
     match schema:
         case {"enum": [first, *_]}:
             return first
         case {"type": "string"}:
-            return "x" * schema.get("minLength", 0)
+            return "x" * schema.get("minLength", 1)  # schemas of built-in tools leave out limits
         case {"type": str(kind)}:
             return _EMPTY.get(kind)
         case _:

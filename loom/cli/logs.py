@@ -3,13 +3,19 @@
 import logging
 import os
 import sys
+from contextvars import ContextVar
 from functools import cache
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from loom.activities.adapters.redaction.known_secrets import secrets_of
-from loom.activities.adapters.redaction.mask import SecretMask
 from loom.composition.logs import configure_logs
+
+if TYPE_CHECKING:
+    from loom.activities.adapters.redaction.mask import SecretMask
+
+IS_VERBOSE: Final[ContextVar[bool]] = ContextVar("is_verbose", default=False)
+"""Whether the command line begins with `loom --verbose`."""
 
 
 def configure(*, debug: bool) -> None:
@@ -30,6 +36,9 @@ def _redacted(line: str) -> str:
 
 
 @cache
-def _mask() -> SecretMask:
+def _mask() -> "SecretMask":
     """Return the mask. It is built when the first line is logged, because most commands don't log any lines."""
+    from loom.activities.adapters.redaction.known_secrets import secrets_of  # noqa: PLC0415
+    from loom.activities.adapters.redaction.mask import SecretMask  # noqa: PLC0415
+
     return SecretMask(secrets_of(os.environ))

@@ -7,7 +7,7 @@ because they read only the table.
 import os
 import sys
 from importlib import import_module
-from typing import Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,26 +17,42 @@ from loom.domain.core.errors import LoomError
 from loom.exit_codes import FAILED, code_of, leave
 
 COMMANDS: Final = {
+    "init": ("init", "Create a project with an agent, its tests, a worker and a Compose file."),
     "up": ("stack", "Start Temporal, Postgres, Redis and a worker on this machine."),
     "down": ("stack", "Stop everything that `loom up` started; all data is kept."),
+    "backup": ("stack", "Copy the running stack to a folder, which `loom up` can start."),
     "doctor": ("stack", "Check everything that a run needs."),
+    "health": ("health", "Check that this machine's worker is serving. Use this as a container's health check."),
     "providers": ("providers", "Show which models can be called, and how much of their rate limits is used."),
     "worker": ("stack", "Run a worker in the foreground, until SIGTERM or Ctrl-C."),
+    "serve": ("serve", "Serve the HTTP API and the web page, until SIGTERM or Ctrl-C."),
+    "tokens": ("tokens", "Manage the bearer tokens of the HTTP API."),
+    "audit": ("audit", "Show and check who did what, when, and to which run."),
     "run": ("run", "Start a run and watch it until it ends."),
     "chat": ("chat", "Chat with an agent, and come back to the conversation at any time."),
-    "watch": ("run", "Watch a run until it ends, and answer its requests."),
+    "watch": ("run", "Watch a run until it ends, and answer its requests. Without RUN, watch all runs."),
     "result": ("run", "Wait until a run ends and print its result."),
     "events": ("run", "Print a run's events as JSON lines."),
     "status": ("status", "Show a run's status and what it is waiting for."),
     "list": ("status", "List runs, newest first. Sub-agents are omitted unless you use --tree."),
+    "inbox": ("inbox", "List and answer the approvals and questions of all runs."),
+    "notify": ("notify", "Test notifications about approvals, questions and ended runs."),
     "approve": ("steering", "Approve a pending tool call."),
     "deny": ("steering", "Deny a pending tool call; the run continues without it."),
     "pause": ("steering", "Pause a run: no new work starts until `loom resume`."),
     "resume": ("steering", "Resume a paused run."),
+    "eval": ("evals", "Run a data set of tasks with checks, and report how many pass."),
+    "what-if": ("what_if", "Show how recorded runs would go with other rules, another model, or another prompt."),
+    "schedule": ("schedules", "Manage schedules, which start runs at the times in a cron expression."),
     "retry": ("retry", "Continue a run that is waiting or has ended."),
     "abort": ("steering", "Abort a run and cancel its current work."),
     "send": ("steering", "Answer the agent's question, or send it a message."),
     "show": ("show", "Show a run turn by turn."),
+    "advise": ("advise", "Suggest how to make runs faster, cheaper and more reliable."),
+    "report": ("report", "Show where a run's time, tokens and money went."),
+    "export": ("export", "Export a run's complete record as JSON lines."),
+    "artifact": ("export", "List and read the outputs that a run has stored."),
+    "costs": ("costs", "Show what runs cost, by agent, session, tenant, user or model."),
     "fork": ("forks", "Start a new run from a past turn of another run."),
     "diff-runs": ("forks", "Compare two runs turn by turn."),
     "permissions": ("permissions", "Check permission rules against tool calls."),
@@ -44,12 +60,15 @@ COMMANDS: Final = {
     "agents": ("agents", "List and show a worker's agents."),
     "crew": ("crews", "Run and inspect crews: several agents on one task."),
     "knowledge": ("knowledge", "Manage knowledge bases: documents that runs can search."),
-    "mcp": ("mcp", "Sign in at MCP servers."),
+    "mcp": ("mcp", "Sign in at MCP servers, and serve Loom as one."),
+    "keys": ("keys", "Create, list and rotate the keys that encrypt the data of runs."),
+    "tenants": ("tenants", "Forget tenants: delete the keys that encrypt their data."),
     "memory": ("memory", "Search, export and delete memories of past runs."),
     "skills": ("skills", "List, check and add skills."),
     "diff": ("snapshots", "Show a run's changes to its workspace."),
     "restore": ("snapshots", "Restore the files in a run's workspace."),
     "replay": ("replay", "Check that this code can continue runs, by replaying their histories."),
+    "move": ("move", "Move waiting runs from an embedded stack to the configured server."),
     "deployments": ("deployments", "Show which runs are on which version of the workers, and move them."),
     "validate": ("validate", "Check files that define agents, crews or permissions."),
 }
@@ -73,11 +92,27 @@ class LazyCommand(TyperCommand):
         return self.load().make_context(*args, **extra)
 
 
+class HelpCommand(TyperCommand):
+    """`loom help CMD`: prints what `loom CMD --help` prints."""
+
+    def __init__(self) -> None:
+        summary = "Show a command's help: `loom help run`, `loom help crew list`."
+        super().__init__("help", help=summary, rich_markup_mode=None)
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse `--help` with the named command, which prints its help and exits."""
+        if any(name.startswith("-") for name in args):
+            return super().make_context(info_name, args, parent=parent, **extra)
+        group = parent.command
+        return group.make_context(parent.info_name, [*args, "--help"], parent=parent.parent)
+
+
 class Commands(TyperGroup):
     """The command group built from the table."""
 
     def __init__(self, **attrs: Any) -> None:
-        commands = {name: LazyCommand(name, module, summary) for name, (module, summary) in COMMANDS.items()}
+        commands: dict[str, Any] = {name: LazyCommand(name, *entry) for name, entry in COMMANDS.items()}
+        commands["help"] = HelpCommand()
         super().__init__(**{**attrs, "commands": commands})
 
 
@@ -94,9 +129,25 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _before_each_command() -> None:
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - only for this option
+
+        typer.echo(f"loom {version('loom-agents')}")
+        raise typer.Exit
+
+
+def _before_each_command(
+    *,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print which server the command talks to.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print Loom's version.")
+    ] = False,
+) -> None:
     """Durable AI agents on Temporal: every run is a workflow, and every model call and tool call is an activity."""
-    import_module("loom.cli.logs").configure(debug=_is_debugging())  # not for --help: importing structlog takes 60 ms
+    logs = import_module("loom.cli.logs")  # not for --help: importing structlog takes 60 ms
+    logs.IS_VERBOSE.set(verbose)
+    logs.configure(debug=_is_debugging())
 
 
 def main() -> NoReturn:
@@ -107,14 +158,20 @@ def main() -> NoReturn:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
     except LoomError as error:
-        typer.echo(f"loom: {error.message}", err=True)
+        for line in (error.message, *getattr(error, "__notes__", ())):
+            _complain(line)
         code = code_of(error)
     except Exception as error:  # noqa: BLE001 - last resort: print one line, or the traceback at log level DEBUG
         if _is_debugging():
             sys.excepthook(type(error), error, error.__traceback__)
-        typer.echo(f"loom: {type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)", err=True)
+        _complain(f"{type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)")
         code = code_of(error)
     leave(code)
+
+
+def _complain(text: str) -> None:
+    """Print an error. It may contain text from a server, a model or a file."""
+    import_module("loom.cli.output").print_notice(f"loom: {text}")
 
 
 def _is_debugging() -> bool:

@@ -6,32 +6,49 @@ contains before approving it.
 """
 
 import json
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 WIDE: Final = 160
 """Width of tables in columns when standard output isn't a terminal."""
 
+DUMB: Final = ("dumb", "unknown")
+"""Values of TERM for terminals that only print lines."""
+
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?")
-_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202f\u2060-\u206f\ufeff]"
 )
 
-_LINE_ENDS = "\u0085\u2028\u2029"
+
+class SafeConsole(Console):
+    """A console that replaces control characters in whatever it prints, except line ends, tabs and its own styling.
+
+    Commands make texts readable with `plain` or `visible`. This is for the text that somebody has forgotten.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """See base class."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and _CONTROL.search(segment.text):
+                yield Segment(_CONTROL.sub("\ufffd", segment.text), segment.style)
+            else:
+                yield segment
 
 
 def print_json(value: object) -> None:
-    """Print a value as one line of JSON. Unicode line separators are escaped, and invalid characters become `?`."""
+    """Print a value as one line of JSON. Control characters are escaped, and invalid characters become `?`."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_jsonable)
-    for end in _LINE_ENDS:
-        text = text.replace(end, f"\\u{ord(end):04x}")
+    text = _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
     sys.stdout.flush()
 
@@ -43,11 +60,13 @@ def print_notice(text: str) -> None:
 
 
 def console(*, wide: bool = False) -> Console:
-    """Return a console on standard output that doesn't interpret markup in text."""
+    """Return a console on standard output. It doesn't interpret markup in text, and nothing in a text controls it."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     width = WIDE if wide and not sys.stdout.isatty() else None
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    # A dumb terminal gets the plain lines of a pipe, because it can't move its cursor.
+    is_terminal = False if os.environ.get("TERM") in DUMB else None
+    return SafeConsole(markup=False, highlight=False, emoji=False, width=width, force_terminal=is_terminal)
 
 
 def plain(text: str) -> str:
@@ -90,7 +109,15 @@ def seconds(span: float) -> str:
     minutes = int(span) // 60
     if minutes < 60:
         return f"{minutes}m {int(span) % 60:02}s"
-    return f"{minutes // 60}h {minutes % 60:02}m" if minutes < 48 * 60 else f"{minutes // 1440} days"
+    return f"{minutes // 60}h {minutes % 60:02}m" if minutes < 48 * 60 else f"{round(minutes / 1440)} days"
+
+
+def age(span: float) -> str:
+    """Format a duration in at most four characters."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if span >= size:
+            return f"{int(span // size)}{unit}"
+    return f"{int(max(span, 0))}s"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

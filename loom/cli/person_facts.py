@@ -1,6 +1,6 @@
 """What the `memory` commands do with facts about people: `--user U`, `--tenant T`, or both."""
 
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -8,22 +8,14 @@ import typer
 from loom.activities.memory.ports import PersonFactStore
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice
 from loom.domain.core.errors import RunNotFoundError
+from loom.domain.memory.layers import Forgotten
 from loom.domain.memory.people import (
-    FactKind,
     FactOwner,
     ForgottenFacts,
-    NewFact,
     PersonFact,
-    SaidFact,
     checked_content,
     fact_view,
 )
-
-
-async def add(store: PersonFactStore, owner: FactOwner, text: str) -> None:
-    """Store a fact that a person has written."""
-    said = SaidFact(kind=FactKind.PREFERENCE, content=checked_content(text))
-    await store.learn([NewFact(owner=owner, said=said, source="added", at=datetime.now(UTC))])
 
 
 async def edit(store: PersonFactStore, owner: FactOwner, fact_id: int, text: str) -> None:
@@ -53,19 +45,35 @@ def show(owner: FactOwner, facts: tuple[PersonFact, ...], *, as_json: bool) -> N
     out = console(wide=True)
     for fact in facts:
         where = f", session {fact.session_id}" if fact.session_id else ""
+        where += f", replaced by {fact.superseded_by}" if fact.superseded_by else ""
         out.print(plain(f"{fact.id:>6}  {fact.kind}, {fact.source}, {fact.created_at:%Y-%m-%d %H:%M}{where}"))
         out.print(f"        {one_line(fact.content, 200)}")
     if not facts:
-        print_notice(f"nothing is remembered of {plain(owner.named)}")
+        print_notice(f"Loom remembers nothing about {plain(owner.named)}")
 
 
-def tell_forgotten(owner: FactOwner, gone: ForgottenFacts, *, as_json: bool) -> None:
-    """Print what was deleted, and which sessions still have the messages that told it."""
-    left = [f"not deleted: memories of session {name}; `loom memory forget --session` does" for name in gone.sessions]
+def tell_forgotten(owner: FactOwner, gone: ForgottenFacts, live: int, left: Sequence[str], *, as_json: bool) -> None:
+    """Print which data of a person was deleted, and which wasn't."""
+    traces = gone.traces or Forgotten()
+    counts = {**trace_counts(traces), "key": live}
+    counts.pop("fact")
     if as_json:
         view: dict[str, Any] = {"user_id": owner.user_id or None, "tenant": owner.tenant or None}
-        print_json({**view, "forgotten": gone.facts, "left": left})
+        views = {f"{noun}s": count for noun, count in counts.items()}
+        print_json({**view, "forgotten": gone.facts, "memories": traces.memories, **views, "left": left})
         return
-    typer.echo(f"forgot {counted(gone.facts, 'fact')} of {plain(owner.named)}")
+    memories = [counted(traces.memories, "memory", "memories")] if traces.memories else []
+    parts = [counted(gone.facts, "fact"), *memories, *told_counts(counts)]
+    typer.echo(f"forgot {', '.join(parts)} of {plain(owner.named)}")
     for reason in left:
         print_notice(reason)
+
+
+def trace_counts(gone: Forgotten) -> dict[str, int]:
+    """Return how much was deleted besides memories, by noun."""
+    return {"note": gone.notes, "fact": gone.person_facts, "artifact": gone.artifacts, "effect": gone.effects}
+
+
+def told_counts(counts: Mapping[str, int]) -> list[str]:
+    """Return the counts in words, without zeros."""
+    return [f"{counted(n, noun)}{' in Redis' if noun == 'key' else ''}" for noun, n in counts.items() if n]

@@ -1,15 +1,18 @@
-"""Load the registry and agents that a worker in the current directory would load."""
+"""What the running worker has, and what a worker that starts in the current directory would load."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.app.registry import Registry
+from loom.cli.output import print_notice
+from loom.composition.live_workers import live_catalogs
+from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.tool_registry import registry_from
-from loom.domain.agents.definitions import AgentDefinition
-from loom.domain.agents.inheritance import DEFAULT_AGENT
+from loom.domain.agents.worker_catalog import WorkerCatalog
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 
@@ -26,9 +29,18 @@ def load_registry(settings: Settings, files: Sequence[Path] = (), *, checks_rule
     return registry_from(settings, MadeTools(sandbox=None), files=files, checks_rules=checks_rules)
 
 
-def agents_of(registry: Registry) -> dict[str, AgentDefinition]:
-    """Return all agents by name, including the default agent."""
-    return {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **registry.agents}
+def running_worker(app: str | None, what: str) -> WorkerCatalog | None:
+    """Return what the newest running worker has. Return None if an app is named, or if no worker is running. Tell the
+    person whose `what` the command speaks of.
+    """
+    if app is not None:
+        return None
+    if not (found := asyncio.run(live_catalogs(load_settings()))):
+        print_notice(f"found no running worker: these are the {what} that a worker started in this folder would have")
+        return None
+    report, catalog = found[0]
+    print_notice(f"the {what} of the running worker (process {report.pid}, app {report.app or 'none'})")
+    return catalog
 
 
 def named(name: str, known: Mapping[str, T], kind: str, *, otherwise: str, field: str = "NAME") -> T:

@@ -6,6 +6,7 @@ Security-relevant settings are rejected if they come from a file that an agent c
 import os
 import re
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,8 @@ from pydantic_settings.exceptions import SettingsError
 
 from loom.composition.settings import TOML_FILE, Settings
 from loom.domain.core.errors import BadRequest
-from loom.stack.state import own_addresses
+from loom.domain.core.value_problems import problem_of_value
+from loom.stack.state import own_addresses, read
 
 
 def load_settings() -> Settings:
@@ -41,10 +43,20 @@ def read_settings() -> Settings:
         raise BadRequest(f"{TOML_FILE} or .env cannot be read: {error}", field=TOML_FILE) from None
 
 
+def misspelled_variables() -> list[str]:
+    """Return a sentence for each variable in the environment that is almost a setting, such as `LOOM_MODLE`."""
+    known = {name for field in Settings.model_fields for name in _names_of(field)}
+    unknown = [name for name in os.environ if name.startswith("LOOM_") and name not in known]
+    near = {name: get_close_matches(name, known, n=1, cutoff=0.85) for name in sorted(unknown)}
+    return [f"{name} is not a setting; did you mean {found[0]}?" for name, found in near.items() if found]
+
+
 def _with_embedded_addresses(settings: Settings) -> Settings:
     """Fill in each address that isn't configured from the embedded stack in `settings.home`."""
     found = own_addresses(settings.home)
     fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
+    if "temporal_address" not in settings.model_fields_set and (ui := read(settings.home).ui):
+        found, fields = {**found, "ui": ui}, {**fields, "ui": "temporal_ui"}
     return settings.model_copy(
         update={
             field: found[part]
@@ -66,11 +78,12 @@ def _refuse_unknown_keys() -> None:
 
 _NOT_FROM_DOTENV: Final = re.compile(
     r"LOOM_(HOME|WORKSPACE|APP|AGENTS|CREWS|PACKAGES|MCP|FETCH_ALLOW|DYNAMIC_TOOLS|SNAPSHOTS|SANDBOX|TRUSTED_FOLDERS"
-    r"|SKILLS_HOME|REDIS_SERVER|MAX_MODE|SIGNING_KEY|REQUIRE_SIGNED|PRIVATE|TENANTS)",
+    r"|SKILLS_HOME|REDIS_SERVER|MAX_MODE|SIGNING_KEY|ENCRYPTION_KEYS|REQUIRE_SIGNED|PRIVATE|TENANTS|APPROVAL_POLICY"
+    r"|CODEC_ENDPOINT|SERVE_ORIGINS|TEMPORAL_UI|OIDC_[A-Z_]*|NOTIFY)",
     re.IGNORECASE,
 )
-"""Settings that load code or agents, select a program, determine where agents may work, or relax a protection. They
-aren't read from `.env`, because a command in the sandbox can create that file.
+"""Settings that load code or agents, select a program or a receiver, determine where agents may work, or relax a
+protection. They aren't read from `.env`, because a command in the sandbox can create that file.
 """
 
 
@@ -103,15 +116,20 @@ def _refuse_an_environment_that_agents_could_change(settings: Settings) -> None:
 
 def _variable(location: tuple[int | str, ...]) -> str:
     name = str(location[0]) if location else ""
-    field = Settings.model_fields.get(name.lower())
-    own = field is not None and isinstance(field.validation_alias, AliasChoices)
-    return name.upper() if own or name.upper().startswith("LOOM_") else f"LOOM_{name.upper()}"
+    if name.lower() in Settings.model_fields:
+        return _names_of(name.lower())[0]
+    return name.upper() if name.upper().startswith(("LOOM_", "TEMPORAL_")) else f"LOOM_{name.upper()}"
+
+
+def _names_of(field: str) -> tuple[str, ...]:
+    """Return the variables that a setting is read from, the usual one first."""
+    alias = Settings.model_fields[field].validation_alias
+    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (f"LOOM_{field.upper()}",)
 
 
 def _complaints(error: ValidationError) -> list[str]:
     """Return one sentence for each invalid value. The value itself is omitted because it may be a secret."""
     return [
-        f"{_variable(e['loc'])}: {e['msg'].removeprefix('Value error, ')[:1].lower()}"
-        f"{e['msg'].removeprefix('Value error, ')[1:]}"
-        for e in error.errors(include_url=False, include_input=False)
+        f"{_variable(each['loc'])}: {problem_of_value(each)}"
+        for each in error.errors(include_url=False, include_input=False)
     ]

@@ -1,7 +1,7 @@
 """A worker's memory: the store, the memories that runs read from it, and its background maintenance."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,8 +17,11 @@ from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.adapters.redis.bus import RedisBus
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.adapters.temporal.run_index import TemporalRunIndex
+from loom.activities.bus import Bus, Transport
+from loom.activities.bus_inbox import SubscribedInbox
 from loom.activities.collection import Collection
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.distiller import ModelDistiller
@@ -26,9 +29,12 @@ from loom.activities.memory.person_facts import PersonFactKeeper
 from loom.activities.memory.ports import Embedder, MemoryStore, PersonFactStore, ScopedMemory
 from loom.activities.memory.question_vector import IN_A_RUN
 from loom.activities.memory.upkeep import MemoryKeeper
+from loom.activities.memory.writer import GROUP, MemoryWriter
 from loom.activities.ports import Providers, StoredData
-from loom.composition.memory_process import MemoryProcess, memory_process
+from loom.activities.task_handlers import subscribed
+from loom.composition.memory_process import MemoryProcess, after_storing, memory_process
 from loom.composition.settings import Settings
+from loom.domain.core.task_routing import EVERYTHING
 from loom.domain.history.task_rebuilding import Mask
 from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.memory.layers import MemorySettings
@@ -51,6 +57,8 @@ class WorkerMemory:
     keeper: MemoryKeeper
     limits: MemorySettings
     stored: StoredData
+    is_own: bool = False
+    """Whether the app has registered the store."""
 
     def activities(self, client: Client, task_queue: str, mask: Mask) -> Sequence[Any]:
         """Return the activities that maintain the memory layers independently of runs."""
@@ -68,10 +76,19 @@ class WorkerMemory:
 
 
 def memory_from(
-    settings: Settings, database: Database | None, embedder: Embedder | None, providers: Providers
+    settings: Settings,
+    database: Database | None,
+    embedder: Embedder | None,
+    providers: Providers,
+    own: MemoryStore | None = None,
 ) -> WorkerMemory | None:
-    """Return the memory for these settings, or None if there is no database or memory is off."""
+    """Return the memory for these settings, or None if there is no database or memory is off.
+
+    `own` is the app's own store, which maintains itself. Notes and facts about people stay in the database.
+    """
     if database is None or settings.memory == "off":
+        if own is not None and database is None:
+            _log.warning("memory_store_unused", why="notes and facts are kept in Postgres: set LOOM_DATABASE_URL")
         return None
     limits = settings.memory_limits
     upkeep = PostgresMemoryUpkeep(
@@ -83,11 +100,12 @@ def memory_from(
     people = PostgresPersonFacts(database, embedder=embedder, settings=limits)
     distiller = _distiller(settings, providers)
     return WorkerMemory(
-        store=PostgresMemory(database, embedder=embedder, settings=limits, question_within=IN_A_RUN),
+        store=own or PostgresMemory(database, embedder=embedder, settings=limits, question_within=IN_A_RUN),
+        is_own=own is not None,
         scoped=PostgresScopedMemory(database),
         people=people,
         keeper=MemoryKeeper(
-            upkeep,
+            upkeep if own is None else None,
             embedder=embedder,
             distiller=distiller,
             people=PersonFactKeeper(store=people, distiller=distiller),
@@ -100,9 +118,9 @@ def memory_from(
 
 @asynccontextmanager
 async def memory_running(
-    memory: WorkerMemory | None, settings: Settings, client: Client, task_queue: str
+    memory: WorkerMemory | None, transport: Transport | None, settings: Settings, client: Client, task_queue: str
 ) -> AsyncIterator[None]:
-    """Store memories of tasks on the stream while the worker is running.
+    """Store memories of the tasks on the bus while the worker is running.
 
     When a run ends, the task queue's upkeep workflow receives a Signal.
     """
@@ -113,20 +131,40 @@ async def memory_running(
     ended.set()  # a previous worker may have crashed before it sent the Signal
     upkeep = asyncio.create_task(_signal_upkeep(client, task_queue, ended))
     try:
-        if settings.redis_url is None:
-            yield  # without Redis, only the upkeep workflow writes memories; it reads them from histories
-            return
-        process = MemoryProcess(
-            redis_url=settings.redis_url,
-            database_url=settings.database_url or "",
-            limits=memory.limits,
-            log_level=settings.log_level,
-        )
-        async with memory_process(process, ended.set):
+        async with _written(memory, transport, settings, ended.set):
             yield
     finally:
         upkeep.cancel()
         await asyncio.wait({upkeep})
+
+
+@asynccontextmanager
+async def _written(
+    memory: WorkerMemory, transport: Transport | None, settings: Settings, run_ended: Callable[[], None]
+) -> AsyncIterator[None]:
+    """Write memory in a process of its own, or in this one if it can't reach the bus or the app's store."""
+    if transport is None:
+        yield  # only the upkeep workflow writes memories; it reads them from histories
+    elif isinstance(transport, RedisBus) and not memory.is_own:
+        process = MemoryProcess(
+            redis_url=settings.redis_url or "",
+            database_url=settings.database_url or "",
+            encryption_keys=settings.encryption_keys,
+            limits=memory.limits,
+            log_level=settings.log_level,
+        )
+        async with memory_process(process, run_ended):
+            yield
+    else:
+        inbox = SubscribedInbox()
+        writer = MemoryWriter(inbox, memory.store, after_storing(memory.scoped, memory.people, run_ended))
+        writing = asyncio.create_task(writer.run())
+        try:
+            async with subscribed(Bus(transport), {GROUP: (EVERYTHING, inbox.handle)}):
+                yield
+        finally:
+            writing.cancel()
+            await asyncio.wait({writing})
 
 
 async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) -> None:

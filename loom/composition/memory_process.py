@@ -18,6 +18,7 @@ from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Final, cast
 
@@ -31,7 +32,9 @@ from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
 from loom.activities.memory.person_facts import learn_by_rule
-from loom.activities.memory.writer import GROUP, MemoryWriter, patiently, share_tasks
+from loom.activities.memory.ports import PersonFactStore, ScopedMemory
+from loom.activities.memory.writer import GROUP, After, MemoryWriter, patiently, share_tasks
+from loom.composition.encryption import encryption_with
 from loom.composition.logs import configure_logs
 from loom.domain.core.tasks import FINAL_ACTIONS, Task
 from loom.domain.memory.layers import MemorySettings
@@ -57,6 +60,7 @@ class MemoryProcess:
     redis_url: str
     database_url: str
     limits: MemorySettings
+    encryption_keys: Path | None = None
     log_level: str = "INFO"
     idle: float = IDLE
     """Seconds without tasks after which the process ends."""
@@ -152,18 +156,14 @@ def main() -> None:
 
 
 async def _write(given: MemoryProcess) -> None:
-    database = Database(given.database_url, name="memory")
-    inbox = RedisInbox(RedisConnection(given.redis_url, answer_within=ANSWER_SECONDS), GROUP)
+    encryption = encryption_with(given.encryption_keys, given.database_url)
+    database = Database(given.database_url, name="memory", cipher=encryption.cipher)
+    link = RedisConnection(given.redis_url, answer_within=ANSWER_SECONDS, cipher=encryption.cipher)
+    inbox = RedisInbox(link, GROUP)
     scoped, people = PostgresScopedMemory(database), PostgresPersonFacts(database, settings=given.limits)
-
-    async def after(tasks: Sequence[Task]) -> None:
-        await share_tasks(scoped, tasks)
-        await learn_by_rule(people, tasks)
-        if any(task.action in FINAL_ACTIONS for task in tasks):
-            os.write(1, _ENDED)
-
+    after = after_storing(scoped, people, lambda: os.write(1, _ENDED))
     writer = MemoryWriter(inbox, PostgresMemory(database, settings=given.limits), after)
-    async with aclosing(database), aclosing(inbox):
+    async with aclosing(encryption), aclosing(database), aclosing(inbox):
         writing = asyncio.create_task(writer.run(idle=given.idle))
         worker = asyncio.create_task(_end_of_input())
         await asyncio.wait({writing, worker}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,6 +172,18 @@ async def _write(given: MemoryProcess) -> None:
         await asyncio.wait({writing, worker})
     if not writing.cancelled():
         writing.result()
+
+
+def after_storing(scoped: ScopedMemory, people: PersonFactStore, run_ended: Callable[[], object]) -> After:
+    """Return what the memory writer does with the tasks that it has stored."""
+
+    async def after(tasks: Sequence[Task]) -> None:
+        await share_tasks(scoped, tasks)
+        await learn_by_rule(people, tasks)
+        if any(task.action in FINAL_ACTIONS for task in tasks):
+            run_ended()
+
+    return after
 
 
 async def _end_of_input() -> None:

@@ -19,7 +19,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Replayer
+from temporalio.worker import Interceptor, Replayer
 from temporalio.workflow import _Definition
 
 from loom.activities.adapters.postgres.payloads import UNAVAILABLE
@@ -52,30 +52,30 @@ class Replay:
 
 
 async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> AsyncGenerator[Replay, None]:
-    """Replay histories one after another. Yield an outcome for each. Those without a decision come last."""
-    undecided: list[WorkflowHistory] = []
+    """Replay histories one after another. Yield an outcome for each. Executions that haven't begun come last."""
+    waiting: list[WorkflowHistory] = []
 
-    async def decided() -> AsyncIterator[WorkflowHistory]:
+    async def begun() -> AsyncIterator[WorkflowHistory]:
         async for history in histories:
-            if has_decision(history):
+            if has_begun(history):
                 yield history
             else:
-                undecided.append(history)
+                waiting.append(history)
 
-    async with replayer(converter).workflow_replay_iterator(decided()) as outcomes:
+    async with replayer(converter).workflow_replay_iterator(begun()) as outcomes:
         async for outcome in outcomes:
             failure = outcome.replay_failure
             yield _outcome(outcome.history, None if failure is None else _reason(failure))
-    for history in undecided:
+    for history in waiting:
         yield _outcome(history, None)
 
 
-def has_decision(history: WorkflowHistory) -> bool:
-    """Return whether the workflow's code has decided anything that a replay could contradict.
+def has_begun(history: WorkflowHistory) -> bool:
+    """Return whether the execution has a workflow task, and so something to replay.
 
-    A chat that waits on the server alone has not, and the SDK's replayer would wait for its first decision forever.
+    A chat that waits on the server alone has none. The SDK's replayer would wait for its first one forever.
     """
-    return any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in history.events)
+    return any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED for event in history.events)
 
 
 def _outcome(history: WorkflowHistory, error: str | None) -> Replay:
@@ -88,13 +88,14 @@ def _outcome(history: WorkflowHistory, error: str | None) -> Replay:
     )
 
 
-def replayer(converter: DataConverter) -> Replayer:
+def replayer(converter: DataConverter, *interceptors: Interceptor) -> Replayer:
     """Return a replayer of Loom's workflows."""
     return Replayer(
         workflows=WORKFLOWS,
         workflow_runner=WORKFLOW_RUNNER,
         data_converter=converter,
-        interceptors=[SignedRequests()],  # without a key: signatures that a run sends have no effect on the run
+        # Without a key: signatures that a run sends have no effect on the run.
+        interceptors=[SignedRequests(), *interceptors],
         runtime=Runtime(telemetry=TelemetryConfig(logging=None)),  # it would log failures to standard output
     )
 

@@ -7,13 +7,8 @@ counts as not set. Unless a field specifies another name, its environment variab
 name.
 """
 
-import math
-import os
-import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -24,15 +19,32 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from loom.domain.core.model_prices import ModelPrice
+from loom.composition import setting_values as values
+from loom.composition.setting_values import (
+    BuildId,
+    Certificates,
+    Count,
+    DeploymentName,
+    Directory,
+    Folders,
+    Listed,
+    PostgresUrl,
+    Prices,
+    RedisUrl,
+    Seconds,
+    Share,
+    Tenants,
+    WebUrl,
+)
+from loom.composition.tls_files import check_key
+from loom.domain.agents.spec import MOST_KEPT_TURNS, MOST_TOOL_ATTEMPTS
+from loom.domain.core.notifications import EVENTS, NotifyEvent
 from loom.domain.core.requests import LONGEST_RUN
-from loom.domain.core.tenants import TENANT_NAME, TenantLimits
 from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
-from loom.domain.tools.mcp_servers import read_servers
 from loom.domain.tools.sandbox_limits import Limits
-from loom.domain.web.addresses import read_opening
+from loom.stack.state import find_home
 
 TOML_FILE = "loom.toml"
 
@@ -42,119 +54,9 @@ def _named(variable: str) -> AliasChoices:
     return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
 
 
-def _absolute(path: Path) -> Path:
-    return path.expanduser().absolute()
-
-
-def _off(value: object) -> object:
-    return None if value == "off" else value
-
-
-def _listed(value: object) -> object:
-    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-
-def _as_in_path(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    if not (folders := tuple(filter(None, value.split(os.pathsep)))):
-        raise ValueError("must name at least one folder")
-    return folders
-
-
-def _there(folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    for folder in folders:
-        if not folder.is_dir():
-            raise ValueError(f"there is no folder {folder}")
-    return folders
-
-
-def _unlinked(folders: tuple[Path, ...]) -> tuple[Path, ...]:
-    for folder in _there(folders):
-        if folder != folder.resolve():
-            raise ValueError(f"{folder} leads through a link: name the folder itself, {folder.resolve()}")
-    return folders
-
-
-def _opening(entries: tuple[str, ...]) -> tuple[str, ...]:
-    read_opening(entries)
-    return entries
-
-
-def _servers(tables: dict[str, Any]) -> dict[str, Any]:
-    read_servers(tables)
-    return tables
-
-
-def _known_limits(tables: object) -> object:
-    for name, table in tables.items() if isinstance(tables, dict) else ():
-        known = [field.name for field in fields(TenantLimits)]
-        if isinstance(table, dict) and (unknown := [key for key in table if key not in known]):
-            raise ValueError(f"unknown limit {name}.{unknown[0]}; known: {', '.join(known)}")
-    return tables
-
-
-def _tenants(limits: dict[str, TenantLimits]) -> dict[str, TenantLimits]:
-    for name, of in limits.items():
-        if not re.match(TENANT_NAME, name):
-            raise ValueError(f"{name!r} is no tenant's name: use letters, digits, dots, hyphens and underscores")
-        for field in fields(of):
-            if (limit := getattr(of, field.name)) is not None and not 0 < limit < math.inf:
-                raise ValueError(f"{name}.{field.name} must be a positive number")
-    return limits
-
-
-def _known_prices(tables: object) -> object:
-    known = [field.name for field in fields(ModelPrice)]
-    for name, table in tables.items() if isinstance(tables, dict) else ():
-        if isinstance(table, dict) and (unknown := [key for key in table if key not in known]):
-            raise ValueError(f"unknown price {name}.{unknown[0]}; known: {', '.join(known)}")
-    return tables
-
-
-def _prices(prices: dict[str, ModelPrice]) -> dict[str, ModelPrice]:
-    for name, price in prices.items():
-        if not re.fullmatch(r"[^:*]+:[^*]*\*?", name):
-            raise ValueError(f"{name!r} is no model: write PREFIX:NAME, or the start of such a name with * at its end")
-        for field in fields(price):
-            if (dollars := getattr(price, field.name)) is not None and not 0 <= dollars < math.inf:
-                raise ValueError(f"{name}.{field.name} must be dollars per million tokens, at least 0")
-    return prices
-
-
-def _host_and_port(address: str) -> str:
-    if address.startswith("unix:/"):
-        return address
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError("must be HOST:PORT, such as localhost:7233, or unix:/PATH")
-    return address
-
-
-def _matching(pattern: str, rule: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text, re.ASCII):
-            raise ValueError(rule)
-        return text
-
-    return AfterValidator(check)
-
-
-def _url_of(*schemes: str) -> AfterValidator:
-    def check(url: str) -> str:
-        if urlsplit(url).scheme not in schemes:
-            raise ValueError(f"must be a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
-        return url
-
-    return AfterValidator(check)
-
-
-DeploymentName = Annotated[str, _matching(r"[\w-]{1,100}", "must consist of up to 100 letters, digits, - and _")]
-BuildId = Annotated[str, _matching(r"[\w.+-]{1,100}", "must consist of up to 100 letters, digits, ., +, - and _")]
-Directory = Annotated[Path, AfterValidator(_absolute)]
-Seconds = Annotated[float, Field(gt=0, le=10 * 365 * 86_400, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+def _deployed(variable: str, in_cluster: str) -> AliasChoices:
+    """Return the names of a setting that Temporal's Worker Controller sets, too, under the second name."""
+    return AliasChoices(variable, in_cluster, variable.removeprefix("LOOM_").lower())
 
 
 class Settings(BaseSettings):
@@ -171,7 +73,7 @@ class Settings(BaseSettings):
     )
 
     model: str | None = Field(None, description="Default model for runs: openai:NAME, anthropic:NAME or demo.")
-    fallback_models: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+    fallback_models: Listed = Field(
         (), description="Comma-separated fallback models. Each one is used if the previous model doesn't respond."
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
@@ -180,7 +82,7 @@ class Settings(BaseSettings):
     max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
     rpm: Count | None = Field(None, description="Maximum number of requests per minute to each model. None: no limit.")
     tpm: Count | None = Field(None, description="Maximum number of tokens per minute to each model. None: no limit.")
-    breaker_failures: Annotated[Annotated[int, Field(ge=1, le=20)] | None, BeforeValidator(_off)] = Field(
+    breaker_failures: Annotated[Annotated[int, Field(ge=1, le=20)] | None, BeforeValidator(values.off)] = Field(
         5,
         description="Stop calling a model after this many failures in its last 20 calls, if half of them failed. off:"
         " never stop.",
@@ -189,10 +91,10 @@ class Settings(BaseSettings):
         60, description="Maximum number of seconds between two probes of a model that isn't called."
     )
 
-    temporal_address: Annotated[str, AfterValidator(_host_and_port)] = Field(
+    temporal_address: Annotated[str, AfterValidator(values.host_and_port)] = Field(
         "localhost:7233",
         validation_alias=_named("TEMPORAL_ADDRESS"),
-        description="HOST:PORT of the Temporal frontend, or unix:/PATH.",
+        description="HOST:PORT of the Temporal server, or unix:/PATH. If it isn't set, Loom uses the stack's server.",
     )
     temporal_namespace: str = Field(
         "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
@@ -203,19 +105,46 @@ class Settings(BaseSettings):
     temporal_tls: bool = Field(
         default=False, validation_alias=_named("TEMPORAL_TLS"), description="Use TLS to connect to Temporal."
     )
-    task_queue: str = Field(
-        "loom", min_length=1, pattern="^[^']*$", description="Task queue for workflows and activities."
+    temporal_tls_client_cert_path: Certificates | None = Field(
+        None,
+        validation_alias=_named("TEMPORAL_TLS_CLIENT_CERT_PATH"),
+        description="PEM file of this client's certificate for mTLS with Temporal. Enables TLS.",
     )
-    deployment: Annotated[DeploymentName | None, BeforeValidator(_off)] = Field(
-        None, description="Worker deployment to which this worker belongs. None or off: the worker isn't versioned."
+    temporal_tls_client_key_path: Directory | None = Field(
+        None,
+        validate_default=True,
+        validation_alias=_named("TEMPORAL_TLS_CLIENT_KEY_PATH"),
+        description="PEM file of the certificate's private key.",
+    )
+    temporal_tls_server_ca_cert_path: Certificates | None = Field(
+        None,
+        validation_alias=_named("TEMPORAL_TLS_SERVER_CA_CERT_PATH"),
+        description="PEM file of the authority that signed the Temporal server's certificate. Enables TLS. None: the"
+        " system's authorities.",
+    )
+    temporal_tls_server_name: str | None = Field(
+        None,
+        validation_alias=_named("TEMPORAL_TLS_SERVER_NAME"),
+        description="Name in the Temporal server's certificate, if it isn't the host in the address.",
+    )
+    task_queue: str = Field(
+        "loom", min_length=1, pattern=r"^[^'\\\x00]*$", description="Task queue for workflows and activities."
+    )
+    deployment: Annotated[DeploymentName | None, BeforeValidator(values.off)] = Field(
+        None,
+        validation_alias=_deployed("LOOM_DEPLOYMENT", "TEMPORAL_DEPLOYMENT_NAME"),
+        description="Worker deployment to which this worker belongs. None or off: the worker isn't versioned.",
     )
     build: BuildId | None = Field(
-        None, validate_default=True, description="Build id: the version of this worker within its deployment."
+        None,
+        validate_default=True,
+        validation_alias=_deployed("LOOM_BUILD", "TEMPORAL_WORKER_BUILD_ID"),
+        description="Build id: the version of this worker within its deployment.",
     )
-    database_url: Annotated[str, _url_of("postgresql", "postgres")] | None = Field(
+    database_url: PostgresUrl | None = Field(
         None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
     )
-    redis_url: Annotated[str, _url_of("redis", "rediss", "unix")] | None = Field(
+    redis_url: RedisUrl | None = Field(
         None,
         repr=False,
         description="Redis for live events and transcripts. Runs work without it but don't publish events.",
@@ -223,14 +152,32 @@ class Settings(BaseSettings):
     redis_timeout: Seconds = Field(
         1.0, description="Seconds to wait for Redis before a run continues without it and skips its live events."
     )
-    redis_server: Annotated[Path, AfterValidator(_absolute)] | None = Field(
+    bus_url: Annotated[str, values.bus_url] | None = Field(
+        None,
+        repr=False,
+        description="Bus for Tasks between processes: nats://HOST:PORT, or in-process for handlers of this worker only."
+        " None: Redis.",
+    )
+    task_requests: Literal["on", "off"] = Field(
+        "off",
+        description="on: Tasks on the bus with the action `execute` start runs of this worker's agents and crews."
+        " Anyone who can write to the bus can then start runs.",
+    )
+    redis_server: Annotated[Path, AfterValidator(values.absolute)] | None = Field(
         None, description="Redis or Valkey server that `loom up` starts. None: the packaged one, or else one on PATH."
     )
     home: Directory = Field(
-        Path(".loom"), validate_default=True, description="Directory for the embedded stack's state."
+        default_factory=find_home,
+        description="Directory for the embedded stack's state. None: the nearest .loom that has one, or .loom here.",
     )
     signing_key: Directory | None = Field(
         None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
+    )
+    encryption_keys: Directory | None = Field(
+        None, description="File of the keys that encrypt the data of runs. None: nothing is encrypted."
+    )
+    codec_endpoint: WebUrl | None = Field(
+        None, description="Address of the codec server for the Web UI that `loom up` starts. See docs/encryption.md."
     )
     private: Literal["on", "off"] = Field(
         "off", description="on: only your own processes reach the Temporal server that `loom up` starts."
@@ -240,7 +187,7 @@ class Settings(BaseSettings):
     )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
-    workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(_as_in_path)] = Field(
+    workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(values.as_in_path)] = Field(
         None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
     )
     max_mode: Mode = Field(Mode.ACCEPT_EDITS, description="Most permissive mode that a run may have.")
@@ -261,6 +208,9 @@ class Settings(BaseSettings):
     section_tokens: Count = Field(
         512, description="Tokens for each of the eight sections of a compressed conversation."
     )
+    keep_turns: Annotated[int, Field(ge=1, le=MOST_KEPT_TURNS)] = Field(
+        1, description="Number of last turns that a compression keeps word for word."
+    )
     loop_window: Annotated[int, Field(ge=0)] = Field(
         5, description="Stop a run after this number of turns with identical calls and results. 0: never."
     )
@@ -271,10 +221,20 @@ class Settings(BaseSettings):
     parallel_limit: Count = Field(
         10, description="Maximum number of read-only tool calls that a turn runs concurrently."
     )
+    python_sessions: Count = Field(
+        16, description="Maximum number of runs whose Python variables a worker keeps between calls."
+    )
+    python_idle: Seconds = Field(900, description="Seconds without a call after which a run's Python interpreter ends.")
+    shown_tools: Annotated[int, Field(ge=0)] = Field(
+        60, description="Maximum number of tools that a model is shown. If there are more, it searches for the others."
+    )
+    shown_tool_tokens: Annotated[int, Field(ge=0)] = Field(
+        8_000, description="Maximum number of tokens in the descriptions of the tools that a model is shown."
+    )
     unknown_price: Literal["deny", "assume", "free"] = Field(
         "deny", description="Models without a known price: deny dollar budgets, assume a high price, or count as free."
     )
-    prices: Annotated[dict[str, ModelPrice], BeforeValidator(_known_prices), AfterValidator(_prices)] = Field(
+    prices: Prices = Field(
         default_factory=dict,
         description='Prices of your own models: the tables [prices."PREFIX:NAME"], or JSON. See docs/models.md.',
     )
@@ -294,6 +254,9 @@ class Settings(BaseSettings):
         1.0, description="Seconds between the first two attempts. The delay doubles for each further attempt."
     )
     longest_retry_delay: Seconds = Field(60.0, description="Longest delay in seconds between two attempts.")
+    tool_attempts: Annotated[int, Field(ge=1, le=MOST_TOOL_ATTEMPTS)] = Field(
+        1, description="Attempts at a call that fails, for tools that only read or are idempotent."
+    )
     model_timeout: Seconds = Field(
         120, description="Seconds without data from a provider after which an attempt has failed."
     )
@@ -302,6 +265,9 @@ class Settings(BaseSettings):
     )
     embedder: str = Field(
         "auto", description="Embedding model: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
+    )
+    audit: Literal["on", "off"] = Field(
+        "on", description="off: nothing is recorded in the audit log, even if there is a database. See docs/audit.md."
     )
     memory: Literal["on", "off"] = Field(
         "on", description="off: runs don't store memories, even if there is a database."
@@ -313,12 +279,12 @@ class Settings(BaseSettings):
     memory_limits: MemorySettings = Field(
         default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
-    tenants: Annotated[dict[str, TenantLimits], BeforeValidator(_known_limits), AfterValidator(_tenants)] = Field(
+    tenants: Tenants = Field(
         default_factory=dict, description="Limits of tenants: the tables [tenants.NAME], or JSON. See docs/tenants.md."
     )
     sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
     sandbox_readable: Annotated[
-        tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_unlinked)
+        tuple[Directory, ...], NoDecode, BeforeValidator(values.listed), AfterValidator(values.unlinked)
     ] = Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
     sandbox_environment: Directory | None = Field(
         None, description="Virtual environment whose programs and packages commands find before those of the system."
@@ -339,13 +305,13 @@ class Settings(BaseSettings):
     snapshots: Literal["on", "off", "required"] = Field(
         "on", description="Save workspaces before each change. required: reject changes if that isn't possible."
     )
-    fetch_allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_opening)] = Field(
+    fetch_allow: Annotated[Listed, AfterValidator(values.opening)] = Field(
         (), description="Comma-separated hosts and networks that http_fetch may access although they aren't public."
     )
-    trusted_folders: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed)] = Field(
+    trusted_folders: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(values.listed)] = Field(
         (), description="Comma-separated folders. Workspaces inside them may provide their own skills."
     )
-    skills_home: Annotated[Directory | None, BeforeValidator(_off)] = Field(
+    skills_home: Annotated[Directory | None, BeforeValidator(values.off)] = Field(
         default_factory=Path.home,
         description="Home directory whose skills are available to all runs. off: no such skills.",
     )
@@ -353,14 +319,15 @@ class Settings(BaseSettings):
         "off", description="on: agents may create tools at run time, with approval."
     )
     app: str | None = Field(None, description="Module with your own tools and agents: package.module:app.")
-    agents: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = Field(
-        (), description="Comma-separated folders of agent files, besides .loom/agents and the folder next to the app."
+    agents: Folders = Field(
+        (),
+        description="Comma-separated folders of agent files, besides .loom/agents and the folder next to the app.",
     )
-    crews: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(_listed), AfterValidator(_there)] = Field(
+    crews: Folders = Field(
         (), description="Comma-separated folders of crew files, besides .loom/crews and the folder next to the app."
     )
     packages: str = Field("", description="Comma-separated installed packages whose tools are loaded. *: all packages.")
-    mcp: Annotated[dict[str, Any], AfterValidator(_servers)] = Field(
+    mcp: Annotated[dict[str, Any], AfterValidator(values.servers)] = Field(
         default_factory=dict, description="MCP servers: the tables [mcp.NAME] in loom.toml. See docs/mcp.md."
     )
     on_changed_manifest: Literal["keep", "refuse"] = Field(
@@ -373,6 +340,9 @@ class Settings(BaseSettings):
     max_cached_workflows: Annotated[int, Field(ge=0)] = Field(
         1000, description="Number of runs that a worker caches. If more runs are active, they are five times slower."
     )
+    max_cached_waits: Count = Field(
+        50, description="Number of cached runs that wait for a person. Others are restored when they continue."
+    )
     max_concurrent_activities: Count = Field(
         100, description="Maximum number of concurrent model and tool calls per worker."
     )
@@ -380,15 +350,81 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = Field(
         "json", description="json: one object per line. console: readable text."
     )
-    metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_off)] = Field(
+    metrics_host: str = Field(
+        "127.0.0.1",
+        description="Address at which the worker serves metrics. Use 0.0.0.0 if Prometheus runs on another machine.",
+    )
+    metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(values.off)] = Field(
         9091,
         description="Prometheus port of the worker. 0: any free port, also if the default is taken. off: no metrics.",
+    )
+
+    approval_policy: Directory | None = Field(
+        None, description="TOML file that says who may approve which calls over HTTP. See docs/access.md."
+    )
+    temporal_ui: Annotated[str, AfterValidator(values.web_address)] | None = Field(
+        None,
+        description="URL of Temporal's Web UI, to which the web page links. None: the stack's own, if it runs here.",
+    )
+    serve_origins: Annotated[Listed, AfterValidator(values.origins)] = Field(
+        (), description="Comma-separated origins, such as https://ops.example, whose pages may call the HTTP API."
+    )
+    serve_streams: int = Field(
+        2000,
+        ge=1,
+        description="Most event streams and waiting requests that one caller of the HTTP API may have open at once.",
+    )
+    oidc_issuer: Annotated[str, AfterValidator(values.issuer)] | None = Field(
+        None, description="URL of the OpenID Connect issuer whose tokens the HTTP API accepts."
+    )
+    oidc_audience: str | None = Field(
+        None, min_length=1, validate_default=True, description="Audience that the issuer's tokens must have."
+    )
+    oidc_keys_url: Annotated[str, AfterValidator(values.issuer)] | None = Field(
+        None, description="URL of the issuer's keys (JWKS). None: the issuer's configuration names it."
+    )
+    oidc_name_claim: str = Field("sub", min_length=1, description="Claim that names the caller.")
+    oidc_role_claim: str = Field("loom_role", min_length=1, description="Claim that contains the caller's role.")
+    oidc_tenant_claim: str | None = Field(
+        None, min_length=1, description="Claim that contains the caller's tenant. None: callers see all tenants."
+    )
+    notify_url: Annotated[SecretStr, AfterValidator(values.webhook_url)] | None = Field(
+        None, description="URL for notifications about approvals, questions and ended runs, such as a Slack webhook."
+    )
+    notify_secret: Annotated[SecretStr, AfterValidator(values.webhook_secret)] | None = Field(
+        None, description="Secret that signs what these URLs receive, as whsec_BASE64 of 24 to 64 random bytes."
+    )
+    notify_command: Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.words)] = Field(
+        (), description="Command that receives each notification as JSON on its standard input."
+    )
+    notify_on: Annotated[tuple[NotifyEvent, ...], NoDecode, BeforeValidator(values.known_events)] = Field(
+        EVENTS, description="Comma-separated events to send: ask, question, parked, ended and failed."
+    )
+    notify_escalate_url: Annotated[SecretStr, AfterValidator(values.webhook_url)] | None = Field(
+        None, description="URL for approvals, questions and parked runs that nobody has answered in time."
+    )
+    notify_escalate_after: Seconds = Field(900, description="Seconds after which Loom notifies that URL.")
+
+    otlp_endpoint: WebUrl | None = Field(
+        None,
+        validation_alias=_named("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="URL of an OTLP receiver (HTTP) for traces. Needs the extra `otel` and LOOM_REDIS_URL.",
+    )
+    otlp_delay: Count = Field(
+        5000,
+        validation_alias=_named("OTEL_BSP_SCHEDULE_DELAY"),
+        description="Interval in milliseconds at which a worker exports spans. Each export takes some of its CPU time.",
+    )
+    otlp_content: Annotated[bool, BeforeValidator(values.in_spans)] = Field(
+        default=False,
+        validation_alias=_named("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"),
+        description="Whether traces contain answers, and the arguments and results of tool calls.",
     )
 
     openai_api_key: SecretStr | None = Field(
         None, validation_alias=_named("OPENAI_API_KEY"), description="API key for openai:* models."
     )
-    openai_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
+    openai_base_url: WebUrl | None = Field(
         None,
         validation_alias=_named("OPENAI_BASE_URL"),
         description="URL of another server that implements OpenAI's API.",
@@ -396,7 +432,7 @@ class Settings(BaseSettings):
     anthropic_api_key: SecretStr | None = Field(
         None, validation_alias=_named("ANTHROPIC_API_KEY"), description="API key for anthropic:* models."
     )
-    anthropic_base_url: Annotated[str, _url_of("http", "https")] | None = Field(
+    anthropic_base_url: WebUrl | None = Field(
         None,
         validation_alias=_named("ANTHROPIC_BASE_URL"),
         description="URL of another server that implements Anthropic's API.",
@@ -408,6 +444,38 @@ class Settings(BaseSettings):
         if build is None and info.data.get("deployment") is not None:
             raise ValueError("must be set together with LOOM_DEPLOYMENT, for example to a release or a commit")
         return build
+
+    @field_validator("oidc_audience")
+    @classmethod
+    def _with_its_issuer(cls, audience: str | None, info: ValidationInfo) -> str | None:
+        if audience is None and info.data.get("oidc_issuer") is not None:
+            raise ValueError(
+                "must be set together with LOOM_OIDC_ISSUER, so that tokens for other services aren't valid"
+            )
+        return audience
+
+    @field_validator("temporal_tls_client_key_path")
+    @classmethod
+    def _with_its_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
+        if "temporal_tls_client_cert_path" not in info.data:
+            return key  # the certificate is invalid, which is reported
+        certificate: Path | None = info.data["temporal_tls_client_cert_path"]
+        if certificate is None and key is None:
+            return None
+        if certificate is None or key is None:
+            raise ValueError("must be set together with TEMPORAL_TLS_CLIENT_CERT_PATH")
+        return check_key(key, certificate)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections to Temporal use TLS. An API key or a certificate enables it."""
+        own = (self.temporal_api_key, self.temporal_tls_client_cert_path, self.temporal_tls_server_ca_cert_path)
+        return self.temporal_tls or any(each is not None for each in own)
+
+    @property
+    def audits(self) -> bool:
+        """Whether acts are recorded in the audit log, which requires a database."""
+        return self.audit == "on" and self.database_url is not None
 
     @property
     def remembers(self) -> bool:
@@ -440,8 +508,8 @@ class Settings(BaseSettings):
 
     @property
     def private_paths(self) -> tuple[Path, ...]:
-        """Loom's own state and its key, which no command may see."""
-        return self.home, self.key_path
+        """Loom's own state and its keys, which no command may see."""
+        return (self.home, self.key_path, *(() if self.encryption_keys is None else (self.encryption_keys,)))
 
     @property
     def sandbox_limits(self) -> Limits:

@@ -1,38 +1,56 @@
 """Connect to the Temporal server named in the settings."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Final
 
 import structlog
-from temporalio.client import Client, HttpConnectProxyConfig
+from temporalio.client import Client, HttpConnectProxyConfig, Interceptor
 from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
-from temporalio.service import RPCError
+from temporalio.service import RPCError, TLSConfig
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.errors import is_refusal, no_server
+from loom.composition.encryption import Encryption, encryption_from
 from loom.composition.settings import Settings
+from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.workflows.payload_converter import data_converter
 
 _log = structlog.get_logger("loom.worker")
 
 RECONNECT: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a server. The last number is repeated."""
+LEAVE: Final = 0.01
+"""Seconds after which the SDK's threads have left the interpreter. A thread that hands over an answer wakes the event
+loop before it leaves. If the program ends in this moment, Python before 3.14 ends the thread inside the SDK, which
+aborts the process. Without this pause, 8 of 50 programs that ended right after an answer crashed; with it, none.
+"""
 
 
 async def connect(
-    settings: Settings, *, converter: DataConverter = DataConverter.default, runtime: Runtime | None = None
+    settings: Settings,
+    *,
+    converter: DataConverter = DataConverter.default,
+    interceptors: Sequence[Interceptor] = (),
+    runtime: Runtime | None = None,
 ) -> Client:
     """Return a client that is connected to the configured server, and signs requests if it finds the key.
 
-    Raises RuntimeError or RPCError if the server doesn't respond.
+    Raises RuntimeError or RPCError if the server doesn't respond, and UnreachableError if none is configured.
     """
+    if "temporal_address" not in settings.model_fields_set:
+        # A server that happens to listen at Temporal's usual address may belong to somebody else.
+        raise UnreachableError(
+            f"no Temporal server is configured, and {settings.home} has no stack: run `loom up`, or set LOOM_HOME to"
+            " the .loom folder of a stack, or TEMPORAL_ADDRESS to the address of a server"
+        )
     key, address = settings.temporal_api_key, settings.temporal_address
     # Behind a Unix socket, the SDK needs any address with a port. The socket leads to one server only.
     is_socket = address.startswith("unix:")
@@ -41,11 +59,33 @@ async def connect(
         http_connect_proxy_config=HttpConnectProxyConfig(target_host=address) if is_socket else None,
         namespace=settings.temporal_namespace,
         api_key=key.get_secret_value() if key else None,
-        tls=settings.temporal_tls,
+        tls=_tls(settings),
         data_converter=converter,
         runtime=runtime or (_without_proxy_warning() if is_socket else None),
-        interceptors=[SigningClient(KeyFile(settings.key_path).read, converter.payload_converter)],
+        interceptors=[SigningClient(KeyFile(settings.key_path).read, converter.payload_converter), *interceptors],
     )
+
+
+def _tls(settings: Settings) -> TLSConfig | bool:
+    """Return the TLS options with the contents of the files. They are read once, so a new certificate takes a restart.
+
+    Raises BadRequest if a file can't be read.
+    """
+    if not settings.uses_tls:
+        return False
+    return TLSConfig(
+        server_root_ca_cert=_content(settings.temporal_tls_server_ca_cert_path),
+        domain=settings.temporal_tls_server_name,
+        client_cert=_content(settings.temporal_tls_client_cert_path),
+        client_private_key=_content(settings.temporal_tls_client_key_path),
+    )
+
+
+def _content(path: Path | None) -> bytes | None:
+    try:
+        return path.read_bytes() if path is not None else None
+    except OSError as error:
+        raise BadRequest(f"{path} can't be read: {error.strerror}", field="TEMPORAL_TLS") from None
 
 
 @cache
@@ -60,20 +100,30 @@ def _without_proxy_warning() -> Runtime:
 
 @asynccontextmanager
 async def connected(
-    settings: Settings, runtime: Runtime | None = None, *, wait_for_server: bool = False
+    settings: Settings,
+    runtime: Runtime | None = None,
+    *,
+    encryption: Encryption | None = None,
+    wait_for_server: bool = False,
 ) -> AsyncIterator[Client]:
-    """Yield a connected client with Loom's payload converter, which can read externally stored payloads.
+    """Yield a connected client with Loom's payload converter, which can read externally stored and encrypted payloads.
 
-    The payload store is closed when the `with` block ends. Raises UnreachableError if no server responds, unless the
-    caller waits for it, and if the server refuses this client.
+    The payload store is closed when the `with` block ends. Without `encryption`, the client has keys of its own, from
+    the settings. Raises UnreachableError if no server responds, unless the caller waits for it, and if the server
+    refuses this client.
     """
     storage = PostgresPayloads(settings.database_url) if settings.database_url else None
-    connecting = partial(connect, settings, converter=data_converter(storage), runtime=runtime)
+    own = encryption or encryption_from(settings)
+    converter = data_converter(storage, own.codec, encrypts=own.cipher.is_on)
+    connecting = partial(connect, settings, converter=converter, interceptors=own.interceptors, runtime=runtime)
     try:
         yield await _connection(connecting, settings.temporal_address, wait_for_server=wait_for_server)
     finally:
         if storage is not None:
             await storage.aclose()
+        if encryption is None:
+            await own.aclose()
+        await asyncio.sleep(LEAVE)
 
 
 async def _connection(connecting: Callable[[], Awaitable[Client]], address: str, *, wait_for_server: bool) -> Client:

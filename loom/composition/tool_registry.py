@@ -7,7 +7,6 @@ from pathlib import Path
 from loom.activities.adapters.documents.yaml_syntax import parse_yaml
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.adapters.skills.folders import SkillFolders
-from loom.activities.adapters.skills.requirements import noting
 from loom.activities.adapters.web.fetcher import PinnedFetcher
 from loom.activities.adapters.web.html_reader import SeparateHtmlReader
 from loom.activities.knowledge.ports import KnowledgeStore
@@ -20,6 +19,7 @@ from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.memory import memory_tools
 from loom.activities.toolbox.built_in.message_agent import Mailbox
 from loom.activities.toolbox.built_in.plan import plan_tool
+from loom.activities.toolbox.built_in.python_sessions import PythonSessions
 from loom.activities.toolbox.built_in.scoped_memory import scoped_memory_tools
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.app import agent_files, crew_files
@@ -41,6 +41,7 @@ def registry_from(
     pasts: Pasts | None = None,
     knowledge: KnowledgeStore | None = None,
     memory: WorkerMemory | None = None,
+    sessions: PythonSessions | None = None,
     files: Sequence[Path] = (),
     checks_rules: bool = True,
 ) -> Registry:
@@ -56,6 +57,7 @@ def registry_from(
         tool_timeout=settings.tool_timeout,
         home=settings.home,
         parsers=dict.fromkeys(("yaml", "yml"), ("YAML", parse_yaml)),
+        sessions=sessions,
         artifacts=artifacts,
         mailbox=mailbox,
         pasts=pasts,
@@ -97,11 +99,17 @@ def _of_memory(memory: WorkerMemory | None) -> tuple[Tool, ...]:
 
 def skill_tools(settings: Settings, made: MadeTools) -> SkillTools:
     """Return a factory for the tools that skills provide. Skill scripts run in the sandbox, like created tools."""
+
+    async def note_of_missing(root: str, workspace: Path) -> str:
+        from loom.activities.adapters.skills.requirements import noting  # noqa: PLC0415 - most runs load no skill
+
+        return await noting(made.sandbox)(root, workspace)
+
     return SkillTools(
         sandbox=made.sandbox,
         missing=made.missing,
         timeout=settings.tool_timeout,
-        note_of_missing=noting(made.sandbox),
+        note_of_missing=note_of_missing,
     )
 
 

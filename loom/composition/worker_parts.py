@@ -7,23 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from loom.activities.adapters.mcp.servers import McpServers
+from loom.activities.admit_moved_run import AdmitMovedRun
+from loom.activities.bus import Transport
 from loom.activities.call_model import LanguageModel
 from loom.activities.child_runs import ChildRuns
 from loom.activities.compress_context import Compressor
 from loom.activities.conduct_crew import CrewConductor
 from loom.activities.crew_lookup import Crews
 from loom.activities.effects import Effects
+from loom.activities.encryption import Cipher
 from loom.activities.evaluate_answer import Evaluator
 from loom.activities.forks import Forks
 from loom.activities.knowledge.ports import KnowledgeStore
 from loom.activities.leases import Leases
 from loom.activities.manifest import Manifests, agent_digest, manifest_of, own_parts
 from loom.activities.memory.ports import Embedder
+from loom.activities.metering import Meters
+from loom.activities.notifications import Notifications, Notifier, Receiver
+from loom.activities.part_storing import PartKeeper
 from loom.activities.plan_calls import CallPreparer, CallReviewer
 from loom.activities.ports import (
     ArtifactStore,
     ChildRunsOnServer,
     EventStream,
+    PartStore,
     Pasts,
     Prices,
     Providers,
@@ -33,8 +40,9 @@ from loom.activities.ports import (
 )
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
-from loom.activities.recall import ContextSource, InheritedNotes, Knowledge, PersonMemory, SessionMemory
+from loom.activities.recall import AppSource, InheritedNotes, Knowledge, PersonMemory, RecallSource, SessionMemory
 from loom.activities.run_hook import HookRunner
+from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
 from loom.activities.sample_model import Sampler
 from loom.activities.skills import RunSkills, SkillLibrary
@@ -44,6 +52,8 @@ from loom.activities.tenants.one_worker import OneWorkerTenants
 from loom.activities.tenants.ports import TenantQueue, WaitingRuns
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
+from loom.activities.traces import SpanOutbox, TracedSource
+from loom.app.extensions import Extensions
 from loom.app.forms.crew import read_crew
 from loom.app.registry import Registry
 from loom.composition.memory import WorkerMemory
@@ -51,6 +61,8 @@ from loom.domain.agents.definitions import AgentDefinition, spec_of
 from loom.domain.agents.hooks import steps_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import NodeFailedError
+from loom.domain.core.notifications import Channel, NotifyPlan
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.run.activity_payloads import ModelReply
@@ -77,11 +89,20 @@ class WorkerParts:
     tools: ToolSet
     transcripts: TranscriptStore
     stream: EventStream
+    transport: Transport | None
+    cipher: Cipher
+    """Encrypts what this worker keeps in Redis and Postgres."""
+    """Delivers the tasks on the bus. None if the worker has no bus."""
     artifacts: ArtifactStore | None
+    attachments: PartStore | None
+    """Stores images, recordings and files. None if the worker has no database."""
     embedder: Embedder | None
+    extensions: Extensions
+    """The implementations of Loom's ports that the app registers."""
     sanitizer: OutputSanitizer
     effects: Effects
     model_calls: Leases[ModelReply] | None
+    node_calls: Leases[ModelReply | NodeFailedError] | None
     """None if the worker has no database."""
     own: RunTools
     skills: SkillLibrary
@@ -96,6 +117,14 @@ class WorkerParts:
     """Redacts a model's text, and emits complete words."""
     gate: StartGate
     """Decides which runs may start."""
+    meters: Meters | None = None
+    """Records what is measured. None if the worker has no metrics."""
+    spans: SpanOutbox | None = None
+    """The spans that the parts add to traces. None if the worker exports no traces."""
+    notify: NotifyPlan | None = None
+    """Whom runs tell what waits for people."""
+    receivers: Mapping[Channel, Receiver] = field(default_factory=dict)
+    """The receivers of these notifications."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -115,6 +144,11 @@ class WorkerParts:
         )
 
     @property
+    def part_keeper(self) -> PartKeeper:
+        """Return the component that stores images, recordings and files."""
+        return PartKeeper(self.attachments, self.tools, self.sanitizer, self.planner)
+
+    @property
     def run_skills(self) -> RunSkills:
         """Return the component that provides runs with their skills."""
         return RunSkills(library=self.skills, tools=self.own.skills)
@@ -126,6 +160,7 @@ class WorkerParts:
             own=own_parts(
                 tools=self.registry.tool_code,
                 hooks=self.registry.hook_code,
+                nodes=self.registry.node_code,
                 agents={name: agent_digest(agents[name], of) for name, of in parts.items()},
             ),
             tools=self.tools,
@@ -138,7 +173,12 @@ class WorkerParts:
         return manifest_of(replace(spec_of(agent, self.default), hooks=hooks))
 
     def activities(
-        self, search_attributes: Callable[[], Any], pasts: Pasts, waiting: WaitingRuns, children: ChildRunsOnServer
+        self,
+        search_attributes: Callable[[], Any],
+        pasts: Pasts,
+        waiting: WaitingRuns,
+        children: ChildRunsOnServer,
+        notifications: Notifications,
     ) -> list[Callable[..., Any]]:
         """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
@@ -167,14 +207,26 @@ class WorkerParts:
             crews=Crews(self.registry.crews, read_crew),
             gate=self.gate,
             tenants=tenants,
-            forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts),
+            notify=self.notify,
+            parts=self.part_keeper,
+            forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts, parts=self.part_keeper),
         )
         hooks = HookRunner(
             registered=self.registry.hooks, stream=self.stream, redact=self.sanitizer.clean, manifests=manifests
         )
         child_runs = ChildRuns(children)
+        notifier = Notifier(receivers=self.receivers, notifications=notifications, redact=self.sanitizer.clean)
+        arrivals = AdmitMovedRun(
+            gate=self.gate,
+            owner_bounds=self.owner_bounds,
+            ledger=self.effects.has_ledger,
+            notify=self.notify,
+            search_attributes=search_attributes,
+            redact=self.sanitizer.clean,
+        )
         return [
             preparation.prepare_run,
+            arrivals.admit_moved_run,
             tenants.await_admission,
             tenants.leave_tenant,
             hooks.run_hook,
@@ -182,7 +234,9 @@ class WorkerParts:
             child_runs.abort_orphans,
             *self._model_activities(manifests),
             *self._tool_activities(manifests),
-            Progress(self.stream).publish,
+            Progress(self.stream, self.notify).publish,
+            notifier.notify,
+            notifier.deliver_notification,
         ]
 
     def _model_activities(self, manifests: Manifests) -> list[Callable[..., Any]]:
@@ -197,6 +251,7 @@ class WorkerParts:
             prices=self.prices,
             manifests=manifests,
             sources=self._sources(),
+            app_sources=self._app_sources(),
             people=PersonMemory(self.memory.people, self.memory.limits) if self.memory is not None else None,
             leases=self.model_calls,
         )
@@ -209,12 +264,21 @@ class WorkerParts:
             redact=self.sanitizer.clean,
             manifests=manifests,
         )
+        nodes = NodeRunner(
+            nodes=self.registry.nodes,
+            transcripts=self.transcripts,
+            stream=self.stream,
+            redact=self.sanitizer.clean,
+            manifests=manifests,
+            leases=self.node_calls,
+        )
         compressor = Compressor(
             providers=self.providers,
             transcripts=self.transcripts,
             stream=self.stream,
             redact=self.sanitizer.clean,
             prices=self.prices,
+            own=self.extensions.compressor,
         )
         evaluator = Evaluator(
             providers=self.providers,
@@ -227,6 +291,7 @@ class WorkerParts:
         return [
             model.call_model,
             conductor.conduct_crew,
+            nodes.run_node,
             compressor.compress_context,
             evaluator.evaluate_answer,
             sampler.sample_model,
@@ -244,13 +309,25 @@ class WorkerParts:
             masked=self.masked,
             registered=self.registry.hooks_for if self.registry.hooks else None,
             manifests=manifests,
+            parts=self.part_keeper,
         )
-        return [runner.run_tool, CallReviewer(planner=self.planner, stream=self.stream).plan_calls]
+        return [
+            runner.run_tool,
+            self.part_keeper.store_parts,
+            CallReviewer(planner=self.planner, stream=self.stream).plan_calls,
+        ]
 
-    def _sources(self) -> list[ContextSource]:
+    def _app_sources(self) -> list[RecallSource]:
+        """Return the app's own context sources."""
+        named = self.extensions.context_sources.items()
+        return [AppSource(name, source, self.sanitizer.clean) for name, source in named]
+
+    def _sources(self) -> list[RecallSource]:
         """Return the sources that add content to a conversation when a person sends a message."""
-        sources: list[ContextSource] = []
+        sources: list[RecallSource] = []
         if self.memory is not None:
             sources.append(InheritedNotes(self.memory.scoped, self.memory.limits))
             sources.append(SessionMemory(self.memory.store, self.memory.limits))
+        if self.spans is not None:
+            sources = [TracedSource(source, self.spans) for source in sources]
         return [*sources, Knowledge(self.knowledge)]

@@ -7,6 +7,7 @@ Reading order
     services    Temporal, Redis and the worker: command line, address, readiness
     private_network  runs Temporal where only this user's processes reach it
     postgres    the same for Postgres, which can't run as root
+    backup      copy a running stack to another directory
     processes   start, check and stop child processes
     ports       choose a service's usual port if it is free, or else another one
     home        the directory: create, check and lock it

@@ -22,6 +22,7 @@ def prepare(home: Path) -> None:
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         (home / "logs").mkdir(exist_ok=True)
+        (home / ".gitignore").write_text("*\n")  # the home is often in a project's folder
         probe = home / f".writable-{os.getpid()}"
         probe.write_bytes(b"\0" * 4096)
         probe.unlink(missing_ok=True)  # two threads of one process may run this check at the same time

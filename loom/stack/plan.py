@@ -21,6 +21,7 @@ class Plan:
     app: str | None = None  # the app to load; None means the app that the running worker has loaded
     workspaces: tuple[str, ...] = ()  # LOOM_WORKSPACES of the worker; empty means those of the running worker
     private: bool = False  # whether only this user's processes reach Temporal
+    codec_endpoint: str | None = None  # the codec server that the Web UI asks
     redis_server: Path | None = None  # None means the packaged server, or else the one on PATH
 
     def without_worker(self) -> Self:
@@ -31,12 +32,12 @@ class Plan:
         """Return the plan as JSON for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
-        return json.dumps((*named, self.workspaces, self.private))
+        return json.dumps((*named, self.workspaces, self.private, self.codec_endpoint))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the plan that the JSON text contains."""
-        home, worker, queue, namespace, metrics, app, redis, workspaces, private = json.loads(text)
+        home, worker, queue, namespace, metrics, app, redis, workspaces, private, codec = json.loads(text)
         return cls(
             home=Path(home),
             worker=tuple(worker) if worker else None,
@@ -47,4 +48,5 @@ class Plan:
             redis_server=Path(redis) if redis else None,
             workspaces=tuple(workspaces),
             private=private,
+            codec_endpoint=codec,
         )

@@ -4,6 +4,7 @@ Each child runs in its own session. Ctrl-C in the terminal therefore reaches onl
 children in order. Killing a child also kills all processes that the child started.
 """
 
+import logging
 import os
 import signal
 import subprocess
@@ -13,8 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from loom.stack.errors import StackError
 from loom.stack.state import Identity, of_pid
+
+_log = logging.getLogger("loom.stack")
 
 HOW_TO_END = {
     "worker": signal.SIGTERM,
@@ -81,12 +86,46 @@ def end_all(parts: Mapping[str, Running]) -> None:
 
 
 def end(name: str, process: Running) -> None:
-    """Ask the process to exit and wait. If it doesn't exit in time, kill it and its children."""
+    """Ask the process to exit and wait. If it doesn't exit in time, kill it. Then kill any processes that it has left
+    behind. A process that had already exited is left alone, because its ID may belong to somebody else.
+    """
+    if not process.alive():
+        return
     ask_to_end(process, HOW_TO_END[name])
     if not wait_until(lambda: not process.alive(), seconds=GRACE):
-        with suppress(ProcessLookupError):
-            os.killpg(process.identity.pid, signal.SIGKILL)
+        ask_to_end(process, signal.SIGKILL)
         wait_until(lambda: not process.alive(), seconds=5)
+    kill_process_group(process)
+
+
+def kill_process_group(exited: Running) -> None:
+    """Kill the processes that a process has left behind, such as the memory process of a killed worker.
+
+    Call this only directly after the process has exited. While its group has members, the system gives the group's ID
+    to no other process.
+    """
+
+    def is_gone() -> bool:
+        members = _group_of(exited.identity.pid)
+        if any(each.pid == exited.identity.pid for each in members):  # somebody else's process, with a reused ID
+            return True
+        for each in members:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        return not members
+
+    if not wait_until(is_gone, seconds=1):
+        _log.warning("process %s has exited, but processes that it started are still running", exited.identity.pid)
+
+
+def _group_of(leader: int) -> list[psutil.Process]:
+    """Return the running members of a process group."""
+    members = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process)
+    return members
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:

@@ -60,10 +60,13 @@ class Part:
     settle: Callable[[], None] = _nothing  # when it first responds
 
 
-def temporal(home: Path, ports: Mapping[str, int], namespace: str, *, private: bool = False) -> Part:
+def temporal(
+    home: Path, ports: Mapping[str, int], namespace: str, *, private: bool = False, codec: str | None = None
+) -> Part:
     """Return the Temporal server with its Web UI. It stores its data in SQLite.
 
-    A private server runs in its own network namespace, which only this user's processes reach.
+    A private server runs in its own network namespace, which only this user's processes reach. `codec` is the address
+    of the codec server that the Web UI asks.
     """
     program, database = _temporal_program(), home / "temporal.db"
     fresh = not database.exists()
@@ -83,6 +86,7 @@ def temporal(home: Path, ports: Mapping[str, int], namespace: str, *, private: b
         ],
         "--sqlite-pragma": TUNED_PRAGMAS,
         "--search-attribute": [f"{name}={kind}" for name, kind in SEARCH_ATTRIBUTES.items()],
+        "--ui-codec-endpoint": [] if codec is None else [codec],
         "--namespace": [] if namespace == "default" else [namespace],
     }
     # The user's Temporal client settings must not affect the server.

@@ -5,6 +5,7 @@ didn't start. The file is replaced atomically, and only its owner can read it be
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import psutil
 
 FILE = "stack.json"
+FOLDER = ".loom"
+ROOT = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,8 +95,30 @@ def command_line(pid: int) -> tuple[str, ...]:
         return ()
 
 
+def find_home() -> Path:
+    """Return the home of the stack that commands in the working directory use, unless LOOM_HOME names one.
+
+    It is `.loom` in the working directory or in the nearest folder above, or else in the user's home directory,
+    whichever has a stack. If there is none, `loom up` creates `.loom` in the working directory. Folders of other users
+    don't count, because whoever can write to them could send commands to another server.
+    """
+    here = Path.cwd()
+    homes = (folder / FOLDER for folder in (here, *here.parents, Path.home()))
+    return next((home for home in homes if _is_own(home / FILE)), here / FOLDER)
+
+
+def _is_own(path: Path) -> bool:
+    """Whether the path exists and belongs to this user or to root."""
+    try:
+        return path.stat().st_uid in {os.geteuid(), ROOT}
+    except OSError:
+        return False
+
+
 def read(home: Path) -> StackState:
-    """Return the recorded state, or an empty state if the file doesn't exist or can't be read."""
+    """Return the recorded state, or an empty state if the file doesn't exist, can't be read, or isn't this user's."""
+    if not _is_own(home / FILE):
+        return StackState()
     try:
         return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

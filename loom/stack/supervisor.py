@@ -25,7 +25,7 @@ from loom.stack.errors import StackError, tail
 from loom.stack.home import locked, log_path, prepare
 from loom.stack.plan import Plan
 from loom.stack.postgres import postgres
-from loom.stack.processes import Running, end, end_all, spawn, wait_until
+from loom.stack.processes import Running, end, end_all, kill_process_group, spawn, wait_until
 from loom.stack.services import SERVICES, Part
 from loom.stack.state import Identity, Recorded, StackState
 
@@ -45,6 +45,16 @@ class _Service:
     process: Running
     adopted: bool = False
     started: float = field(default_factory=time.monotonic)
+    is_cleared: bool = False
+
+    def has_exited(self) -> bool:
+        """Return whether the process has exited. If it has, kill what it has left behind, the first time only."""
+        if self.process.alive():
+            return False
+        if not self.is_cleared:
+            self.is_cleared = True
+            kill_process_group(self.process)
+        return True
 
 
 class _Ordered(BaseException):
@@ -111,7 +121,7 @@ class Supervisor:
     def _watch(self) -> None:
         while self._order is None:
             for name, service in self._services.items():
-                if not service.process.alive() and time.monotonic() - service.started >= PAUSE:
+                if service.has_exited() and time.monotonic() - service.started >= PAUSE:
                     self._revive(name, service)
             time.sleep(0.1)
 
@@ -166,7 +176,7 @@ class Supervisor:
         while not self._answers(name):
             if self._order is not None:
                 raise _Ordered
-            if not self._services[name].process.alive():
+            if self._services[name].has_exited():
                 if tries == TRIES:
                     raise self._failure(name, "exits as soon as it is started")
                 tries += 1
@@ -193,7 +203,10 @@ class Supervisor:
     def _part(self, name: str) -> Part:
         match name:
             case "temporal":
-                return parts.temporal(self._home, self._ports, self._plan.namespace, private=self._plan.private)
+                plan = self._plan
+                return parts.temporal(
+                    self._home, self._ports, plan.namespace, private=plan.private, codec=plan.codec_endpoint
+                )
             case "redis":
                 return parts.redis(self._home, self._ports, self._plan.redis_server)
             case "postgres":
@@ -207,7 +220,8 @@ class Supervisor:
     def _worker_env(self) -> dict[str, str]:
         """Return this process's environment with the stack's addresses."""
         address = {name: str(self._services[name].part.address) for name in SERVICES}
-        env = {name: value for name, value in os.environ.items() if name not in {"TEMPORAL_API_KEY", "TEMPORAL_TLS"}}
+        of_other_servers = ("TEMPORAL_API_KEY", "TEMPORAL_TLS")
+        env = {name: value for name, value in os.environ.items() if not name.startswith(of_other_servers)}
         if self._plan.metrics_port == ports.USUAL["metrics"]:
             env["LOOM_METRICS_PORT"] = str(self._ports["metrics"])
         if self._app is not None:
@@ -265,7 +279,8 @@ class Supervisor:
             self._record()
 
     def _end(self, names: list[str]) -> None:
-        end_all({name: self._services.pop(name).process for name in names})
+        ending = {name: self._services.pop(name) for name in names}
+        end_all({name: service.process for name, service in ending.items() if not service.has_exited()})
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -15,40 +15,43 @@ from loom.stack import state
 from loom.stack.errors import AlreadySupervised, StackError, tail
 from loom.stack.home import locked, log_path, prepare
 from loom.stack.plan import Plan
-from loom.stack.processes import GRACE, Running, ask_to_end, end_all, wait_until
-from loom.stack.state import Identity, StackState
+from loom.stack.processes import GRACE, Running, ask_to_end, end, end_all, wait_until
+from loom.stack.state import Identity, Recorded, StackState
 from loom.stack.supervisor import Supervisor
 
 DEADLINE = 60.0  # seconds until everything is ready, including services that another `up` is starting
 
 
-def up_detached(plan: Plan) -> StackState:
+def up_detached(plan: Plan, *, replaces: Recorded | None = None) -> StackState:
     """Start the missing services under a new daemon, and return once everything is ready.
 
-    Raises `StackError` if a service can't be started.
+    `replaces` is a worker that must not go on, even if it matches the plan: its code may have changed. Raises
+    `StackError` if a service can't be started.
     """
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
-        if running := _already_up(plan, deadline):
+        if running := _already_up(plan, replaces, deadline):
             return running
+        _end_worker(replaces)
         try:
             _start_daemon(plan, deadline)
         except AlreadySupervised:
             _wait_for_the_other(plan.home, deadline)
 
 
-def up_here(plan: Plan, on_ready: Callable[[StackState], None]) -> bool:
-    """Supervise the stack in this process until a signal stops it.
+def up_here(plan: Plan, on_ready: Callable[[StackState], None], *, replaces: Recorded | None = None) -> bool:
+    """Supervise the stack in this process until a signal stops it. `replaces` is as for `up_detached`.
 
     Return False if the stack is already running under another supervisor.
     """
     prepare(plan.home)
     deadline = time.monotonic() + DEADLINE
     while True:
-        if running := _already_up(plan, deadline):
+        if running := _already_up(plan, replaces, deadline):
             on_ready(running)
             return False
+        _end_worker(replaces)
         try:
             Supervisor(plan).run(on_ready)
         except AlreadySupervised:
@@ -76,17 +79,19 @@ def down(home: Path) -> tuple[str, ...]:
             _wait_for_the_other(home, deadline)
 
 
-def _already_up(plan: Plan, deadline: float) -> StackState | None:
+def _already_up(plan: Plan, replaces: Recorded | None, deadline: float) -> StackState | None:
     """Return the state of the running stack if it matches the plan.
 
-    If its worker, its app or its workspaces differ, take over the stack and return None.
+    If its worker, its app or its workspaces differ, or if its worker is to be replaced, take over the stack and return
+    None.
     """
     while (now := state.read(plan.home)).supervised():
         if now.private is not plan.private:
             runs = "with" if now.private else "without"
             raise StackError(f"the stack in {plan.home} runs {runs} --private: stop it first with `loom down`")
         same = plan.app in (None, now.app) and plan.workspaces in ((), now.workspaces)
-        if now.ready and (plan.worker is None or (now.worker_wanted and same)):
+        stays = replaces is None or now.parts.get("worker") != replaces
+        if now.ready and (plan.worker is None or (now.worker_wanted and same and stays)):
             return now
         if now.ready and now.supervisor is not None:
             _take_over(now.supervisor)
@@ -111,6 +116,12 @@ def _take_over(supervisor: Identity) -> None:
         raise StackError(f"process {supervisor.pid} does not hand over its stack: stop it with `loom down`")
 
 
+def _end_worker(replaced: Recorded | None) -> None:
+    """End the worker that is to be replaced. Its runs wait for the next worker."""
+    if replaced is not None:
+        end("worker", Running(identity=replaced.identity))
+
+
 def _wait_for_the_other(home: Path, deadline: float) -> None:
     """Wait briefly until the process that holds the lock records itself or releases the lock."""
     if time.monotonic() >= deadline:
@@ -127,7 +138,12 @@ def _start_daemon(plan: Plan, deadline: float) -> None:
     )  # fmt: skip
     try:
         daemon = _daemon(command, log, writing)
-        said = _report(reading, deadline)
+        try:
+            said = _report(reading, deadline)
+        except KeyboardInterrupt:
+            daemon.send_signal(signal.SIGTERM)  # it has a session of its own, so Ctrl-C hasn't reached it
+            daemon.wait()
+            raise
     finally:
         os.close(reading)
     if said is None:

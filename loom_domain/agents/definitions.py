@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from loom.domain.agents.code_node import CodeNode
 from loom.domain.agents.reflection import Pattern
-from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec, covers
+from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec, KnowledgeLimit, covers
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import Budget, ModelOptions
@@ -50,12 +51,35 @@ class AgentDefinition:
     mode: Mode | None = None
     knowledge: tuple[str, ...] = ()
     """The names of knowledge bases to search whenever a person sends a message."""
+    knowledge_limits: Mapping[str, KnowledgeLimit] = field(default_factory=dict)
+    """The limits of those knowledge bases that have their own."""
     max_turns: int | None = None
     budget: Budget = field(default_factory=Budget)
     max_output_tokens: int | None = None
     temperature: float | None = None
     model_options: ModelOptions = field(default_factory=ModelOptions)
     context_window: int | None = None
+    collapse_at: float | None = None
+    """The shares of the window at which old tool results are shortened, the model is warned, and the conversation is
+    compressed.
+    """
+    warn_at: float | None = None
+    compress_at: float | None = None
+    compress_target: float | None = None
+    """The maximum size of a compressed conversation, as a share of its previous size."""
+    keep_turns: int | None = None
+    """The number of last turns that a compression keeps word for word."""
+    sections: tuple[str, ...] = ()
+    """The sections of a summary."""
+    section_tokens: int | None = None
+    loop_window: int | None = None
+    """The number of repeated turns after which a run stops. 0 disables loop detection."""
+    shown_tools: int | None = None
+    """The maximum number of tools that the model is shown from the start."""
+    shown_tool_tokens: int | None = None
+    """The maximum number of tokens in their descriptions."""
+    parallel_limit: int | None = None
+    """The maximum number of tool calls that run at the same time."""
     rpm: int | None = None
     """The maximum number of requests per minute to one model, for all runs of the agent together."""
     tpm: int | None = None
@@ -65,6 +89,17 @@ class AgentDefinition:
     """The number of attempts at a model call, with delays from `first_retry_delay` to `longest_retry_delay`."""
     first_retry_delay: float | None = None
     longest_retry_delay: float | None = None
+    model_timeout: float | None = None
+    """The number of seconds without data after which an attempt at a model call fails."""
+    tool_attempts: int | None = None
+    """The number of attempts at a call to a tool that only reads or is idempotent. The delays are those of model calls.
+    """
+    tool_timeout: float | None = None
+    """The timeout of each tool call in seconds, in place of the tools' own timeouts."""
+    tool_timeouts: Mapping[str, float] = field(default_factory=dict)
+    """The timeouts of calls to single tools. `mcp__server` stands for every tool of that server."""
+    priority: int | None = None
+    """The priority of the agent's runs, from 1, which goes first, to 5."""
     patience: float | None = None
     """The number of seconds that the agent's runs wait for their provider or their operator."""
     require_done_tool: bool | None = None
@@ -87,6 +122,8 @@ class AgentDefinition:
     """The names of hooks and interceptors to apply in addition to those that are registered for this agent or for all
     agents.
     """
+    node: CodeNode | None = None
+    """Set if a function does the agent's work instead of a model."""
     origin: str = ""
     """The place where the agent was defined, for error messages."""
 
@@ -101,6 +138,9 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
         *("model", "mode", "max_turns", "max_output_tokens", "temperature", "context_window", "approval_timeout"),
         *("output_schema", "pattern", "rounds", "evaluates", "rpm", "tpm"),
         *("model_attempts", "first_retry_delay", "longest_retry_delay", "patience"),
+        *("collapse_at", "warn_at", "compress_at", "compress_target", "keep_turns", "section_tokens"),
+        *("shown_tools", "shown_tool_tokens"),
+        *("loop_window", "parallel_limit", "model_timeout", "tool_attempts", "tool_timeout", "priority"),
     )
     given = {name: getattr(definition, name) for name in open_ones if getattr(definition, name) is not None}
     return replace(
@@ -110,6 +150,9 @@ def spec_of(definition: AgentDefinition, default: AgentSpec) -> AgentSpec:
         system_prompt=definition.system_prompt or default.system_prompt,
         permissions={**default.permissions, **definition.permissions},
         knowledge=definition.knowledge or default.knowledge,
+        knowledge_limits=definition.knowledge_limits if definition.knowledge else default.knowledge_limits,
+        sections=definition.sections or default.sections,
+        tool_timeouts={**default.tool_timeouts, **definition.tool_timeouts},
         budget=definition.budget.or_else(default.budget),
         model_options=definition.model_options.or_else(default.model_options),
         require_done_tool=definition.require_done_tool or default.require_done_tool,
@@ -148,7 +191,13 @@ def check_tools(definitions: Iterable[AgentDefinition], tools: Iterable[str], se
     """
     known = sorted(tools)
     for definition in definitions:
-        for name in (*(definition.tools or ()), *definition.config.extra_tools, *definition.config.disabled_tools):
+        config = definition.config
+        for name in (
+            *(definition.tools or ()),
+            *config.extra_tools,
+            *config.disabled_tools,
+            *definition.tool_timeouts,
+        ):
             if name in known or name == DONE or any(_is_of(server, name) for server in servers):
                 continue
             hint = nearest(

@@ -1,7 +1,7 @@
 """Inheritance between agents: an agent that extends another agent inherits the settings that it leaves out.
 
-Values that an agent sets replace inherited values. Permission rules and model options are merged key by key, and hooks
-are combined. For skills and tools:
+Values that an agent sets replace inherited values. Permission rules, model options and the timeouts of single tools are
+merged key by key, and hooks are combined. For skills and tools:
 
     child = (parent + added) − removed
 
@@ -23,9 +23,12 @@ DEFAULT_AGENT: Final = "default"
 
 _INHERITED: Final = (
     *("description", "model", "fallbacks", "system_prompt", "tools", "mode", "max_turns", "max_output_tokens"),
-    *("temperature", "context_window", "approval_timeout", "require_done_tool", "activation"),
+    *("temperature", "context_window", "rpm", "tpm", "approval_timeout", "require_done_tool", "activation"),
     *("output_schema", "pattern", "rounds", "branches", "evaluates", "knowledge"),
     *("model_attempts", "first_retry_delay", "longest_retry_delay", "patience"),
+    *("collapse_at", "warn_at", "compress_at", "compress_target", "keep_turns", "sections", "section_tokens"),
+    *("shown_tools", "shown_tool_tokens"),
+    *("loop_window", "parallel_limit", "model_timeout", "tool_attempts", "tool_timeout", "priority"),
 )
 
 
@@ -85,6 +88,12 @@ def _lineage(agent: AgentDefinition, known: Mapping[str, AgentDefinition]) -> li
                 f"agent {line[-1].name!r} ({line[-1].origin}) extends the unknown agent {name!r}: {hint}",
                 field="extends",
             )
+        if known[name].node is not None:
+            raise BadRequest(
+                f"agent {line[-1].name!r} ({line[-1].origin}) extends {name!r}, which is a node of code: extend an"
+                " agent with a model",
+                field="extends",
+            )
         if any(name == each.name for each in line):
             path = " → ".join((*(each.name for each in line), name))
             raise BadRequest(
@@ -115,6 +124,8 @@ def _extended(child: AgentDefinition, parent: AgentDefinition) -> AgentDefinitio
         budget=child.budget.or_else(parent.budget),
         model_options=child.model_options.or_else(parent.model_options),
         config=config,
+        knowledge_limits=child.knowledge_limits if child.knowledge else parent.knowledge_limits,
+        tool_timeouts={**parent.tool_timeouts, **child.tool_timeouts},
         hooks=tuple(dict.fromkeys((*parent.hooks, *child.hooks))),
         **left_open,
     )

@@ -5,10 +5,11 @@ referenced by its digest.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
+from loom.domain.agents.code_node import CodeNode
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Pattern
 from loom.domain.core.messages import JsonObject, canonical
@@ -48,6 +49,19 @@ When the task is finished, answer in plain text or call `done` with the result."
 
 
 DEFAULT_MAX_TURNS: Final = 50
+MOST_LOOPED_TURNS: Final = 100
+"""The largest window for loop detection. A run carries the digests of that many turns."""
+MOST_KEPT_TURNS: Final = 50
+"""The maximum number of turns that a compression keeps word for word."""
+MOST_PARALLEL_CALLS: Final = 500
+"""The maximum number of tool calls that run at the same time. The server accepts 2,000 open activities for a run."""
+MOST_TOOL_ATTEMPTS: Final = 20
+LONGEST_TOOL_CALL: Final = 7 * 86_400.0
+"""The longest timeout of a tool call, in seconds."""
+LONGEST_MODEL_WAIT: Final = 3600.0
+"""The longest time without data from a provider, in seconds. A model call as a whole takes at most that long."""
+MOST_PASSAGES: Final = 50
+"""The maximum number of passages per message from one knowledge base."""
 
 
 class Activation(StrEnum):
@@ -88,6 +102,18 @@ def covers(names: Iterable[str], tool: str) -> bool:
     return any(name == tool or (name.startswith(MCP) and tool.startswith(f"{name}__")) for name in names)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnowledgeLimit:
+    """Which passages of one knowledge base an agent receives. None means Loom's default."""
+
+    number: int | None = None
+    """The maximum number of passages per message."""
+    floor: float | None = None
+    """The minimum relevance of a passage, from 0 to 1: its cosine similarity to the message, or the share of the
+    message's words that it contains, whichever is larger.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
     """All settings that determine a run's behavior, except the task."""
@@ -102,6 +128,8 @@ class AgentSpec:
     rules: str = ""
     """The last layer of the prompt, which contains Loom's own rules. If empty, `AUTONOMY_RULES` is used."""
     tools: tuple[ToolSpec, ...] = ()
+    on_demand: tuple[str, ...] = ()
+    """The names of those tools that the model isn't shown, but finds with `search_tools`."""
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: Mode = Mode.DEFAULT
     above: tuple[Level, ...] = ()
@@ -114,6 +142,8 @@ class AgentSpec:
     """The knowledge bases to search whenever a person sends a message. Other knowledge bases are searched only on
     request.
     """
+    knowledge_limits: Mapping[str, KnowledgeLimit] = field(default_factory=dict)
+    """The limits of the knowledge bases that have their own. Together, the others provide at most five passages."""
     max_output_tokens: int = 8192
     temperature: float | None = None
     require_done_tool: bool = False
@@ -132,7 +162,28 @@ class AgentSpec:
     """The maximum number of requests per minute to one model, for all runs of the agent together."""
     tpm: int | None = None
     """The same for tokens per minute."""
+    shown_tools: int = 60
+    """The maximum number of tools that the model is shown. If there are more, it must search for some of them."""
+    shown_tool_tokens: int = 8_000
+    """The maximum number of tokens in their descriptions."""
     parallel_limit: int = 10
+    """The maximum number of tool calls that run at the same time."""
+    tool_timeout: float | None = None
+    """The timeout of a tool call in seconds. If None, each tool's own timeout applies."""
+    tool_timeouts: Mapping[str, float] = field(default_factory=dict)
+    """The timeouts of calls to single tools. They take precedence over `tool_timeout`. `mcp__server` stands for every
+    tool of that server.
+    """
+    tool_attempts: int = 1
+    """The number of attempts at a tool call that fails, if the tool only reads or is idempotent. Model calls have the
+    same delays.
+    """
+    model_timeout: float | None = None
+    """The number of seconds without data after which an attempt at a model call fails. If None, the provider's setting
+    applies.
+    """
+    priority: int | None = None
+    """The priority of the run's activities and sub-agents if the request doesn't set one, from 1 to 5."""
     approval_timeout: float = 7 * 24 * 3600.0
     """The number of seconds that an approval request waits before it counts as denied."""
     model_attempts: int = 3
@@ -156,6 +207,10 @@ class AgentSpec:
     """The maximum size of the compressed conversation, as a share of its previous size."""
     section_tokens: int = 512
     """The maximum number of tokens in one section of a summary."""
+    sections: tuple[str, ...] = ()
+    """The sections of a summary. If empty, a summary has all sections."""
+    keep_turns: int = 1
+    """The number of last turns that a compression keeps word for word, unless they don't fit."""
     hooks: tuple[HookPoint, ...] = ()
     """The hooks and interceptors to call before and after the run, in registration order."""
     manifest: Mapping[str, str] = field(default_factory=dict)
@@ -170,6 +225,8 @@ class AgentSpec:
 
     crew: Crew | None = None
     """The crew that makes decisions instead of a model, if the agent is a crew."""
+    node: CodeNode | None = None
+    """How the function runs that does the agent's work instead of a model, if the agent is a node of code."""
 
     @cached_property
     def digest(self) -> str:
@@ -185,16 +242,39 @@ class AgentSpec:
         return blake2b(text.encode(), digest_size=6).hexdigest()
 
     def __hash__(self) -> int:
-        return int(self.digest, 16)
+        # The digest of all fields takes many times as long, and few specs of a worker share these three.
+        text = "\0".join((self.name, self.model, self.system_prompt))
+        return int(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest(), 16)
+
+    def timeout_of(self, tool: str) -> float | None:
+        """Return the agent's own timeout for calls to this tool, or None if the tool's timeout applies."""
+        if tool in self.tool_timeouts:
+            return self.tool_timeouts[tool]
+        by_server = (seconds for name, seconds in self.tool_timeouts.items() if covers([name], tool))
+        return next(by_server, self.tool_timeout)
 
     def with_permissions(self, rules: Mapping[str, str]) -> "AgentSpec":
         """Return the same agent with these rules merged into its own, key by key."""
-        return replace(self, permissions={**self.permissions, **rules}) if rules else self
+        return _with_rules(self, tuple(rules.items())) if rules else self
 
     def with_tool(self, tool: ToolSpec) -> "AgentSpec":
         """Return the same agent with the tool added. The new tool replaces any existing tool with the same name."""
         others = (other for other in self.tools if other.name != tool.name)
         return replace(self, tools=tuple(sorted((*others, tool), key=lambda each: each.name)))
+
+
+@lru_cache(maxsize=100)
+def shared(spec: AgentSpec) -> AgentSpec:
+    """Return the equal spec of an earlier run, if there is one. A spec takes most of the memory of a run that waits,
+    and its digest much of the time in which a run is prepared. Most runs of a worker have the same few.
+    """
+    return spec
+
+
+@lru_cache(maxsize=100)
+def _with_rules(spec: AgentSpec, rules: tuple[tuple[str, str], ...]) -> AgentSpec:
+    """Return the spec with these rules. Runs of a worker that have the same ones share it, and so its digest."""
+    return replace(spec, permissions={**spec.permissions, **dict(rules)})
 
 
 _AT_FIRST: Final = (
@@ -217,7 +297,10 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    # Options that were added after 0.3.0 are included only if they are set.
+    return {name: each for name, each in asdict(value).items() if name != "accepts" or each}
 
 
 def window_size(named: int, spec: AgentSpec) -> int:

@@ -8,7 +8,7 @@ from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import ToolSpec, Verdict
-from loom.domain.core.tool_names import DONE
+from loom.domain.core.tool_names import DONE, QUERIES_MEMORY, SEARCH_TOOLS
 from loom.domain.permissions.judge import Mode
 from loom.domain.tree.lineage import Lineage
 
@@ -17,16 +17,8 @@ NOTES: Final = ("read_memory", "write_memory", "search_memory", "query_collectiv
 FILES: Final = ("read_file", "glob", "grep")
 TOOLS: Final = (*FILES, *NOTES)
 """A sub-agent's default tools."""
-READS_MEMORY: Final = (
-    "query_l1_memory",
-    "query_l2_memory",
-    "query_l3_memory",
-    "query_recent_events",
-    "query_events_by_action",
-    "query_events_by_node",
-    "search_knowledge",
-)
-"""The other tools that read memory and knowledge bases. They are allowed wherever a sub-agent has them."""
+READS_MEMORY: Final = (*QUERIES_MEMORY, "search_knowledge")
+"""The tools that read memory and knowledge bases. They are allowed wherever a sub-agent has them."""
 MAX_TURNS: Final = 10
 """A sub-agent's default maximum number of turns."""
 SUB_AGENT: Final[Mapping[str, str]] = {
@@ -101,7 +93,7 @@ def _mode(spec: AgentSpec, lineage: Lineage) -> Mode:
 def _tools(spec: AgentSpec, lineage: Lineage) -> tuple[ToolSpec, ...]:
     if not lineage.tools and lineage.named:
         return spec.tools
-    names = {tool.name for tool in spec.tools}
+    names = {SEARCH_TOOLS, *(tool.name for tool in spec.tools)}  # a run has `search_tools` only if it needs the tool
     if unknown := [name for name in lineage.tools if name not in names]:
         raise BadRequest(
             f"agent {spec.name!r} does not have {', '.join(unknown)}; it has {', '.join(sorted(names))}", field="tools"

@@ -12,7 +12,7 @@ state. The most telling sentences that would otherwise be lost are quoted in `ke
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from loom.domain.context.key_facts import Statement, key_facts, statements_of
@@ -31,9 +31,10 @@ from loom.domain.core.messages import (
 )
 from loom.domain.core.tokens import text_tokens, tokens_of, within
 from loom.domain.core.tool_calls import Effect, ToolSpec
-from loom.domain.core.tool_names import SEARCH_HISTORY
+from loom.domain.core.tool_names import SEARCH_HISTORY, SEARCH_TOOLS
 from loom.domain.skills.active import staying_skills, told
 from loom.domain.tools.todos import Todo, as_text
+from loom.domain.tools.tool_search import staying_tools
 
 LEAST_ROOM: Final = 400
 """The limit for a compressed conversation is never lower than this number of tokens, even for a small window."""
@@ -96,6 +97,10 @@ class Compressing:
     room: int
     """The maximum size of the compressed conversation in tokens, as Loom counts them."""
     section_tokens: int
+    sections: tuple[str, ...] = tuple(SECTIONS)
+    """The sections of the summary."""
+    keep_turns: int = 1
+    """The number of last turns to keep word for word, unless they don't fit."""
     at: str
     """The time of the compression in ISO 8601 format."""
     turn: int
@@ -107,7 +112,7 @@ class Compressing:
     @property
     def section_limit(self) -> int:
         """The maximum number of tokens in one section."""
-        share = int(max(self.room, LEAST_ROOM) * SECTIONS_SHARE / len(SECTIONS))
+        share = int(max(self.room, LEAST_ROOM) * SECTIONS_SHARE / len(self.sections))
         return max(20, min(self.section_tokens, share))
 
     @property
@@ -121,11 +126,16 @@ class Compressing:
         return tuple(message for message in self.messages if not is_summary(message))
 
 
+def in_one_section(work: Compressing) -> Compressing:
+    """Return the same compression with one section that may be as long as all sections together."""
+    return replace(work, sections=(WHOLE_SUMMARY,), section_tokens=work.section_tokens * len(work.sections))
+
+
 def compress(work: Compressing, sections: Mapping[str, str]) -> Shorter:
     """Return the conversation, compressed to the limit. If necessary, shorten the summary's sections and the messages
     from people.
     """
-    before = "\n".join(tag_of(work.earlier, name) for name in (*SECTIONS, "earlier_user_messages"))
+    before = "\n".join(tag_of(work.earlier, name) for name in (*SECTIONS, WHOLE_SUMMARY, "earlier_user_messages"))
     said = statements_of(work.spoken, selected=tag_of(work.earlier, KEY_FACTS), summary=before)
     shorter = _compressed(work, sections, said, 1.0)
     for share in (0.5, 0.25, 0.1, 0.0):
@@ -139,16 +149,22 @@ def promising(work: Compressing) -> bool:
     """Whether a summary can save tokens. A summary doesn't save any tokens if nearly the whole conversation must be
     kept.
     """
-    stays = rebuilt(work.messages, staying(work.messages, room=work.room).kept)
-    return work.count(stays) + 2 * len(SECTIONS) * QUOTE < 0.9 * work.count(work.messages)
+    stays = rebuilt(work.messages, staying(work.messages, room=work.room, turns=work.keep_turns).kept)
+    return work.count(stays) + 2 * len(work.sections) * QUOTE < 0.9 * work.count(work.messages)
 
 
-def staying(messages: Sequence[Message], *, room: int, share: float = 1.0) -> Staying:
-    """Return the messages to keep word for word if the conversation may have `room` tokens."""
+def staying(messages: Sequence[Message], *, room: int, share: float = 1.0, turns: int = 1) -> Staying:
+    """Return the messages to keep word for word if the conversation may have `room` tokens. If any of this space may be
+    used, the last `turns` turns are among them.
+    """
     groups = [(a, b) for a, b in groups_of(messages) if not is_summary(messages[a])]
     stays = _last_ones(messages, groups, int(RECENT_SHARE * share * room))
     if share:
+        if turns > 1:
+            stays |= set([(a, b) for a, b in groups if messages[a].role == "assistant"][-turns:])
         stays |= staying_skills(messages, groups, room)
+        if any(message.name == SEARCH_TOOLS for message in messages):
+            stays |= staying_tools(messages, groups, room)
     people = [a for a, _ in groups if is_from_person(messages[a])]
     left = int(PEOPLE_SHARE * share * room)
     quoted: list[int] = []
@@ -175,7 +191,7 @@ def transcript_after(messages: Sequence[Message], summary: Message, kept: Iterab
 
 
 def _compressed(work: Compressing, sections: Mapping[str, str], said: Sequence[Statement], share: float) -> Shorter:
-    stay = staying(work.messages, room=work.room, share=share)
+    stay = staying(work.messages, room=work.room, share=share, turns=work.keep_turns)
     lists = _lists(work, sections, stay, max(share, 0.1))
     transcript = transcript_after(work.messages, _summary(work, lists), stay.kept)
     tokens = work.count(transcript.messages)
@@ -207,8 +223,10 @@ def _last_ones(messages: Sequence[Message], groups: Sequence[Group], room: int) 
 
 
 KEY_FACTS: Final = "key_facts"
+WHOLE_SUMMARY: Final = "summary"
+"""The only section of a summary that an app's own compressor has written."""
 _LISTS: Final = ("todos", "pending_approvals", "earlier_user_messages", "files_touched", "active_skills", KEY_FACTS)
-_OWN_TAG: Final = re.compile("<(?=/?(?:" + "|".join((*SECTIONS, *_LISTS)) + ")>)")
+_OWN_TAG: Final = re.compile("<(?=/?(?:" + "|".join((*SECTIONS, WHOLE_SUMMARY, *_LISTS)) + ")>)")
 
 
 def _joined(groups: Iterable[Group]) -> tuple[Group, ...]:
@@ -224,7 +242,7 @@ def _joined(groups: Iterable[Group]) -> tuple[Group, ...]:
 def _lists(work: Compressing, sections: Mapping[str, str], stay: Staying, share: float) -> dict[str, str]:
     """Return the sections and the lists of the summary, shortened to `share` of their usual size."""
     limit = max(20, int(work.section_limit * share))
-    written = {name: within(sections[name].strip(), limit) for name in SECTIONS if sections.get(name, "").strip()}
+    written = {name: within(sections[name].strip(), limit) for name in work.sections if sections.get(name, "").strip()}
     return {**written, **_filled(work, stay, int(FACTS_SHARE * max(work.room, LEAST_ROOM) * share))}
 
 
@@ -269,7 +287,7 @@ def _filled(work: Compressing, stay: Staying, room: int) -> dict[str, str]:
 
 
 def _quote(message: Message) -> str:
-    return within(" ".join(message.text.split()), QUOTE)
+    return within(" ".join(message.told.split()), QUOTE)
 
 
 def _newest(lines: Sequence[str], room: int) -> str:

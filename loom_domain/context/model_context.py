@@ -15,9 +15,11 @@ Older tool results are shortened in the context. The conversation itself keeps t
     limited     one turn's results never use more than a share of the window
 """
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from typing import Final
 
 from loom.domain.agents.spec import AUTONOMY_RULES, AgentSpec, window_size
@@ -34,9 +36,11 @@ from loom.domain.context.assembler import (
 from loom.domain.context.skill_parts import late_hint, skill_parts
 from loom.domain.core.messages import (
     Group,
+    Grouping,
     JsonObject,
     Message,
     ToolCall,
+    Transcript,
     groups_of,
     is_from_person,
     last_turn,
@@ -45,7 +49,9 @@ from loom.domain.core.messages import (
 from loom.domain.core.output_schema import instructions
 from loom.domain.core.tokens import MESSAGE, text_tokens, tokens_of, within
 from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.core.tool_names import SEARCH_TOOLS
 from loom.domain.skills.active import skill_in
+from loom.domain.tools.tool_search import loaded_by
 
 RECENT: Final = 0.1
 """The size of the part at the end of the conversation that is never collapsed, as a share of the window."""
@@ -89,7 +95,6 @@ class ModelContext:
     """The conversation as the model sees it."""
     said: tuple[Message, ...]
     """The same without the summaries, which are part of the system prompt."""
-    groups: tuple[Group, ...]
     collapsed: int
     """The number of messages whose results are collapsed in this context, counted from the beginning of the
     conversation.
@@ -119,7 +124,66 @@ class ModelContext:
     def _components(self) -> Sequence[Component]:
         late = [text for text in self.texts if text.place is Placement.RECENCY]
         early = [text for text in self.texts if text.place is not Placement.RECENCY and text.name != SUMMARY]
-        return *early, *_in_groups(self.messages, self.groups), *late
+        return *early, *_in_groups(self.messages, groups_of(self.messages)), *late
+
+
+@dataclass(kw_only=True, slots=True)
+class Outline:
+    """What each model call needs to know of a conversation. It grows with the conversation, so that a turn doesn't go
+    through thousands of messages. The sums have one more element than there are messages: the first one is 0.
+    """
+
+    grouping: Grouping = field(default_factory=Grouping)
+    whole: list[int] = field(default_factory=lambda: [0])
+    """The sums of the messages' tokens."""
+    shorter: list[Message] = field(default_factory=list)
+    """The messages as they are when they are collapsed."""
+    short: list[int] = field(default_factory=lambda: [0])
+    """The sums of the collapsed messages' tokens."""
+    longest: list[int] = field(default_factory=lambda: [0])
+    """The sums of each message's tokens in its longer form."""
+    largest: int = 0
+    """The maximum number of tokens of a group, whichever of its messages are collapsed."""
+    summaries: list[int] = field(default_factory=list)
+    """The positions of the summaries of compressed messages."""
+    is_text: bool = True
+    """Whether all messages are texts, without images, recordings and files."""
+    called: set[str] = field(default_factory=set)
+    """The names of the tools that have been called."""
+
+    def add(self, messages: Iterable[Message]) -> "Outline":
+        """Add the messages that follow, and return this outline."""
+        for message in messages:
+            self._add(message)
+        return self
+
+    def _add(self, message: Message) -> None:
+        if is_summary(message):
+            self.summaries.append(self.grouping.count)
+        self.is_text = self.is_text and isinstance(message.content, str)
+        self.called.update(call.name for call in message.tool_calls)
+        shorter = _collapsed(message)
+        self.shorter.append(shorter)
+        self.whole.append(self.whole[-1] + message.tokens)
+        self.short.append(self.short[-1] + shorter.tokens)
+        self.longest.append(self.longest[-1] + max(message.tokens, shorter.tokens))
+        self.grouping.add(message)
+        self.largest = max(self.largest, self.longest[-1] - self.longest[self.grouping.starts[-1]])
+
+    def tokens(self, until: int) -> int:
+        """Return the number of tokens if the messages before position `until` are collapsed."""
+        until = min(until, self.grouping.count)
+        return self.short[until] + self.whole[-1] - self.whole[until]
+
+    def saved(self, start: int, stop: int) -> int:
+        """Return the number of tokens that are saved if the messages between two positions are collapsed."""
+        return self.tokens(start) - self.tokens(stop)
+
+
+def outline_of(transcript: Transcript) -> Outline:
+    """Return the outline of a conversation. It is kept with the transcript."""
+    outline: Outline = transcript.derived.setdefault("outline", Outline())
+    return outline.add(transcript.messages[outline.grouping.count :])
 
 
 def build_context(
@@ -128,24 +192,30 @@ def build_context(
     *,
     tools: Sequence[ToolSpec],
     measures: Measures,
+    outline: Outline | None = None,
     fixed: bool = False,
     person: str = "",
 ) -> ModelContext:
-    """Return the context for a model call with this conversation. For a past turn, set `fixed` to reuse the recorded
-    collapse position. `person` is what Loom remembers of the person that the run works for.
+    """Return the context for a model call with this conversation. Pass the conversation's `outline` if you keep it. For
+    a past turn, set `fixed` to reuse the recorded collapse position. `person` is what Loom remembers of the person that
+    the run works for.
     """
-    # A long conversation has thousands of messages, so this code goes through them as seldom as possible.
+    # A long conversation has thousands of messages, so this code doesn't go through them.
     window = measures.window(spec)
     reserved = tokens_of(tools)
-    groups = groups_of(messages)
-    replaced = tuple(place for place, message in enumerate(messages) if is_summary(message))
+    outline = outline or Outline().add(messages)
+    replaced = outline.summaries
     summaries = [messages[place] for place in replaced]
     texts = _texts(spec, tools, messages, summaries, person)
     around = reserved + sum(map(size_of, texts)) - tokens_of(summaries)
-    lasting = without_ephemeral(messages, tools)
+    lasting = without_ephemeral(messages, spec.tools)
+    lasts = outline if lasting is messages else Outline().add(lasting)
+    most = int(ONE_TURN * window / measures.ratio)
 
     def shown(until: int) -> tuple[tuple[Message, ...], int]:
-        seen, tokens = limited(collapsed(lasting, until), groups, int(ONE_TURN * window / measures.ratio))
+        seen, tokens = (*lasts.shorter[:until], *lasting[until:]), lasts.tokens(until)
+        if tokens > most and lasts.largest > most:
+            seen, tokens = limited(seen, outline.grouping.groups, most)
         return seen, around + tokens
 
     def pays(saved: int) -> bool:
@@ -154,9 +224,8 @@ def build_context(
     until = measures.collapsed
     seen, estimated = shown(until)
     if not fixed and estimated * measures.ratio >= spec.collapse_at * window:
-        further = _collapse_point(messages, groups, int(RECENT * window / measures.ratio))
-        between = lasting[until:further]
-        if pays(tokens_of(between) - tokens_of(map(_collapsed, between))):
+        further = _collapse_point(messages, outline, int(RECENT * window / measures.ratio))
+        if further > until and pays(lasts.saved(until, further)):
             fewer, less = shown(further)
             if pays(estimated - less):
                 until, seen, estimated = further, fewer, less
@@ -164,8 +233,7 @@ def build_context(
     return ModelContext(
         texts=texts,
         messages=seen,
-        said=tuple(message for place, message in enumerate(seen) if place not in replaced) if replaced else seen,
-        groups=groups,
+        said=_without(seen, replaced),
         collapsed=until,
         estimated=estimated,
         tokens=tokens,
@@ -204,20 +272,20 @@ def shortened(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(_cut(message) for message in head) + tuple(messages[len(head) :])
 
 
-def _collapse_point(messages: Sequence[Message], groups: Sequence[Group], recent: int) -> int:
+def _without(messages: tuple[Message, ...], places: Sequence[int]) -> tuple[Message, ...]:
+    if not places:
+        return messages
+    return tuple(chain(*(messages[before + 1 : after] for before, after in pairwise((-1, *places, len(messages))))))
+
+
+def _collapse_point(messages: Sequence[Message], outline: Outline, recent: int) -> int:
     """Return the position where the recent messages begin. The recent messages are the last turn and as many earlier
     messages as fit into `recent` tokens with it.
     """
-    point = last_turn(messages, groups)
-    left = recent - tokens_of(messages[point:])
-    for start, stop in reversed(groups):
-        if stop > point:
-            continue
-        left -= tokens_of(messages[start:stop])
-        if left < 0:
-            break
-        point = start
-    return point
+    starts = outline.grouping.starts
+    last = next((start for start in reversed(starts) if messages[start].role == "assistant"), len(messages))
+    fits = bisect_left(outline.whole, outline.whole[-1] - recent)
+    return min(last, starts[place]) if (place := bisect_left(starts, fits)) < len(starts) else last
 
 
 def _texts(
@@ -294,7 +362,7 @@ def _priority(messages: Sequence[Message], *, is_task: bool) -> Priority:
     if unanswered(messages):
         return Priority.CRITICAL
     if messages[0].role != "user":
-        return Priority.HIGH if any(map(skill_in, messages)) else Priority.MEDIUM
+        return Priority.HIGH if any(map(stays_whole, messages)) else Priority.MEDIUM
     if not is_from_person(messages[0]):
         return Priority.LOW
     return Priority.ESSENTIAL if is_task else Priority.HIGH
@@ -304,7 +372,8 @@ def _cut(message: Message) -> Message:
     if message.role != "tool" or len(message.text) <= 2 * SHORT:  # text that was already truncated remains unchanged
         return message
     dropped = len(message.text) - SHORT
-    return replace(message, content=f"{message.text[:SHORT]}\n[{dropped} characters dropped to fit the model's window]")
+    beginning = "\n".join((message.text[:SHORT], *_parts_told(message)))
+    return replace(message, content=f"{beginning}\n[{dropped} characters dropped to fit the model's window]")
 
 
 SHORT_ENOUGH: Final = 400
@@ -330,11 +399,6 @@ def without_ephemeral(messages: Sequence[Message], tools: Sequence[ToolSpec]) ->
                 why = f"only the results of its last {stay[message.name]} uses are shown"
                 shown[place] = replace(message, content=f"[{message.name}: left out, {why}{_pointer(message)}]")
     return tuple(shown)
-
-
-def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
-    """Return the messages with results and long arguments truncated before position `until`."""
-    return tuple(map(_collapsed, messages[:until])) + tuple(messages[until:])
 
 
 def limited(messages: Sequence[Message], groups: Sequence[Group], most: int) -> tuple[tuple[Message, ...], int]:
@@ -379,15 +443,25 @@ def _collapsed(message: Message) -> Message:
 def _short_form(message: Message) -> Message | None:
     """Return the message with shortened texts, or None if it is short."""
     if message.role == "tool":
-        return _short_result(message) if _is_large(message) and not skill_in(message) else None
+        return _short_result(message) if _is_large(message) and not stays_whole(message) else None
     calls = tuple(map(_short_call, message.tool_calls))
     return None if calls == message.tool_calls else replace(message, tool_calls=calls)
 
 
+def stays_whole(message: Message) -> bool:
+    """Whether the message contains instructions of a skill or descriptions of tools, which don't become outdated."""
+    return bool(skill_in(message)) or (message.name == SEARCH_TOOLS and bool(loaded_by(message)))
+
+
 def _short_result(message: Message) -> Message:
     dropped = max(0, len(message.text) - BEGINNING)
-    beginning = message.text[:BEGINNING].rstrip()
+    beginning = "\n".join((message.text[:BEGINNING].rstrip(), *_parts_told(message)))
     return replace(message, content=f"{beginning}\n[{dropped} characters left out as it is old{_pointer(message)}]")
+
+
+def _parts_told(message: Message) -> tuple[str, ...]:
+    """Return a line for each image, recording and file that is left out with a long result."""
+    return () if isinstance(message.content, str) else tuple(p.told for p in message.content if p.type != "text")
 
 
 def _short_call(call: ToolCall) -> ToolCall:
@@ -408,4 +482,5 @@ def _short_arguments(arguments: JsonObject) -> JsonObject:
 def _limited(message: Message, most: int) -> Message:
     if text_tokens(message.text) <= most and isinstance(message.content, str):
         return message
-    return replace(message, content=within(message.text, most, f"\n[cut to fit the window{_pointer(message)}]"))
+    shorter = within(message.text, most, f"\n[cut to fit the window{_pointer(message)}]")
+    return replace(message, content="\n".join((shorter, *_parts_told(message))))

@@ -5,7 +5,7 @@ model.
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from loom.domain.core.messages import Message, is_from_person, last_text
@@ -37,15 +37,19 @@ limit that makes the record fit.
 """
 
 
-def question(messages: Sequence[Message], *, earlier: str, room: int, section_tokens: int) -> str:
-    """Return a prompt of about `room` tokens. It contains the record and the instructions for summarizing it."""
+def question(
+    messages: Sequence[Message], *, earlier: str, room: int, section_tokens: int, names: Collection[str] = SECTIONS
+) -> str:
+    """Return a prompt of about `room` tokens. It contains the record and the instructions for summarizing it in the
+    sections with these names.
+    """
     words = max(20, int(section_tokens * 0.6))
-    wanted = "\n".join(f"<{name}>{about}</{name}>" for name, about in SECTIONS.items())
+    wanted = "\n".join(f"<{name}>{about}</{name}>" for name, about in SECTIONS.items() if name in names)
     told = record(messages, room - text_tokens(earlier)).replace("</conversation>", "<\\/conversation>")
     before = f"<summary_of_what_came_before>\n{earlier}\n</summary_of_what_came_before>\n\n" if earlier else ""
     return (
         f"{before}<conversation>\n{told}\n</conversation>\n\n"
-        f"Write what the agent has to know to go on without this conversation, in these eight sections, each in its"
+        f"Write what the agent has to know to go on without this conversation, in these sections, each in its"
         f" tag, at most {words} words each, `none` where there is nothing. What people said, the list of things to do"
         f" and the files touched are kept beside it: do not repeat them.\n{wanted}"
     )
@@ -98,7 +102,7 @@ def without_model(messages: Sequence[Message], earlier: str) -> dict[str, str]:
     previous summary.
     """
     before = {name: tag_of(earlier, name) for name in SECTIONS}
-    task = next((message.text for message in messages if is_from_person(message)), "")
+    task = next((message.told for message in messages if is_from_person(message)), "")
     now = {
         "background_context": within(task, 100),
         "tool_usage_log": _usage(messages),
@@ -113,9 +117,9 @@ def without_model(messages: Sequence[Message], earlier: str) -> dict[str, str]:
 
 def _line(message: Message, limit: int) -> str:
     if message.role == "tool":
-        return f"[{'error' if message.is_error else 'result'} of {message.name}] {_clipped(message.text, limit)}"
+        return f"[{'error' if message.is_error else 'result'} of {message.name}] {_clipped(message.told, limit)}"
     calls = "".join(f"\n[calls {describe(call, width=min(limit, 300))}]" for call in message.tool_calls)
-    return f"[{message.role}] {_clipped(message.text, 2 * limit)}{calls}"
+    return f"[{message.role}] {_clipped(message.told, 2 * limit)}{calls}"
 
 
 def _clipped(text: str, limit: int) -> str:

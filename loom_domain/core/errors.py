@@ -6,6 +6,11 @@
     ├── RunExistsError            a run with that id exists already
     ├── RefusedError              the run cannot do this in its current state, for example because it has ended
     ├── UnreachableError          the server or the workers are not responding
+    ├── EncryptionKeyError        a key that encrypted data needs is missing, wrong, or was forgotten
+    ├── NotAuthenticatedError     the caller has not proved who they are
+    ├── AccessDeniedError         the caller may not do this
+    ├── TooManyStreamsError       the caller follows too many runs at once
+    ├── NotDeliveredError         a receiver did not take a notification
     ├── RecoverableError          the run can continue: retry, use another model, or inform the model
     │   ├── ToolNotFoundError
     │   ├── ToolUnavailableError
@@ -17,6 +22,7 @@
     │   ├── LLMUnavailableError
     │   ├── LLMBadResponseError
     │   ├── NoPermitError
+    │   ├── NodeFailedError
     │   └── CompressionFailedError
     └── TerminalError             the run ends
         ├── PermissionDeniedError
@@ -74,6 +80,40 @@ class UnreachableError(LoomError):
     """The Temporal server is not responding, or no worker is polling its task queue."""
 
 
+class EncryptionKeyError(LoomError):
+    """Encrypted data can't be read. `context["key"]` is the id of the key that is missing, wrong, or forgotten.
+    `context["tenant"]` is the tenant whose data it is, if that is known.
+    """
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether the key was deleted with its tenant, so that nobody can ever read the data again."""
+        return bool(self.context.get("is_forgotten"))
+
+
+class NotAuthenticatedError(LoomError):
+    """The caller has not proved who they are, or the proof is no longer valid."""
+
+
+class AccessDeniedError(LoomError):
+    """The caller is known, but may not do this."""
+
+
+class TooManyStreamsError(LoomError):
+    """The caller follows or waits for as many runs at once as the HTTP service allows."""
+
+
+class NotDeliveredError(LoomError):
+    """A receiver did not take a notification. `context` contains `retry_after` in seconds, if the receiver named it.
+    `is_final` says that no further attempt can succeed.
+    """
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the receiver wants no further attempts."""
+        return bool(self.context.get("is_final"))
+
+
 class RecoverableError(LoomError):
     """The run can continue after this error."""
 
@@ -127,6 +167,10 @@ class NoPermitError(RecoverableError):
     """The model call wasn't sent, because a rate limit leaves no room for it yet. It is sent later. `context` contains
     `retry_after`, `provider`, `model` and `because`.
     """
+
+
+class NodeFailedError(RecoverableError):
+    """The function of a node of code has raised an exception or returned an invalid value."""
 
 
 class CompressionFailedError(RecoverableError):

@@ -12,13 +12,13 @@ messages in full. References are purely an optimization and never affect a run's
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
-from loom.domain.core.tokens import BINARY, IMAGE, MESSAGE, text_tokens
+from loom.domain.core.tokens import BINARY, IMAGE, MESSAGE, text_tokens, tokens_of
 
 JsonObject: TypeAlias = Mapping[str, Any]
 """A decoded JSON object."""
@@ -28,21 +28,49 @@ Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One part of a message: inline text, or other content with a media type and either base64 data or a URL."""
+    """One part of a message: inline text, or other content, which is either stored, or inline, or at a URL."""
 
     type: Literal["text", "image", "audio", "file"]
     text: str = ""
     media_type: str = ""
     data: str = ""
-    """The content in base64. Empty if `url` is set."""
+    """The content in base64. Empty if the content is stored or at a URL."""
     url: str = ""
     name: str = ""
+    digest: str = ""
+    """The SHA-256 of a stored content, in hexadecimal digits. The content itself never enters history."""
+    size: int = 0
+    """The number of bytes of a stored content."""
+    counted: int = 0
+    """The number of tokens, as estimated from the content when it was stored."""
+    path: str = ""
+    """A file in the workspace that a request names. It is read, and its content stored, before a model gets it."""
+
+    @property
+    def id(self) -> str:
+        """The short form of the digest, by which a model can name a stored part."""
+        return self.digest[:12]
+
+    @property
+    def bytes(self) -> int:
+        """The number of bytes of the content, as far as it is known."""
+        return self.size or len(self.data) * 3 // 4 - self.data[-2:].count("=")
+
+    @property
+    def told(self) -> str:
+        """The part in words: its text, or a line that says that it was there."""
+        if self.type == "text":
+            return self.text
+        size = f"{self.bytes:,} bytes" if self.size or self.data else ""
+        return f"[{self.type}: {', '.join(filter(None, (self.name or self.url, self.media_type, size)))}]"
 
     @property
     def tokens(self) -> int:
         """The estimated number of tokens."""
         if self.type == "text":
             return text_tokens(self.text)
+        if self.counted:
+            return self.counted
         return IMAGE if self.type == "image" else max(IMAGE, len(self.data) // BINARY)
 
 
@@ -85,6 +113,11 @@ class Message:
             return self.content
         return "\n".join(part.text for part in self.content if part.type == "text")
 
+    @property
+    def told(self) -> str:
+        """The message's text, with a line for each image, recording and file."""
+        return self.content if isinstance(self.content, str) else "\n".join(part.told for part in self.content)
+
     @cached_property
     def derived(self) -> dict[str, Any]:
         """Values that are derived from this message alone and needed in each turn. Their modules keep them here."""
@@ -101,6 +134,11 @@ class Message:
 def user(text: str, **metadata: Any) -> Message:
     """Return a message from a person, or from Loom on their behalf. `metadata["kind"]` marks a message from Loom."""
     return Message(role="user", content=text, metadata=metadata)
+
+
+def with_parts(message: Message, parts: Sequence[Part]) -> Message:
+    """Return the message with images, recordings and files after its text."""
+    return replace(message, content=(Part(type="text", text=message.text), *parts)) if parts else message
 
 
 AGENT: Final = "agent"
@@ -165,21 +203,60 @@ Group: TypeAlias = tuple[int, int]
 """A group's start position and its exclusive end position."""
 
 
+@dataclass(kw_only=True, slots=True)
+class Grouping:
+    """The groups of a conversation. It grows with the conversation."""
+
+    count: int = 0
+    """The number of messages."""
+    starts: list[int] = field(default_factory=list)
+    """The position of each group's first message."""
+    callers: dict[str | None, int] = field(default_factory=dict)
+    """The position of the message with each call, by the call's id."""
+
+    def add(self, message: Message) -> None:
+        """Add the next message."""
+        if message.role == "tool" and (caller := self.callers.get(message.tool_call_id)) is not None:
+            while self.starts[-1] > caller:
+                self.starts.pop()
+        else:
+            self.starts.append(self.count)
+        for call in message.tool_calls:
+            self.callers[call.id] = self.count
+        self.count += 1
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups, in order."""
+        return tuple(pairwise((*self.starts, self.count)))
+
+
 def groups_of(messages: Sequence[Message]) -> tuple[Group, ...]:
     """Return the conversation's groups, in order. A message that doesn't belong with any other message forms a group by
     itself.
     """
-    starts: list[int] = []
-    callers: dict[str | None, int] = {}
-    for place, message in enumerate(messages):
-        if message.role == "tool" and (caller := callers.get(message.tool_call_id)) is not None:
-            while starts[-1] > caller:
-                starts.pop()
-        else:
-            starts.append(place)
-        for call in message.tool_calls:
-            callers[call.id] = place
-    return tuple(pairwise((*starts, len(messages))))
+    grouping = Grouping()
+    for message in messages:
+        grouping.add(message)
+    return grouping.groups
+
+
+def groups_that_fit(
+    messages: Sequence[Message], groups: Sequence[Group], places: Iterable[int], room: int
+) -> set[Group]:
+    """Return the groups of the messages at these places that together fit into `room` tokens. The places are in the
+    order of their priority.
+    """
+    fitting: set[Group] = set()
+    for place in places:
+        group = next(((start, stop) for start, stop in groups if start <= place < stop), None)
+        if group is None or group in fitting:
+            continue
+        size = tokens_of(messages[group[0] : group[1]])
+        if size <= room:
+            room -= size
+            fitting.add(group)
+    return fitting
 
 
 def last_turn(messages: Sequence[Message], groups: Sequence[Group]) -> int:
@@ -252,12 +329,19 @@ TailItem: TypeAlias = ResultRef | Message
 """One entry after a cached transcript: a tool result by reference, or any other message inline."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Transcript:
     """The messages in a run's current window and their digest."""
 
     messages: tuple[Message, ...] = ()
     digest: str = ""
+
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """Values that are derived from these messages and grow with the conversation. Their modules keep them here. The
+        next transcript takes them over, so they only ever describe the beginning of the transcript that has them.
+        """
+        return {}
 
     @property
     def ref(self) -> TranscriptRef:
@@ -267,10 +351,15 @@ class Transcript:
     def extended(self, messages: Iterable[Message]) -> "Transcript":
         """Return a new transcript with these messages appended."""
         added = tuple(messages)
+        if not added:
+            return self
         digest = self.digest
         for message in added:
             digest = short_digest(digest + message_digest(message))
-        return Transcript(messages=self.messages + added, digest=digest)
+        following = Transcript(messages=self.messages + added, digest=digest)
+        following.derived.update(self.derived)
+        self.derived.clear()
+        return following
 
 
 def transcript_of(messages: Iterable[Message]) -> Transcript:
@@ -285,14 +374,15 @@ def message_digest(message: Message) -> str:
     return short_digest(json.dumps(seen, sort_keys=True, ensure_ascii=False, default=str))
 
 
-def _content(message: Message) -> str | list[tuple[str, str, str, str, str]]:
+def _content(message: Message) -> str | list[tuple[str, ...]]:
     if isinstance(message.content, str):
         return message.content
     return [_part(part) for part in message.content]
 
 
-def _part(part: Part) -> tuple[str, str, str, str, str]:
-    return (part.type, part.text, part.media_type, part.data, part.url)
+def _part(part: Part) -> tuple[str, ...]:
+    seen = (part.type, part.text, part.media_type, part.data, part.url)
+    return (*seen, part.digest) if part.digest else seen  # digests of earlier releases keep their meaning
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,8 @@ from loom.domain.core.suggestions import nearest
 EFFORTS: Final = get_args(ReasoningEffort)
 LEAST_THINKING: Final = 1024
 MOST_STOPS: Final = 16
+ACCEPTABLE: Final = ("text", "image", "pdf", "audio")
+"""What `accepts` may contain."""
 
 _SET_BY_LOOM: Final[Mapping[str, str]] = {
     **dict.fromkeys(("messages", "input", "system", "instructions"), "Loom sends the conversation"),
@@ -53,6 +55,8 @@ def read_model_options(given: JsonObject, where: str) -> ModelOptions:
         raise BadRequest(f"{where}.{name} {problem}", field=f"{where}.{name}")
     if "stop" in told:
         told["stop"] = (told["stop"],) if isinstance(told["stop"], str) else tuple(told["stop"])
+    if "accepts" in told:
+        told["accepts"] = tuple(told["accepts"])
     return ModelOptions(**told)
 
 
@@ -65,7 +69,7 @@ def _problems(told: JsonObject) -> Iterator[tuple[str, str]]:
             yield name, problem
 
 
-def _problem(name: str, value: Any) -> str:
+def _problem(name: str, value: Any) -> str:  # noqa: C901 - one case an option
     match name:
         case "reasoning_effort":
             return "" if value in EFFORTS else f"must be one of {', '.join(EFFORTS)}, not {value!r}"
@@ -81,12 +85,19 @@ def _problem(name: str, value: Any) -> str:
             texts = [value] if isinstance(value, str) else value
             is_fine = isinstance(texts, list | tuple) and all(isinstance(text, str) and text for text in texts)
             return "" if is_fine and 0 < len(texts) <= MOST_STOPS else f"must be a list of 1 to {MOST_STOPS} strings"
+        case "accepts":
+            return _problem_of_kinds(value)
         case "parallel_tool_calls":
             return "" if isinstance(value, bool) else f"must be true or false, not {value!r}"
         case "extra_body":
             return _problem_of_body(value)
         case _:
             return _problem_of_headers(value)
+
+
+def _problem_of_kinds(value: Any) -> str:
+    is_fine = isinstance(value, list | tuple) and value and all(kind in ACCEPTABLE for kind in value)
+    return "" if is_fine else f"must be a list with some of {', '.join(ACCEPTABLE)}, not {value!r}"
 
 
 def _is_integer(value: Any) -> bool:

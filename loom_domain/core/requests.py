@@ -5,7 +5,13 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, Part
+
+AGENT_RUN: Final = "AgentRun"
+CREW_RUN: Final = "CrewRun"
+"""The workflow types for runs of a single agent and of a crew."""
+STARTED_BY: Final = "started_by"
+"""The field in a run's memo that names who started it."""
 
 
 class RunStatus(StrEnum):
@@ -25,6 +31,13 @@ class RunStatus(StrEnum):
 ENDED: Final = frozenset(
     {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.ABORTED, RunStatus.LIMIT_REACHED, RunStatus.BUDGET_EXHAUSTED}
 )
+
+
+class ParkedOn(StrEnum):
+    """What a parked run waits for."""
+
+    PROVIDER = "provider"
+    OPERATOR = "operator"
 
 
 LONGEST_RUN: Final = 10 * 366 * 24 * 3600.0
@@ -75,6 +88,11 @@ class ModelOptions:
     extra_body: JsonObject = field(default_factory=dict)
     """Fields to add to the body of each request."""
     extra_headers: Mapping[str, str] = field(default_factory=dict)
+    # Not in the `repr`, from which manifests of earlier releases were made: an upgrade must not change them.
+    accepts: tuple[str, ...] = field(default=(), repr=False)
+    """What the model takes besides text: `image`, `pdf`, `audio`, or `text` if it takes nothing else. If empty, Loom
+    decides by the provider and the model's name.
+    """
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -149,6 +167,8 @@ class RunRequest:
     """
     model_options: ModelOptions = field(default_factory=ModelOptions)
     """Options of this run's model calls, which are merged over the agent's. Sub-agents have those of their agents."""
+    parts: tuple[Part, ...] = ()
+    """Images, recordings and files that belong to the task. Once the run is prepared, they are stored."""
     chat: bool = False
     """Whether the run answers messages one after the other and waits in between. The task is the first message."""
     message_id: str | None = None

@@ -18,7 +18,7 @@ REMEMBERED: Final = 200
 """The number of accepted signatures that a run remembers. It accepts none that is older than all of them."""
 
 
-RequestKind: TypeAlias = Literal["start", "signal", "update"]
+RequestKind: TypeAlias = Literal["start", "schedule", "signal", "update"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,8 +27,9 @@ class Statement:
 
     kind: RequestKind
     name: str
-    """The workflow type of a start, or the name of the signal or update."""
+    """The workflow type of a start or a schedule, or the name of the signal or update."""
     run_id: str
+    """The id of the run, or of the schedule."""
     arguments: str
     """The digest of the arguments."""
 

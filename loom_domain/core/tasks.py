@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Final
 
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.notifications import NotifyPlan
 
 
 class Action(StrEnum):
@@ -106,7 +108,18 @@ class Origin:
     @property
     def log_ids(self) -> Mapping[str, str]:
         """The ids that a worker includes in each log line about the run."""
-        return {"run_id": self.run_id, "correlation_id": self.correlated}
+        return {"run_id": self.run_id, "correlation_id": self.correlated, "trace_id": self.trace_id}
+
+    @property
+    def trace_id(self) -> str:
+        """The id of the trace that contains the spans of the run's whole tree, in hexadecimal."""
+        if self.root_run_id in ("", self.run_id):
+            return trace_id(self.run_id, self.execution)
+        return trace_id(self.root_run_id, self.root_execution)
+
+    def span_id(self, segment: "Segment") -> str:
+        """Return the id of the span for one attempt at an activity, in hexadecimal."""
+        return span_id(self.trace_id, task_id(self.run_id, self.execution, f"{segment.name}.{segment.attempt}"))
 
     @property
     def depth(self) -> int:
@@ -168,11 +181,23 @@ class Published:
 
     notices: tuple[Notice, ...] = ()
     """The notices, except the run's last notice, which is contained in the final history event."""
+    notify: NotifyPlan | None = None
+    """Whom the worker tells of the run's end. None if the run hasn't ended."""
 
 
-def task_id(run_id: str, execution: str, key: str, action: Action) -> str:
-    """Return the id of a run's task. The same key and action always produce the same id."""
-    return f"{run_id}/{execution}/{key}/{action}" if execution else f"{run_id}/{key}/{action}"
+def task_id(run_id: str, execution: str, *parts: str) -> str:
+    """Return the id of a run's task, whose parts are its key and its action. The same parts produce the same id."""
+    return "/".join((run_id, execution, *parts) if execution else (run_id, *parts))
+
+
+def trace_id(root_run_id: str, root_execution: str) -> str:
+    """Return the id of a tree's trace. It follows from the root run, so that every worker continues the same trace."""
+    return blake2b(f"{root_run_id}/{root_execution}".encode(), digest_size=16).hexdigest()
+
+
+def span_id(trace: str, key: str) -> str:
+    """Return the id of the span with this key in a trace."""
+    return blake2b(f"{trace}/{key}".encode(), digest_size=8).hexdigest()
 
 
 def task_of(

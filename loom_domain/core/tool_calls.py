@@ -30,6 +30,11 @@ ErrorType: TypeAlias = Literal[
 """The reason that a tool call failed. `lost` means that its worker died and the outcome is unknown."""
 
 
+ENDED: Final = "ended"
+"""Stands for an interpreter whose end the model knows of."""
+LOST: Final = "lost"
+"""Stands for the interpreter of a call that was lost with its worker."""
+
 EMPTY_OUTPUT: Final = "(the tool finished without output)"
 
 
@@ -39,6 +44,14 @@ class Effect(StrEnum):
     READ = "read"
     IDEMPOTENT = "idempotent"
     ONCE = "once"
+
+
+LOCAL_READ: Final = "local-read"
+"""The effect of a prepared call that only reads, and so quickly that it runs as a local activity.
+
+Releases before 0.4 can't read this value. A worker of such a release would schedule an activity, and other workers
+could then no longer replay the run. It therefore never goes on with a run that has such a call.
+"""
 
 
 class Verdict(StrEnum):
@@ -113,7 +126,8 @@ class PreparedCall:
     are invalid. Empty if the call can run.
     """
     error_type: ErrorType | None = None
-    effect: Effect = Effect.ONCE
+    effect: Effect | Literal["local-read"] = Effect.ONCE
+    """What the tool's spec says, or `LOCAL_READ`."""
     parallel: bool = False
     timeout: float = 120.0
     queue: str | None = None
@@ -131,6 +145,18 @@ class PreparedCall:
     """The reason that the interceptor stopped the call."""
     sampling: Verdict = Verdict.DENY
     """Whether the tool's MCP server may call the run's model during the call."""
+    found: tuple[str, ...] = ()
+    """The tools that a search has found, best first."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the first attempt at the call may be a local activity."""
+        return self.effect == LOCAL_READ
+
+    @property
+    def effect_of_tool(self) -> Effect:
+        """The consequence of running the call twice."""
+        return Effect.READ if self.effect == LOCAL_READ else Effect(self.effect)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,6 +176,8 @@ class ToolResult:
     """The id of the stored full output, if `content` was truncated."""
     length: int = 0
     """The number of characters in the full output, if it was truncated."""
+    session: str = ""
+    """The id of the interpreter that ran the call and stays for the run, or `ENDED` if the model knows of its end."""
     needs: NeededInput | None = None
     """Set if the call isn't finished, because its MCP server needs input first."""
 
@@ -200,12 +228,21 @@ class OpenCall:
     """The number of attempts during which the effect ledger was unavailable."""
     lost: int = 0
     """The number of attempts whose worker died."""
+    failures: int = 0
+    """The number of attempts whose tool failed and after which the call is tried again."""
     stale: int = 0
     """How often the rules or the call's arguments have changed since the call was checked. If this isn't 0, the call
     must be checked again.
     """
     exchange: Exchange | None = None
     """The input that the call's MCP server has asked for."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the next attempt is a local activity. Only a first attempt is one, and only if nobody has decided on
+        the call.
+        """
+        return self.plan.is_local and self.attempt == 1 and self.decision is None
 
     @property
     def awaits_person(self) -> bool:

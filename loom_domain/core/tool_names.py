@@ -20,6 +20,24 @@ READ_ARTIFACT: Final = "read_artifact"
 """Reads a stored output or a shared text."""
 SEARCH_HISTORY: Final = "search_history"
 """Searches everything that was said and done in the run."""
+QUERIES_MEMORY: Final = (
+    "search_memory",
+    "query_l1_memory",
+    "query_l2_memory",
+    "query_l3_memory",
+    "query_recent_events",
+    "query_events_by_action",
+    "query_events_by_node",
+    "query_collective_memory",
+    "query_sibling_insights",
+)
+"""Read what runs have left in memory."""
+SEARCH_TOOLS: Final = "search_tools"
+"""Finds the tools that the model isn't shown from the start."""
+CALL_TOOL: Final = "call_tool"
+"""The name under which providers see calls of tools that were found. It isn't a tool."""
+PYTHON: Final = "python"
+"""Runs code in an interpreter that keeps its variables for the run."""
 SHARE: Final = "share_artifact"
 """Shares a text with all other agents in the tree."""
 TODO: Final = "todo"

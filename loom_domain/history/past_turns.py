@@ -26,6 +26,7 @@ from loom.domain.core.messages import (
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tool_calls import ToolResult, tool_message
 from loom.domain.machine.delegation import call_of, child_answer
+from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import (
     Compressed,
@@ -36,6 +37,7 @@ from loom.domain.run.activity_payloads import (
     ToolRequest,
 )
 from loom.domain.run.state import RunState
+from loom.domain.tools.tool_search import described
 from loom.domain.tree.lineage import Lineage
 
 
@@ -87,6 +89,15 @@ class ChildRun:
         return child_answer(told, self.run_id, status=result.status, output=result.output, error=result.error)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallNotRun:
+    """A tool call that got its result without running, such as one with wrong arguments or one that was denied."""
+
+    call: ToolCall
+    content: str
+    is_error: bool = True
+
+
 Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
 """A record in a run's history. The first record is the request. A `RunState` record is the state that one execution
 passed to the next.
@@ -123,7 +134,7 @@ class PastCall:
             return None
         reply = self.attempt.reply or ModelReply(collapsed=self.attempt.request.measures.collapsed)
         measures = replace(self.attempt.request.measures, collapsed=reply.collapsed)
-        tools = offered(self.spec.tools, self.spec.permissions)
+        tools = described(offered(self.spec.tools, self.spec.permissions), self.spec.on_demand)
         parts = context_parts(self.spec, (*self.messages, *reply.recalled), tools=tools, measures=measures)
         return (*parts, _about_person(reply)) if reply.person_facts else parts
 
@@ -144,6 +155,8 @@ class PastTurn:
     tools: tuple[ToolAttempt, ...] = ()
     children: tuple[ChildRun, ...] = ()
     """The child runs that received work in this turn and have ended."""
+    not_run: tuple[CallNotRun, ...] = ()
+    """The calls that got their result without running."""
 
     @property
     def answer(self) -> Message | None:
@@ -164,7 +177,9 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
         if isinstance(record, ModelAttempt | ToolAttempt | CompressionAttempt):
             number = record.request.turn
             turns[number] = _with(turns.get(number, PastTurn(number=number)), record, past)
-    return tuple(_with_children(turn, children) for _, turn in sorted(turns.items()))
+    in_order = [_with_children(turn, children) for _, turn in sorted(turns.items())]
+    following = [*in_order, PastTurn(number=0)][1:]
+    return tuple(_with_calls_not_run(turn, after) for turn, after in zip(in_order, following, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -248,6 +263,31 @@ def _after_compression(past: _Past, request: CompressRequest, done: Compressed |
 def _with_children(turn: PastTurn, children: Iterable[ChildRun]) -> PastTurn:
     asked = {call.id for call in turn.answer.tool_calls} if turn.answer else set()
     return replace(turn, children=tuple(child for child in children if child.call_id in asked))
+
+
+def _with_calls_not_run(turn: PastTurn, following: PastTurn) -> PastTurn:
+    """Return the turn with the calls that no activity and no child run has worked on.
+
+    If the model has read their results in the following turn, these are known. Otherwise, only the results of calls
+    are known that were ruled out when they were prepared.
+    """
+    reply = next((c.attempt.reply for c in reversed(turn.calls) if c.attempt.reply and c.attempt.reply.message), None)
+    if reply is None or reply.message is None:
+        return turn
+    worked_on = {tool.request.call_id for tool in turn.tools} | {child.call_id for child in turn.children}
+    planned = zip(reply.message.tool_calls, reply.plans, strict=False)
+    left = {call.id: (call, plan) for call, plan in planned if call.id not in worked_on}
+    if not left:
+        return turn
+    messages = (message for past in following.calls for message in past.messages or ())
+    read = {message.tool_call_id: message for message in messages if message.tool_call_id in left}
+    known: list[CallNotRun] = []
+    for call, plan in left.values():
+        if (message := read.get(call.id)) is not None:
+            known.append(CallNotRun(call=call, content=message.text, is_error=message.is_error))
+        elif (result := settled_by_plan(plan)) is not None:
+            known.append(CallNotRun(call=call, content=result.content, is_error=result.status == "error"))
+    return replace(turn, not_run=tuple(known))
 
 
 def _with(turn: PastTurn, record: ModelAttempt | ToolAttempt | CompressionAttempt, past: _Past) -> PastTurn:

@@ -4,17 +4,15 @@ The history contains each message, call and result of a run, also those that wer
 passages, which are ranked by BM25. Summaries and memories aren't searched, because they only repeat other texts.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Final
 
 from loom.domain.context.model_context import is_summary
-from loom.domain.core.lexemes import asked_lexemes, lexemes_of
 from loom.domain.core.messages import AGENT, Message, ToolCall, is_from_person, message_digest
 from loom.domain.core.tool_calls import tool_message
 from loom.domain.core.tool_names import SEARCH_HISTORY
+from loom.domain.core.word_ranking import scores_of
 from loom.domain.history.past_turns import (
     ChildRun,
     CompressionAttempt,
@@ -27,9 +25,6 @@ from loom.domain.run.state import RunState
 
 PASSAGE: Final = 400
 """The maximum number of characters in a passage."""
-_K1: Final = 1.2
-_B: Final = 0.6
-"""The parameters of BM25: how soon repetitions stop to count, and how much long passages lose."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,23 +56,9 @@ def search_passages(passages: Sequence[Passage], query: str, limit: int) -> tupl
     """Return the passages that fit the query's words best, best first. Of two that fit as well, the newer comes
     first.
     """
-    asked = asked_lexemes(query)
-    counts = [Counter(lexemes_of(passage.text)) for passage in passages]
-    lengths = [count.total() for count in counts]
-    mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
-    having = Counter(lexeme for count in counts for lexeme in asked if lexeme in count)
-    weights = {lexeme: log(1 + (len(counts) - having[lexeme] + 0.5) / (having[lexeme] + 0.5)) for lexeme in having}
-    scores = [_score(count, weights, length / mean) for count, length in zip(counts, lengths, strict=True)]
+    scores = scores_of([passage.text for passage in passages], query)
     ranked = sorted(range(len(passages)), key=lambda place: (-scores[place], -place))
     return tuple(passages[place] for place in ranked[:limit] if scores[place] > 0)
-
-
-def _score(count: Mapping[str, int], weights: Mapping[str, float], length: float) -> float:
-    return sum(
-        weight * times * (_K1 + 1) / (times + _K1 * (1 - _B + _B * length))
-        for lexeme, weight in weights.items()
-        if (times := count.get(lexeme, 0))
-    )
 
 
 def _messages(records: Iterable[Record]) -> Iterator[tuple[int, Message]]:

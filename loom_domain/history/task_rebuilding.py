@@ -5,7 +5,8 @@
     notices, in an activity's input or local             their own actions
     a hook around the run                                node.hook
     a model call that started                            node.turn
-    its reply, or its error                              node.model_call; an approval requested for each `ask`
+    its reply, or its error                              node.model_call; an approval requested for each `ask`;
+                                                         node.tool_call, node.tool_result of each call that doesn't run
     a crew's turn                                        node.turn, node.planning
     a tool call that started, its result                 node.tool_call, node.tool_result; tool.registered if it
                                                          created a tool
@@ -42,6 +43,7 @@ from loom.domain.history.facts import (
     PublishedNotices,
     RunEnded,
 )
+from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.run.activity_payloads import (
     Compressed,
     CompressRequest,
@@ -63,6 +65,7 @@ from loom.domain.run.stream_events import (
     answer_evaluated,
     approval_requested,
     asked_arguments,
+    call_not_run,
     compression_segment,
     context_compressed,
     crew_planned,
@@ -157,9 +160,9 @@ def _work(  # noqa: C901 - one case a request
         case HookRequest():
             return _hook(request, attempt, began, mask)
         case ModelRequest():
-            return _model(request, attempt, began, known.pinned(request))
+            return _model(request, attempt, began, known.pinned(request), mask)
         case ConductRequest():
-            return _crew_step(request, attempt, began)
+            return _crew_step(request, attempt, began, mask)
         case ToolRequest():
             arguments = known.arguments.get(request.call_id, {}) if request.arguments is None else request.arguments
             return _tool(
@@ -202,7 +205,9 @@ def _hook(request: HookRequest, attempt: ActivityAttempt, began: datetime, mask:
     yield event.task(request.origin, turn_scope(request.turn), attempt.ended)
 
 
-def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings) -> Iterator[Task]:
+def _model(
+    request: ModelRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings, mask: Mask
+) -> Iterator[Task]:
     origin, scope, outcome = request.origin, scope_of(model_segment(request.turn, request.attempt)), attempt.outcome
     resent = isinstance(outcome, ModelReply) and all(
         said is None for said in (outcome.message, outcome.too_long, outcome.uncovered)
@@ -226,17 +231,19 @@ def _model(request: ModelRequest, attempt: ActivityAttempt, began: datetime, pin
                 pinned.approval_timeout,
                 attempt.ended,
             )
+            yield from _not_run(request, zip(message.tool_calls, outcome.plans, strict=False), mask, attempt.ended)
         case _:
             return
 
 
-def _crew_step(request: ConductRequest, attempt: ActivityAttempt, began: datetime) -> Iterator[Task]:
+def _crew_step(request: ConductRequest, attempt: ActivityAttempt, began: datetime, mask: Mask) -> Iterator[Task]:
     outcome, scope = attempt.outcome, scope_of(model_segment(request.turn, request.attempt))
     if isinstance(outcome, ModelReply) and outcome.message is None and outcome.uncovered is None:
         return
     yield turn_began(request.origin, request.turn).task(request.origin, scope, began)
     if isinstance(outcome, ModelReply) and outcome.message is not None:
         yield crew_planned(plan_view(outcome.message, request.turn)).task(request.origin, scope, attempt.ended)
+        yield from _not_run(request, zip(outcome.message.tool_calls, outcome.plans, strict=False), mask, attempt.ended)
 
 
 def _asks(
@@ -251,6 +258,22 @@ def _asks(
             arguments = asked_arguments(call, plan)
             event = approval_requested(call, plan, turn=request.turn, arguments=arguments, expires_in=timeout)
             yield event.task(request.origin, scope, at)
+
+
+def _not_run(
+    request: ModelRequest | ConductRequest, planned: Iterable[tuple[ToolCall, PreparedCall]], mask: Mask, at: datetime
+) -> Iterator[Task]:
+    for call, plan in planned:
+        if (result := settled_by_plan(plan)) is not None:
+            for event in call_not_run(
+                call,
+                plan,
+                replace(result, content=mask.clean(result.content)),
+                turn=request.turn,
+                arguments=mask.clean_arguments(asked_arguments(call, plan)),
+                summary=mask.clean(describe(call)),
+            ):
+                yield event.task(request.origin, turn_scope(request.turn), at)
 
 
 def _tool(

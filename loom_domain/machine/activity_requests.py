@@ -1,6 +1,6 @@
 """Derive each activity's request from the run's state."""
 
-from typing import Any
+from typing import Any, Final
 
 from loom.domain.agents.branches_pattern import has_branches
 from loom.domain.agents.hook_steps import HookPoint
@@ -8,8 +8,9 @@ from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
 from loom.domain.core.tasks import Origin, correlation_of
-from loom.domain.core.tool_calls import OpenCall, ToolSpec, describe
+from loom.domain.core.tool_calls import Effect, OpenCall, ToolSpec, describe
 from loom.domain.core.tool_input import Exchange
+from loom.domain.core.tool_names import PYTHON
 from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.limits import allowance
 from loom.domain.machine.tool_results import is_accounted
@@ -21,12 +22,16 @@ from loom.domain.run.activity_payloads import (
     PrepareCallsRequest,
     PrepareRequest,
     SampleRequest,
+    StorePartsRequest,
     ToolRequest,
 )
 from loom.domain.run.retry_policy import NOT_TRIED
 from loom.domain.run.state import RunState, result_of
 from loom.domain.skills.active import active_in
 from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skill_tool, use_of
+
+MAX_ID: Final = 100
+"""The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
 
 INLINE_ARGUMENTS = 512
 """The maximum length of arguments that are sent inline. Longer arguments aren't sent again, because history already
@@ -151,11 +156,20 @@ def evaluate_request(state: RunState) -> EvaluateRequest:
     )
 
 
+def store_parts_request(state: RunState) -> StorePartsRequest:
+    """Return the request to store the parts that are due."""
+    parts = state.incoming.due
+    reads = any(part.path or part.url for part in parts)
+    return StorePartsRequest(origin=origin_of(state), parts=parts, spec=state.agent if reads else None)
+
+
 def summary_of(state: RunState) -> str:
     """Return the Web UI's summary of the next model call."""
     if state.agent.crew is not None:
         kind = "tree" if has_branches(state.agent) else "crew"
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
+    if state.agent.node is not None:
+        return f"t{state.turn} · node {state.agent.name}"
     results = sum(message.role == "tool" for message in state.transcript.messages[state.conversation.known.count :])
     seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
     reflection = state.answer.reflection
@@ -192,14 +206,33 @@ def prepare_calls_request(state: RunState, calls: tuple[OpenCall, ...]) -> Prepa
     )
 
 
-def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool) -> ToolRequest:
+def numbered(name: str, attempt: int) -> str:
+    """Return the id of an activity's attempt. Providers' call ids can have any length, but the server accepts at most
+    1,000 bytes.
+    """
+    short = name if len(name) <= MAX_ID else f"{name[:MAX_ID]}~{short_digest(name)}"
+    return short if attempt == 1 else f"{short}-{attempt}"
+
+
+def tool_activity_id(turn: int, call_id: str, attempt: int) -> str:
+    """Return the id of the activity that makes this attempt at a tool call."""
+    return numbered(f"t{turn}-{call_id}", attempt)
+
+
+def tool_request(
+    state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool, local: bool = False, peers: int = 0
+) -> ToolRequest:
     """Return the request for one attempt at a tool call. `execution` identifies the chain of executions that the run
-    consists of.
+    consists of. The request of a local attempt isn't recorded in history (see `local_attempt`).
     """
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
     by_value = (
-        edited or plan.arguments is not None or open_call.inline or len(canonical(call.arguments)) <= INLINE_ARGUMENTS
+        edited
+        or plan.arguments is not None
+        or open_call.inline
+        or local
+        or len(canonical(call.arguments)) <= INLINE_ARGUMENTS
     )
     return ToolRequest(
         origin=origin_of(state),
@@ -212,16 +245,38 @@ def tool_request(state: RunState, open_call: OpenCall, execution: str, *, with_n
         arguments_digest="" if by_value else arguments_digest(call.arguments),
         made=_tool_of_the_run(state, call),
         skill=_skill_of(state, call),
-        effect=plan.effect,
+        effect=plan.effect_of_tool,
         begun=open_call.begun,
-        accounted=state.environment.ledger and is_accounted(open_call),
+        failures=open_call.failures,
+        accounted=state.environment.ledger and is_accounted(open_call) and not local,
+        local=local,
+        peers=peers,
         timeout=plan.timeout,
         workspace=state.agent.workspace,
         note=_note(open_call),
         execution=execution,
         notices=state.notices.pending if with_notices else (),
         sampling=plan.sampling,
+        found=plan.found,
+        session=state.work.session if call.name == PYTHON else "",
         **({} if open_call.exchange is None else _continued(open_call.exchange)),
+    )
+
+
+def local_attempt(request: ModelRequest, call: ToolCall) -> ToolRequest:
+    """Return what is known about the request of a local attempt at a call, from the model call that asked for it. The
+    history of the run doesn't contain the attempt's own request.
+    """
+    return ToolRequest(
+        origin=request.origin,
+        turn=request.turn,
+        call_id=call.id,
+        tool=call.name,
+        spec_digest=request.spec_digest,
+        arguments=call.arguments,
+        effect=Effect.READ,
+        accounted=False,
+        local=True,
     )
 
 
@@ -253,6 +308,7 @@ def sample_request(state: RunState, call_id: str) -> SampleRequest:
         options=spec.model_options,
         rpm=spec.rpm,
         tpm=spec.tpm,
+        timeout=spec.model_timeout,
         ratio=state.window.ratio,
         allowance=allowance(state),
         notices=state.notices.pending,

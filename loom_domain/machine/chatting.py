@@ -59,7 +59,7 @@ def handling(state: RunState, chat: Chat, event: MessageReceived) -> Handling:
 
 def message_heard(state: RunState, chat: Chat, event: MessageReceived) -> RunState:
     """Return the next state of a chat that has received a message. A message that it knows has no effect."""
-    message = ChatMessage(id=message_id_of(chat, event), text=event.text, by=event.by, at=event.at)
+    message = ChatMessage(id=message_id_of(chat, event), text=event.text, by=event.by, at=event.at, parts=event.parts)
     if chat.handling_of(message.id) is not None:
         return state
     how = handling(state, chat, event)
@@ -96,7 +96,8 @@ def _begun(state: RunState, chat: Chat, at: datetime) -> RunState:
     message, *others = chat.queue
     before = Spent(turns=state.turns, usage=total_usage(state), cost=cost_of(state), tool_calls=total_tool_calls(state))
     chat = replace(chat, answering=(message,), queue=tuple(others), since=at, before=before)
-    return replace(state, chat=chat, inbox=(*state.inbox, said_in_chat(message)))
+    inbox = (*state.inbox, said_in_chat(message))
+    return replace(state, chat=chat, inbox=inbox, incoming=state.incoming.added(message.parts))
 
 
 def said_in_chat(message: ChatMessage) -> Message:
@@ -109,7 +110,7 @@ def _replied(state: RunState, chat: Chat, message: ChatMessage) -> RunState:
     by = f"{message.by} answers" if message.by else "The answer"
     answer = ToolResult(content=f"{by}: {message.text}")
     state = with_calls(state, lambda c: replace(c, result=answer) if question and c.call.id == question.call.id else c)
-    return replace(state, chat=chat)
+    return replace(state, chat=chat, incoming=state.incoming.added(message.parts))
 
 
 def _interrupted(state: RunState, message: ChatMessage) -> RunState:

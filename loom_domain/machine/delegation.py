@@ -11,7 +11,8 @@ from typing import Final
 
 from loom.domain.agents.branches_pattern import for_branch, has_branches
 from loom.domain.agents.sub_agent import default_child_tools
-from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.media import MOST_PARTS
+from loom.domain.core.messages import JsonObject, Part, ToolCall
 from loom.domain.core.requests import RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import CORRELATION, Action, Notice, correlation_of, task_id
 from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
@@ -131,6 +132,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
     if call.name == DELEGATE:
         # Only a crew can require an output schema. A model's call with a schema is rejected.
         request = replace(request, task=_task(call), agent=child.agent, output_schema=given.get("output_schema"))
+        request = replace(request, parts=_named_parts(state, request.task))
         request = for_branch(request, state.request, state.agent)
     else:
         request = replace(request, task=str(call.arguments["goal"]), crew=_crew(state, call))
@@ -146,6 +148,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         above=levels(state),
         share=child.share,
         deadline=last_call(state),
+        priority=None if state.request.priority else state.agent.priority,
         branch=has_branches(state.agent) or (state.tree.lineage is not None and state.tree.lineage.branch),
         has_work_to_lose=bool(state.agent.patience) and (state.agent.crew is None or has_work_to_lose(state)),
         task_id=execute_task_id(state.run_id, state.environment.execution, child.call_id),
@@ -162,6 +165,14 @@ def _tools_for(state: RunState, given: JsonObject, *, named: bool) -> tuple[str,
     if given.get("tools"):
         return tuple(given["tools"])
     return () if named or not given or state.agent.crew else default_child_tools(state.agent.tools)
+
+
+def _named_parts(state: RunState, task: str) -> tuple[Part, ...]:
+    """Return the stored parts of the conversation whose ids the task names. The child gets them, too."""
+    messages = (message.content for message in state.transcript.messages if not isinstance(message.content, str))
+    stored = {part.digest: part for content in messages for part in content if part.digest and part.id in task}
+    given = list(stored.values())[:MOST_PARTS]
+    return tuple(Part(type=part.type, digest=part.digest, name=part.name) for part in given)
 
 
 def _crew(state: RunState, call: ToolCall) -> JsonObject:

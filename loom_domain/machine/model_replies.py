@@ -24,7 +24,7 @@ from loom.domain.machine.limits import charged, reserve_for_last_answer, turns_u
 from loom.domain.machine.model_retry import resend
 from loom.domain.machine.parking import unparked
 from loom.domain.machine.reflection_step import draft_criticised, is_criticised, with_critique, with_draft
-from loom.domain.machine.tool_results import end_calls, opened, settled
+from loom.domain.machine.tool_results import end_calls, not_run, opened, settled
 from loom.domain.machine.wrap_up import call_not_covered, last_answer_given, summing_up
 from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.run.events import ModelReplied
@@ -106,9 +106,12 @@ def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
         return _done_called(state, done, reply, at)
     if state.turn_state.is_final:
         wanted = tuple(describe(call.call) for call in state.calls.open)
-        state = end_calls(state, "not run: the run's turns are used up")
+        state = end_calls(state, "not run: the run's turns are used up", before_any_ran=at)
         return with_draft(state, at) or summing_up(state, turns_used_up(state, wanted), at)
+    unfinished = {call.call.id for call in state.calls.open if call.result is None}
     state = within_tool_calls(state)
+    beyond = [call for call in state.calls.open if call.call.id in unfinished and call.result is not None]
+    state = not_run(state, beyond, at)
     return settled(replace(_with_questions_noted(state, at), phase=Phase.ACTING, answer=state.answer.progressed))
 
 
@@ -130,7 +133,7 @@ def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetim
     elif wrong:
         result = failed(repair(wrong, through_done=True), "validation")
     state = with_calls(state, lambda c: replace(c, result=result) if c is done else c)
-    state = end_calls(state, "not run: `done` was called beside this")
+    state = end_calls(state, "not run: `done` was called beside this", before_any_ran=at)
     state = replace(state, answer=state.answer.progressed)
     if wrong and not state.inbox:
         return _repaired(state, text, wrong)

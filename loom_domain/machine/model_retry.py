@@ -95,7 +95,9 @@ def retry_decision(state: RunState, tries: Tries, failure: Failure) -> RetryDeci
         return GiveUp()
     agent = state.agent
     limits = RetryLimits(
-        attempts=agent.model_attempts, first_delay=agent.first_retry_delay, longest_delay=agent.longest_retry_delay
+        attempts=agent.model_attempts if agent.node is None else agent.node.most_attempts,
+        first_delay=agent.first_retry_delay,
+        longest_delay=agent.longest_retry_delay,
     )
     if failure.type == BREAKER_OPEN and not (agent.patience or agent.fallbacks) and tries.failed + 1 < limits.attempts:
         return Again(delay=retry_after(failure) or limits.first_delay)  # a run that can't park was never asked

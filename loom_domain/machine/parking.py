@@ -27,10 +27,10 @@ from loom.domain.core.errors import (
     LLMUnavailableError,
 )
 from loom.domain.core.messages import is_from_person, short_digest
-from loom.domain.core.requests import RunError
+from loom.domain.core.requests import ParkedOn, RunError
 from loom.domain.core.tasks import Action
 from loom.domain.run.retry_policy import TIMED_OUT, Failure, RetryLimits, retry_after
-from loom.domain.run.state import Parked, ParkedOn, RunState, note
+from loom.domain.run.state import Parked, RunState, note
 from loom.domain.tools.loop_detection import Repetition
 
 PROBES: Final = RetryLimits(first_delay=5.0, longest_delay=300.0)
@@ -114,7 +114,8 @@ def attempted_now(state: RunState) -> RunState:
         return state
     if any(is_from_person(message) for message in state.inbox):
         state = replace(state, work=replace(state.work, repetition=Repetition()))
-    return replace(state, conversation=state.conversation.extended(state.inbox), inbox=())
+    state = replace(state, conversation=state.conversation.extended(state.inbox), inbox=())
+    return replace(state, incoming=state.incoming.read)
 
 
 def unparked(state: RunState, at: datetime) -> RunState:

@@ -166,7 +166,8 @@ def _ready_to_call(state: RunState) -> RunState:
     """Return the run, ready to make its pending model call, which now contains the messages that have arrived."""
     state = replace(state, tries=Tries(earlier=state.tries.attempt))
     if state.window.due is None:
-        return replace(state, conversation=state.conversation.extended(state.inbox), inbox=())
+        state = replace(state, conversation=state.conversation.extended(state.inbox), inbox=())
+        return replace(state, incoming=state.incoming.read)
     due = replace(state.window.due, tries=Tries())
     return replace(state, window=replace(state.window, due=due, attempts=state.window.attempts + 1))
 

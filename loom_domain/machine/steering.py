@@ -14,13 +14,13 @@ from typing import Any, Final, assert_never
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical, user
-from loom.domain.core.requests import RunError, RunStatus
+from loom.domain.core.requests import ParkedOn, RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
 from loom.domain.machine.chatting import handling, message_heard, message_id_of
 from loom.domain.machine.input_step import answered, refused_content
 from loom.domain.machine.model_retry import retried
-from loom.domain.machine.tool_results import granted, settled
+from loom.domain.machine.tool_results import granted, not_run, settled
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.chat import Chat
@@ -37,7 +37,7 @@ from loom.domain.run.events import (
     SteeringEvent,
 )
 from loom.domain.run.pending_approvals import find_ask, open_asks, own_ask
-from loom.domain.run.state import Hold, Outcome, ParkedOn, Phase, RunState, expires_at, note, with_calls
+from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at, note, with_calls
 from loom.domain.tree.signals import PARENT, with_answer
 from loom.domain.tree.tree import TreeAsk
 
@@ -75,7 +75,9 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 
             return _refused_retry(state, event)
         case PermissionsSet(rules=rules):
             return _refused_rules(rules)
-        case AbortRequested() | MessageReceived():
+        case MessageReceived(parts=parts):
+            return "a crew reads only text: send the message without `parts`" if parts and state.request.crew else None
+        case AbortRequested():
             return None
         case _:
             assert_never(event)
@@ -107,9 +109,11 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:  # noqa: C9
             if heard is state:  # a chat already knows the message
                 return state
             target = state.request.agent
-            said = {"text": event.text, "by": event.by}
+            said: dict[str, Any] = {"text": event.text, "by": event.by}
             if state.chat is not None and not event.from_agent:
                 said["message_id"] = message_id_of(state.chat, event)
+            if event.parts:
+                said["parts"] = [part.name or part.path or part.url for part in event.parts]
             return note(heard, Action.MESSAGE, event.at, target_agent=target, **said)
         case PermissionsSet():
             return _set_permissions(state, event)
@@ -263,7 +267,8 @@ def _decide(state: RunState, call: OpenCall, decision: Decision) -> RunState:
         text = f"Denied{by}: {reason}. Do not try the same again; find another way or ask what is wanted."
         decided = replace(decided, result=failed(text, "permission"))
     state = with_calls(state, lambda c: decided if c.call.id == call.call.id else c)
-    return _decision_noted(state, call, decision, call.plan.digest)
+    state = _decision_noted(state, call, decision, call.plan.digest)
+    return not_run(state, [decided], decision.at)
 
 
 def _decision_noted(state: RunState, call: OpenCall, decision: Decision, digest: str) -> RunState:
@@ -288,10 +293,11 @@ def _with_message(state: RunState, event: MessageReceived) -> RunState:
     receives it when the next turn begins.
     """
     question = state.question
+    if state.chat is not None and not event.from_agent:
+        return message_heard(state, state.chat, event)
+    state = replace(state, incoming=state.incoming.added(event.parts))
     if event.from_agent:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by, kind=AGENT)))
-    if state.chat is not None:
-        return message_heard(state, state.chat, event)
     if question is None:
         return replace(state, inbox=(*state.inbox, user(event.text, by=event.by)))
     by = f"{event.by} answers" if event.by else "The answer"

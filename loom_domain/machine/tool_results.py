@@ -13,7 +13,9 @@ from typing import Final, TypeAlias
 
 from loom.domain.core.messages import JsonObject, ToolCall, call_digest, canonical
 from loom.domain.core.tool_calls import (
+    LOST,
     Effect,
+    ErrorType,
     OpenCall,
     PreparedCall,
     ToolResult,
@@ -25,12 +27,13 @@ from loom.domain.core.tool_calls import (
     next_group,
     tool_message,
 )
-from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, TODO
+from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, PYTHON, TODO
 from loom.domain.machine.input_step import restarted, sampling_due, with_asks_noted, with_needed
 from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools, SampleModel
 from loom.domain.run.events import CallsPrepared, ToolsReturned
-from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, Tries, after_failure
+from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, RetryLimits, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
+from loom.domain.run.stream_events import not_run_notice
 from loom.domain.tools.loop_detection import call_steps, followed
 from loom.domain.tools.todos import read_todos
 from loom.domain.tree.tree import without_unbegun
@@ -44,6 +47,9 @@ PATIENCE: Final = 2
 record, and if that attempt's worker dies, the outcome is unknown. If an attempt that uses the record may already have
 begun, the call waits until the record is available again.
 """
+
+TEMPORARY: Final[frozenset[ErrorType]] = frozenset({"timeout", "unavailable", "execution", "unknown"})
+"""The errors after which another attempt at the same call may succeed."""
 
 OUT_OF_TIME: Final = (
     "The tool was stopped because it did not come back in time. It may have taken effect in part: check what is there"
@@ -78,6 +84,24 @@ def next_for_calls(state: RunState) -> NextForCalls:
     return RunTools(calls=quick) if quick else RunChildren(calls=group)
 
 
+def local_calls(state: RunState, calls: Sequence[OpenCall]) -> frozenset[str]:
+    """Return the ids of those of these calls whose next attempts are local activities.
+
+    The first call also publishes the run's notices. If there are any, it is an activity: history doesn't contain the
+    requests of local activities, and the stream must follow from history.
+    """
+    return frozenset(call.call.id for call in calls[bool(state.notices.pending) :] if call.is_local)
+
+
+def without_local_calls(state: RunState) -> RunState:
+    """Return the run that an execution begins with. Its history doesn't contain the requests of calls that are already
+    open, so these are activities.
+    """
+    if not any(call.plan.is_local for call in state.calls.open):
+        return state
+    return with_calls(state, lambda c: replace(c, plan=replace(c.plan, effect=c.plan.effect_of_tool)))
+
+
 def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = False) -> OpenCall:
     """Return a new open call. If its prepared call rules it out, the open call already has a result."""
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
@@ -108,7 +132,20 @@ def calls_prepared(state: RunState, event: CallsPrepared) -> RunState:
     plans = dict(zip(event.call_ids, event.plans.plans, strict=True))
     before = state
     state = with_calls(state, lambda c: _replanned(before, c, plans[c.call.id], event.at) if c.call.id in plans else c)
+    state = not_run(state, [call for call in state.calls.open if _is_newly_settled(before, call)], event.at)
     return settled(granted(state, _granted_by_edits(state, plans)))
+
+
+def _is_newly_settled(before: RunState, call: OpenCall) -> bool:
+    """Whether checking the call again has settled it. The activity that checked it first has told what it settled."""
+    earlier = next(each for each in before.calls.open if each.call.id == call.call.id)
+    return call.result is not None and earlier.result is None and settled_by_plan(earlier.plan) is None
+
+
+def not_run(state: RunState, calls: Iterable[OpenCall], at: datetime) -> RunState:
+    """Return the run with a notice for each of these calls, which have a result and never run."""
+    told = [not_run_notice(c.call, c.result, turn=state.turn, at=at) for c in calls if c.result is not None]
+    return replace(state, notices=replace(state.notices, not_run=(*state.notices.not_run, *told))) if told else state
 
 
 def _replanned(state: RunState, call: OpenCall, plan: PreparedCall, at: datetime) -> OpenCall:
@@ -164,6 +201,11 @@ def intercepted(plan: PreparedCall) -> ToolResult | None:
     return None if plan.answer is None else ToolResult(content=plan.answer)
 
 
+def settled_by_plan(plan: PreparedCall) -> ToolResult | None:
+    """Return the result of a call that never runs, because its prepared call answers it or rules it out, or None."""
+    return intercepted(plan) or ruled_out(plan)
+
+
 def ruled_out(plan: PreparedCall) -> ToolResult | None:
     """Return the result of a call that its prepared call rules out, or None."""
     if plan.error:
@@ -181,8 +223,10 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
         if call.call.id in event.outcomes and call.result is None and not call.awaits_person
     }
     ledger = state.environment.ledger
+    attempts = state.agent.tool_attempts if came else 1
     state = with_calls(
-        state, lambda c: _returned(c, came[c.call.id], event.at, ledger=ledger) if c.call.id in came else c
+        state,
+        lambda c: _repeated(_returned(c, came[c.call.id], event, ledger=ledger), attempts) if c.call.id in came else c,
     )
     if any(call.exchange is not None for call in state.calls.open):
         state = with_asks_noted(state, came, event.at)
@@ -205,7 +249,7 @@ def _is_result(outcome: ToolResult | Failure) -> bool:
 
 
 def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunState:
-    """Return the run with the side results of finished calls: artifacts, a to-do list, and new tools."""
+    """Return the run with the side results of calls: artifacts, an interpreter, a to-do list, and new tools."""
     for call in finished:
         result = call.result
         if result is None:
@@ -213,6 +257,8 @@ def _with_side_results(state: RunState, finished: Sequence[OpenCall]) -> RunStat
         if result.artifact:
             kept = kept_artifact(call.call.id, call.call.name, result)
             state = replace(state, work=replace(state.work, artifacts=(*state.work.artifacts, kept)))
+        if result.session or (call.call.name == PYTHON and result.error_type == "lost"):
+            state = replace(state, work=replace(state.work, session=result.session or LOST))
         if call.call.name == TODO and result.status == "success":
             state = replace(state, work=replace(state.work, todos=read_todos(call.call.arguments, state.turn)))
         if call.call.name == CREATE_TOOL and result.status == "success":
@@ -232,11 +278,13 @@ def _with_tool(state: RunState, made: ToolSpec) -> RunState:
     return replace(state, spec=spec, conversation=state.conversation.with_spec(spec.digest))
 
 
-def _returned(call: OpenCall, outcome: ToolResult | Failure, at: datetime | None, *, ledger: bool) -> OpenCall:
+def _returned(call: OpenCall, outcome: ToolResult | Failure, event: ToolsReturned, *, ledger: bool) -> OpenCall:
     if isinstance(outcome, ToolResult):
         if outcome.needs is not None:
-            return with_needed(call, outcome.needs, at)
+            return with_needed(call, outcome.needs, event.at)
         return replace(call, attempt=call.attempt + 1, inline=True) if outcome.resend else replace(call, result=outcome)
+    if call.call.id in event.local:  # it took too long; an activity has the time that the tool needs
+        return replace(call, attempt=call.attempt + 1)
     if outcome.kind == "provider":
         return replace(call, result=_broken(outcome))
     lost = call.lost + (outcome.kind == "lost")
@@ -250,6 +298,16 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, at: datetime | None
     return again if call.exchange is None else restarted(again, outcome)
 
 
+def _repeated(call: OpenCall, attempts: int) -> OpenCall:
+    """Return a call whose tool has failed, ready for another attempt if that is harmless and the agent allows it."""
+    result = call.result
+    if result is None or result.error_type not in TEMPORARY or call.failures + 1 >= attempts:
+        return call
+    if call.plan.effect is Effect.ONCE or call.exchange is not None:
+        return call
+    return replace(call, result=None, attempt=call.attempt + 1, failures=call.failures + 1, begun=False)
+
+
 def _broken(failure: Failure) -> ToolResult:
     if failure.type == TIMED_OUT:
         return failed(OUT_OF_TIME, "timeout")
@@ -257,8 +315,8 @@ def _broken(failure: Failure) -> ToolResult:
 
 
 def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: datetime | None) -> datetime | None:
-    """Return the time of the next attempt after a part of Loom was unavailable. The delay limits the number of attempts
-    in history.
+    """Return the time of the next attempt after a tool has failed or a part of Loom was unavailable. The delay limits
+    the number of attempts in history.
     """
     waits = [
         decision.delay
@@ -268,7 +326,21 @@ def _retry_at(state: RunState, came: Mapping[str, ToolResult | Failure], at: dat
         # `attempt` already includes the attempt that has just failed.
         if isinstance(decision := after_failure(Tries(away=call.attempt - 2), failure), Again)
     ]
+    agent = state.agent
+    limits = RetryLimits(first_delay=agent.first_retry_delay, longest_delay=agent.longest_retry_delay)
+    waits += [
+        limits.delay(call.failures - 1)
+        for call in state.calls.open
+        if call.result is None and call.failures and _has_failed(came.get(call.call.id))
+    ]
     return at + timedelta(seconds=max(waits)) if waits and at is not None else None
+
+
+def _has_failed(outcome: ToolResult | Failure | None) -> bool:
+    """Whether an attempt has ended because its tool failed."""
+    if isinstance(outcome, Failure):
+        return outcome.kind == "provider"
+    return outcome is not None and outcome.is_final
 
 
 def settled(state: RunState) -> RunState:
@@ -283,12 +355,16 @@ def settled(state: RunState) -> RunState:
     return _observed(replace(state, phase=Phase.READY, retry_at=None))
 
 
-def end_calls(state: RunState, text: str) -> RunState:
+def end_calls(state: RunState, text: str, *, before_any_ran: datetime | None = None) -> RunState:
     """Return the run with a result for every call, so that the conversation is valid.
 
-    A call without a result receives the error `text`.
+    A call without a result receives the error `text`. If none of the calls has begun, pass the time, and people are
+    told that these calls don't run.
     """
+    unfinished = {call.call.id for call in state.calls.open if call.result is None}
     ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
+    if before_any_ran is not None:
+        ended = not_run(ended, [call for call in ended.calls.open if call.call.id in unfinished], before_any_ran)
     return _observed(ended)
 
 

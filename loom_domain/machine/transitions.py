@@ -32,6 +32,7 @@ from loom.domain.machine.tree_sync import ancestry_changed, sync_relatives
 from loom.domain.machine.turn_start import (
     last_turn,
     next_turn,
+    parts_stored,
     ready,
     run_prepared,
     stopped_at_limit,
@@ -51,6 +52,7 @@ from loom.domain.run.actions import (
     EvaluateAnswer,
     Finish,
     Prepare,
+    StoreParts,
 )
 from loom.domain.run.chat import begun_with
 from loom.domain.run.events import (
@@ -73,6 +75,7 @@ from loom.domain.run.events import (
     ModelReplied,
     ModelSampled,
     NoticesPublished,
+    PartsStored,
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
@@ -155,6 +158,8 @@ def _next_in_phase(state: RunState) -> Action:
 def _next_for_model(state: RunState) -> Action:
     if state.retry_at is not None:
         return Backoff(until=state.retry_at)
+    if state.incoming.due:
+        return StoreParts()
     return CompressContext() if state.window.due else CallModel()
 
 
@@ -248,7 +253,10 @@ def _admitted(state: RunState, _event: RunAdmitted) -> RunState:
 
 
 def _notices_published(state: RunState, event: NoticesPublished) -> RunState:
-    return replace(state, notices=state.notices.published(event.count))
+    state = replace(state, notices=state.notices.published(event.count))
+    if event.notify is None:
+        return state
+    return replace(state, environment=replace(state.environment, notify=event.notify))
 
 
 def _child_started(state: RunState, event: ChildStarted) -> RunState:
@@ -294,6 +302,12 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         change=_turn_began,
         fits=_is_turn_due,
         otherwise="no turn is due",
+    ),
+    PartsStored: Transition(
+        to={T: (T,), ENDED: (ENDED,)},
+        change=parts_stored,
+        fits=lambda state, _: bool(state.incoming.due),
+        otherwise="no part waits to be stored",
     ),
     ModelReplied: Transition(
         to={T: (T, R, A, E, ENDED), ENDED: (ENDED,)},

@@ -6,7 +6,7 @@ from datetime import datetime
 from loom.domain.agents.hook_steps import steps_before_run
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
-from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user
+from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user, with_parts
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action as TaskAction
@@ -15,7 +15,7 @@ from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
 from loom.domain.machine.reflection_step import has_word_from_person, interrupted, with_draft
 from loom.domain.machine.wrap_up import last_turn_reminder, stopped, summing_up
 from loom.domain.run.activity_payloads import Earlier
-from loom.domain.run.events import RunPrepared
+from loom.domain.run.events import PartsStored, RunPrepared
 from loom.domain.run.state import Environment, Outcome, Phase, RunState, WrapUp, note
 from loom.domain.tools.loop_detection import Repetition, circles, is_loop
 from loom.domain.tools.todos import forgotten
@@ -33,11 +33,14 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         state = _forked(state, prepared.earlier)
     resolved = replace(
         state,
-        request=replace(state.request, budget=state.request.budget.or_else(spec.budget)),
+        request=replace(state.request, budget=state.request.budget.or_else(spec.budget), parts=prepared.parts),
         spec=spec,
         conversation=replace(state.conversation, spec_digest=spec.digest, send_spec=spec != prepared.spec),
         environment=Environment(
-            search_attributes=prepared.search_attributes, ledger=prepared.ledger, execution=prepared.execution
+            search_attributes=prepared.search_attributes,
+            ledger=prepared.ledger,
+            execution=prepared.execution,
+            notify=prepared.notify,
         ),
         signature_checks=SignatureChecks(signed=prepared.signed, key=prepared.steering_key),
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
@@ -61,6 +64,7 @@ def ready(state: RunState) -> RunState:
     if state.transcript.messages:  # a fork already has a conversation
         return state
     task = user(state.request.task) if state.chat is None else said_in_chat(state.chat.answering[0])
+    task = with_parts(task, state.request.parts)
     return replace(state, conversation=state.conversation.extended([task]))
 
 
@@ -131,7 +135,14 @@ def next_turn(state: RunState, at: datetime) -> RunState:
 def _begun(state: RunState, heard: tuple[Message, ...]) -> RunState:
     conversation = state.conversation.extended(heard)
     answer = replace(state.answer, held=None)
-    return replace(state, phase=Phase.THINKING, conversation=conversation, inbox=(), answer=answer)
+    state = replace(state, conversation=conversation, inbox=(), incoming=state.incoming.read)
+    return replace(state, phase=Phase.THINKING, answer=answer)
+
+
+def parts_stored(state: RunState, event: PartsStored) -> RunState:
+    """Return the run whose conversation contains the parts of the messages that the model reads next."""
+    message = Message(role="user", content=event.parts)
+    return replace(state, conversation=state.conversation.extended([message]), incoming=replace(state.incoming, due=()))
 
 
 def nearly_full(state: RunState) -> str | None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import canonical, well_formed
-from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
+from loom.domain.core.tool_names import QUERIES_MEMORY, SEARCH_HISTORY
 
 LONGEST: Final = 8_000
 """Loom searches at most this many characters of a task's text. The task itself keeps the full text."""
@@ -26,6 +28,7 @@ _SAYS_NOTHING: Final = (
     " 好 好的 好吧 谢谢 谢谢你 多谢 嗯 嗯嗯 行 可以 明白 明白了 知道了 收到 没问题 你好 再见"
 )
 _SMALL_TALK: Final = frozenset(_SAYS_NOTHING.split())
+_SEARCHES: Final = (*QUERIES_MEMORY, SEARCH_HISTORY)
 _SENTENCE: Final = re.compile(r".+?(?:[.!?…]+(?=\s|$)|[。！？]+|$)", re.DOTALL)
 _NOT_WORDS: Final = re.compile(r"[\W_]+")
 _SPEAKER: Final = "by: "
@@ -36,10 +39,26 @@ SHORT: Final = 50
 _MARKS: Final = re.compile(r"\d+(?:[.,:]\d+)*|\b(?:not?|never|none|without|\w+n't)\b|[不没未无非]")
 
 
+def is_remembered(task: Task) -> bool:
+    """Whether memory keeps the task. It keeps neither fragments of a text nor the end of a run whose request was wrong,
+    because such a run hasn't begun and nothing can be learned from it.
+    """
+    return task.action not in SHOWN_ONLY and not _was_refused(task)
+
+
+def _was_refused(task: Task) -> bool:
+    ended = task.result or {}
+    error = ended.get("error")
+    wrong = isinstance(error, Mapping) and error.get("type") == BadRequest.__name__
+    return task.action is Action.ERROR and wrong and ended.get("turns") == 0
+
+
 def content_of(task: Task) -> str:
     """Return a task's text: the spoken text, followed by other facts, one per line. For a model's answer, this is only
-    its text.
+    its text. A search in memory has none: a later search would find its question instead of an answer.
     """
+    if (tool := task.parameters.get("tool")) in _SEARCHES:
+        return f"{task.action}: {tool}"
     if answer := model_text(task):
         return well_formed(answer)[:LONGEST]
     said = {**task.parameters, **(task.result or {})}

@@ -37,6 +37,10 @@ class KnowledgeQuery:
     """The minimum cosine similarity of a chunk whose share of the question's words is smaller than COVERED. If None,
     the model's value in RELEVANT is used.
     """
+    floor: float | None = None
+    """The minimum of a chunk's cosine similarity or of its share of the question's words, whichever is larger. It
+    replaces `threshold` and COVERED.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,8 +112,10 @@ def checked_name(name: str) -> str:
     return name
 
 
-def is_relevant(hit: KnowledgeHit, threshold: float) -> bool:
+def is_relevant(hit: KnowledgeHit, threshold: float, floor: float | None = None) -> bool:
     """Whether a hit is relevant to the question."""
+    if floor is not None:
+        return max(hit.covered, hit.similarity or 0.0) >= floor
     return hit.covered >= COVERED or (hit.similarity is not None and hit.similarity >= threshold)
 
 

@@ -212,11 +212,11 @@ class MemoryStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Forgotten:
-    """The numbers of entries that were deleted for a session."""
+    """The numbers of entries that were deleted for a session or a person."""
 
     memories: int = 0
     notes: int = 0
-    """The number of versions of notes that the session's agents wrote for themselves and each other."""
+    """The number of versions of notes that the agents wrote for themselves and each other."""
     person_facts: int = 0
     """The number of facts that people said about themselves in the session."""
     artifacts: int = 0
@@ -228,7 +228,9 @@ class Forgotten:
     these results, the runs would repeat the calls.
     """
     runs: tuple[str, ...] = ()
-    """The session's runs."""
+    """The runs that left them."""
+    unnamed: bool = False
+    """Whether there are memories of an earlier release, which doesn't record whose runs left them."""
 
 
 def seen_in(stored: Layer, asked: Set[Layer]) -> Layer:

@@ -22,6 +22,7 @@ from loom.domain.core.tenants import TENANT_NAME
 from loom.domain.core.tokens import text_tokens, within
 from loom.domain.memory.blended_search import blended
 from loom.domain.memory.content import facts_from, fingerprint, is_small_talk
+from loom.domain.memory.layers import Forgotten
 
 USER_ID: Final = r"^[^\x00-\x1f\x7f]{1,200}$"
 """A user's id is any name of your system, such as a number, a UUID or an address, without control characters."""
@@ -107,6 +108,10 @@ class PersonFact:
     run_id: str
     task_id: str
     created_at: datetime
+    superseded_by: int | None = None
+    """The newer fact that replaced this one. Loom keeps a replaced fact, but no longer recalls it."""
+    valid_to: datetime | None = None
+    """When the person said the newer fact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +121,8 @@ class ForgottenFacts:
     facts: int = 0
     sessions: tuple[str, ...] = ()
     """The sessions in which the person said the deleted facts. Their own memories remain."""
+    traces: Forgotten | None = None
+    """What the person's runs had left in memory. None if only facts were deleted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,11 +137,12 @@ def owner_named(user_id: str | None, tenant: str | None) -> FactOwner:
     """Return the owner of these names. Raises BadRequest if there is none, or if a name is invalid."""
     if user_id is not None and not re.fullmatch(USER_ID.strip("^$"), user_id):
         raise BadRequest(
-            f"{user_id!r} is no user id: use 1 to 200 characters, without control characters", field="user_id"
+            f"{user_id!r} is not a valid user id: use 1 to 200 characters, without control characters", field="user_id"
         )
     if tenant is not None and not re.fullmatch(TENANT_NAME.strip("^$"), tenant):
         raise BadRequest(
-            f"{tenant!r} is no tenant's name: use letters, digits, dots, hyphens and underscores", field="tenant"
+            f"{tenant!r} is not a valid name for a tenant: use letters, digits, dots, hyphens and underscores",
+            field="tenant",
         )
     if not user_id and not tenant:
         raise BadRequest("choose whose facts: pass --user U, --tenant T, or both", field="user_id")
@@ -164,9 +172,14 @@ def said_by_person(task: Task) -> str:
     return ""
 
 
+def task_owner(task: Task) -> FactOwner:
+    """Return the user that the task's run works for. It has no name if the run names no user."""
+    return FactOwner(user_id=_text(task.metadata.get("user_id")), tenant=_text(task.metadata.get("tenant")))
+
+
 def new_facts(task: Task, said: Sequence[SaidFact], source: FactSource) -> tuple[NewFact, ...]:
     """Return the facts of a task as facts of the run's user."""
-    owner = FactOwner(user_id=_text(task.metadata.get("user_id")), tenant=_text(task.metadata.get("tenant")))
+    owner = task_owner(task)
     return tuple(
         NewFact(
             owner=owner,

@@ -29,7 +29,7 @@ def risk_of(tool: str, plan: PreparedCall) -> str:
         return "changes a file that controls programs (guard)"
     if plan.rule.startswith(GUARD):
         return "may destroy work (guard)"
-    return _BY_NAME.get(tool) or _reached(tool) + _changed(tool, plan.effect)
+    return _BY_NAME.get(tool) or _reached(tool) + _changed(tool, plan.effect_of_tool)
 
 
 def _reached(tool: str) -> str:

@@ -32,6 +32,11 @@ class BeginTurn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StoreParts:
+    """Read and store the images, recordings and files of the messages that the model reads next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CallModel:
     """Call the model."""
 
@@ -124,6 +129,7 @@ Action: TypeAlias = (
     Prepare
     | RunHook
     | BeginTurn
+    | StoreParts
     | CallModel
     | CompressContext
     | EvaluateAnswer

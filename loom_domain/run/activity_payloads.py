@@ -13,7 +13,8 @@ from loom.domain.agents.reflection import Stage
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
-from loom.domain.core.messages import Group, JsonObject, Message, Tail, ToolCall, Usage
+from loom.domain.core.messages import Group, JsonObject, Message, Part, Tail, ToolCall, Usage
+from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import ModelOptions, RunError, RunRequest, RunResult
 from loom.domain.core.signatures import SignedStart
@@ -21,6 +22,7 @@ from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolSpec, Verdict
 from loom.domain.core.tool_input import InputAnswer
+from loom.domain.permissions.judge import Mode
 from loom.domain.run.conversation import TooLong, Trigger
 from loom.domain.skills.catalog import SkillUse
 from loom.domain.tools.todos import Todos
@@ -72,6 +74,27 @@ class Prepared:
     execution: str = ""
     """Tells runs apart that use the same id one after the other. Ids in stores contain it."""
     admission: Admission = ""
+    parts: tuple[Part, ...] = ()
+    """The images, recordings and files of the request, stored."""
+    notify: NotifyPlan | None = None
+    """Whom the worker tells of what waits for people. None if it tells nobody."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorePartsRequest:
+    """The request to read and store the parts of messages."""
+
+    origin: Origin
+    parts: tuple[Part, ...]
+    spec: AgentSpec | None = None
+    """Set if a part is a path or a URL, which is read under the agent's rules."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredParts:
+    """The stored parts, in order. A text takes the place of a part that can't be used."""
+
+    parts: tuple[Part, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,8 +306,16 @@ class ToolRequest:
     effect: Effect = Effect.ONCE
     begun: bool = False
     """Whether an earlier attempt may have started. Without a record of effects, its outcome is unknown."""
+    failures: int = 0
+    """The number of earlier attempts whose tool failed. Each attempt after them has a record of its own."""
     accounted: bool = True
-    """Whether the call's effect is recorded. False if the record was unavailable for too long."""
+    """Whether the call's effect is recorded. False for a local attempt, and if the record was unavailable for too
+    long.
+    """
+    local: bool = False
+    """Whether this attempt is a local activity. If its worker dies, another worker makes the same attempt again."""
+    peers: int = 0
+    """The number of other local attempts that the run makes at the same time as this one."""
     timeout: float = 120.0
     workspace: str = ""
     note: str = ""
@@ -296,6 +327,10 @@ class ToolRequest:
     notices: tuple[Notice, ...] = ()
     sampling: Verdict = Verdict.DENY
     """Whether the tool's MCP server may call the run's model."""
+    found: tuple[str, ...] = ()
+    """The names of the tools that a search has found."""
+    session: str = ""
+    """The interpreter that has run the run's earlier calls of `python`. Empty if there were none."""
     round: int = 0
     """How often the call has asked for input. If this isn't 0, the request continues a call."""
     answers: tuple[InputAnswer, ...] = ()
@@ -321,6 +356,8 @@ class SampleRequest:
     options: ModelOptions = field(default_factory=ModelOptions)
     rpm: int | None = None
     tpm: int | None = None
+    timeout: float | None = None
+    """The number of seconds without data after which the call fails. If None, the provider's setting applies."""
     ratio: float = 1.0
     """The ratio of the provider's token count to Loom's, as measured by the run so far."""
     allowance: Share | None = None
@@ -362,3 +399,23 @@ class PublishRequest:
     origin: Origin
     turn: int
     notices: tuple[Notice, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MovedRunRequest:
+    """What of a moved run decides whether this worker serves it."""
+
+    start: SignedStart | None
+    workspace: str
+    mode: Mode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdmittedRun:
+    """What the run has to know of the server and the workers that it continues on."""
+
+    search_attributes: tuple[str, ...]
+    ledger: bool
+    steering_key: str
+    notify: NotifyPlan | None = None
+    """Whom the workers here tell of what waits for people. None if they tell nobody."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
-from loom.domain.core.messages import JsonObject, Usage, usage_view
+from loom.domain.core.messages import JsonObject, Part, Usage, usage_view
 from loom.domain.core.requests import RunError, RunStatus
 
 WhenBusy: TypeAlias = Literal["queue", "interrupt", "own_run"]
@@ -36,6 +36,8 @@ class ChatMessage:
     text: str
     by: str = ""
     at: datetime
+    parts: tuple[Part, ...] = ()
+    """The images, recordings and files of the message, which aren't stored yet."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

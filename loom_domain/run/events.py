@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, Part
+from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.requests import Budget, RunError
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
@@ -121,6 +122,8 @@ class ToolsReturned:
     """Attempts to run tool calls ended, each with a result or a platform failure."""
 
     outcomes: Mapping[str, ToolResult | Failure]
+    local: frozenset[str] = frozenset()
+    """The ids of the calls whose attempts were local activities."""
     at: datetime | None = None
     """The time of the event. If None, calls that must run again do so without a delay."""
 
@@ -205,6 +208,8 @@ class MessageReceived:
     by: str = ""
     from_agent: bool = False
     """Whether an agent sent the message. If so, it doesn't answer a question that the run asked a person."""
+    parts: tuple[Part, ...] = ()
+    """The images, recordings and files that belong to the message. They aren't stored yet."""
     message_id: str = ""
     """The id of a chat's message. If empty, the chat numbers it."""
     when_busy: WhenBusy | None = None
@@ -288,10 +293,19 @@ class RunAdmitted:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PartsStored:
+    """The parts of the messages that the model reads next were stored."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NoticesPublished:
     """The first `count` notices were published to the stream."""
 
     count: int
+    notify: NotifyPlan | None = None
+    """Whom the worker tells of the run's end, if that was one of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -333,6 +347,7 @@ OwnEvent: TypeAlias = (
     | MessageAnswered
     | SignatureUsed
     | SignalIgnored
+    | PartsStored
     | NoticesPublished
     | WaitEnded
     | SteeringEvent

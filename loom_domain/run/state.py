@@ -2,22 +2,34 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import reduce
 from typing import Any
 
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
-from loom.domain.core.messages import JsonObject, Message, Transcript, Usage, is_from_person, last_text, usage_view
-from loom.domain.core.requests import RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.messages import (
+    JsonObject,
+    Message,
+    Part,
+    Transcript,
+    Usage,
+    is_from_person,
+    last_text,
+    usage_view,
+)
+from loom.domain.core.notifications import NotifyPlan
+from loom.domain.core.requests import ParkedOn, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import OpenCall, describe
 from loom.domain.core.tool_names import ASK_USER
+from loom.domain.run.carried_state import upgraded
 from loom.domain.run.chat import INTERRUPTED, Chat
 from loom.domain.run.conversation import Conversation, Window
 from loom.domain.run.events import RetryRequested
@@ -43,13 +55,6 @@ class Hold:
 
     by: str
     at: datetime
-
-
-class ParkedOn(StrEnum):
-    """What a parked run waits for."""
-
-    PROVIDER = "provider"
-    OPERATOR = "operator"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +126,10 @@ class Environment:
     """Whether workers record effects."""
     execution: str = ""
     """Tells this run apart from others that use the same id."""
+    first_execution: str = ""
+    """The id of the run's first execution, on the server that the run was moved from. Empty if it wasn't moved."""
+    notify: NotifyPlan | None = None
+    """Whom the workers tell of what waits for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +155,8 @@ class Work:
     todos: Todos = field(default_factory=Todos)
     artifacts: tuple[JsonObject, ...] = ()
     """The stored full outputs, in the form used in the run's result."""
+    session: str = ""
+    """The interpreter that has run the calls of `python`."""
     repetition: Repetition = field(default_factory=Repetition)
     """The recent calls and the number of repeated turns, for loop detection."""
 
@@ -193,6 +204,25 @@ class Spending:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class IncomingParts:
+    """The images, recordings and files of messages, until they are stored."""
+
+    unread: tuple[Part, ...] = ()
+    """The parts of the messages in the inbox."""
+    due: tuple[Part, ...] = ()
+    """The parts of messages that are part of the conversation. They must be stored before the next model call."""
+
+    def added(self, parts: tuple[Part, ...]) -> "IncomingParts":
+        """Return the parts with those of a message that has arrived in the inbox."""
+        return replace(self, unread=(*self.unread, *parts)) if parts else self
+
+    @property
+    def read(self) -> "IncomingParts":
+        """Return the parts after the inbox has been read."""
+        return IncomingParts(due=(*self.due, *self.unread)) if self.unread else self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Notices:
     """The notices to publish to the stream."""
 
@@ -200,11 +230,14 @@ class Notices:
     """Notices that no activity has published."""
     numbered: int = 0
     """The number of notices created so far."""
+    not_run: tuple[Notice, ...] = ()
+    """Notices of calls that don't run. Earlier releases didn't publish them, so the workflow decides whether to."""
 
     def added(self, notice: Notice) -> "Notices":
         """Return the notices with one more added. A notice without a key receives a unique number."""
         number = self.numbered + 1
-        return Notices(pending=(*self.pending, replace(notice, key=notice.key or f"n{number}")), numbered=number)
+        pending = (*self.pending, replace(notice, key=notice.key or f"n{number}"))
+        return replace(self, pending=pending, numbered=number)
 
     def published(self, count: int) -> "Notices":
         """Return the notices without the first `count`, which have been published."""
@@ -285,6 +318,7 @@ class RunState:
     """The run's parent and children, and the budget share of the run and its descendants."""
     inbox: tuple[Message, ...] = ()
     """Messages that the model has not read. They are added to the conversation when the next turn begins."""
+    incoming: IncomingParts = field(default_factory=IncomingParts)
     signature_checks: SignatureChecks = field(default_factory=SignatureChecks)
     """Who may steer the run."""
     admission: Admission = ""
@@ -299,6 +333,13 @@ class RunState:
     notices: Notices = field(default_factory=Notices)
     chat: Chat | None = None
     """The messages that the run answers, if its request asks for a chat."""
+    announced: tuple[str, ...] = ()
+    """The keys of the notifications about what waits for people now."""
+
+    @staticmethod
+    def upgraded(carried: Mapping[str, Any]) -> JsonObject:
+        """Return the JSON of a carried state in the current format, regardless of the release that wrote it."""
+        return upgraded(carried)
 
     @property
     def agent(self) -> AgentSpec:
@@ -317,6 +358,13 @@ class RunState:
         """The maximum number of turns."""
         default = self.spec.max_turns if self.spec else DEFAULT_MAX_TURNS
         return self.request.max_turns or default
+
+    @property
+    def priority(self) -> int | None:
+        """The priority of the run's activities and sub-agents. A request's priority overrides the agent's."""
+        lineage = self.tree.lineage
+        inherited = lineage.priority if lineage else None
+        return self.request.priority or (self.spec.priority if self.spec else inherited)
 
     @property
     def turn_state(self) -> TurnState:
@@ -360,6 +408,13 @@ class RunState:
 def noticed(state: RunState, notice: Notice) -> RunState:
     """Return the run with this notice added. A notice without a key receives a unique number."""
     return replace(state, notices=state.notices.added(notice))
+
+
+def with_not_run_told(state: RunState, *, told: bool) -> RunState:
+    """Return the run with the notices of calls that don't run pending, or without them if they aren't to be told."""
+    calls = state.notices.not_run
+    state = replace(state, notices=replace(state.notices, not_run=()))
+    return reduce(noticed, calls, state) if told else state
 
 
 def note(

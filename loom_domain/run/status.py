@@ -4,12 +4,11 @@ from dataclasses import asdict
 
 from loom.domain.agents.spec import window_size
 from loom.domain.core.messages import JsonObject, usage_view
-from loom.domain.core.requests import fork_view
+from loom.domain.core.requests import ParkedOn, fork_view
 from loom.domain.crews.log import last_choice
 from loom.domain.run.chat import chat_view
 from loom.domain.run.pending_approvals import open_asks
 from loom.domain.run.state import (
-    ParkedOn,
     RunState,
     cost_of,
     question_of,
@@ -37,7 +36,8 @@ def status_view(state: RunState) -> JsonObject:
         "usage": usage_view(total_usage(state)),
         "cost": cost_of(state),
         "budget": _budget_view(state),
-        "priority": state.request.priority,
+        "priority": state.priority,
+        "session_id": state.request.session_id,
         "tenant": state.request.tenant,
         "context": _context_view(state),
         "tool_calls": total_tool_calls(state),

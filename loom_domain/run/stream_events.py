@@ -14,9 +14,9 @@ from typing import Any, Final, Literal
 
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, ToolCall, Usage
+from loom.domain.core.messages import JsonObject, ToolCall, Usage, short_digest
 from loom.domain.core.requests import RunRequest, fork_view
-from loom.domain.core.tasks import Action, Origin, Segment, Task, task_of
+from loom.domain.core.tasks import Action, Notice, Origin, Segment, Task, task_of
 from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, made_tool
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.permissions.risk import risk_of
@@ -34,6 +34,9 @@ from loom.domain.tree.lineage import Lineage
 
 PREVIEW: Final = 2000
 """The maximum length of a tool's result in a task. History contains the full result."""
+
+NOT_RUN: Final = 0
+"""The `attempt` of a call that never ran."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,13 +173,14 @@ def model_thought(request: ModelRequest, text: str) -> StreamEvent:
     return StreamEvent(action=Action.REASONING, parameters=parameters)
 
 
-def segment_reset(request: ModelRequest) -> StreamEvent:
-    """Return the event for a new attempt at a model call. Only the live stream shows this event.
+def segment_reset(request: ModelRequest, *, key: str = "reset") -> StreamEvent:
+    """Return the event for a new attempt at a model call, or for an answer that was thinking. Only the live stream
+    shows this event.
 
-    Clients discard the text and the thinking of the turn's earlier attempts.
+    Clients discard the turn's text and thinking so far.
     """
     parameters = {"turn": request.turn, "attempt": request.attempt}
-    return StreamEvent(action=Action.SEGMENT_RESET, key="reset", parameters=parameters)
+    return StreamEvent(action=Action.SEGMENT_RESET, key=key, parameters=parameters)
 
 
 def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequence[str]) -> StreamEvent:
@@ -326,14 +330,78 @@ def tool_progressed(request: ToolRequest, text: str) -> StreamEvent:
 
 
 def tool_returned(request: ToolRequest, result: ToolResult) -> StreamEvent:
-    """Return the event for the result of a tool call."""
+    """Return the event for the result of a tool call.
+
+    If a worker dies during a local attempt, another one makes the same attempt again. The event of a different result
+    is then another one, so that the stream ends with the result that the model reads.
+    """
     return StreamEvent(
         action=Action.TOOL_RESULT,
-        key="result",
+        key=f"result-{short_digest(result.content)}" if request.local else "result",
         status=result.status,
         parameters=_of_call(request),
-        result={"content": result.content[:PREVIEW], "length": len(result.content), "metadata": result.metadata},
+        result=_result_view(result),
     )
+
+
+def call_not_run(
+    call: ToolCall, plan: PreparedCall, result: ToolResult, *, turn: int, arguments: JsonObject, summary: str
+) -> tuple[StreamEvent, StreamEvent]:
+    """Return the events for a call that got its result when it was prepared, and never ran. `arguments`, `summary` and
+    the result must not contain any secrets.
+    """
+    of_call = {"turn": turn, "attempt": NOT_RUN, "call_id": call.id, "tool": call.name}
+    called = StreamEvent(
+        action=Action.TOOL_CALL,
+        key=f"call-{call.id}",
+        status=result.status,
+        parameters={"arguments": arguments, "summary": summary, "effect": plan.effect_of_tool, **of_call},
+    )
+    returned = StreamEvent(
+        action=Action.TOOL_RESULT,
+        key=f"call-{call.id}",
+        status=result.status,
+        parameters=of_call,
+        result=_result_view(result),
+    )
+    return called, returned
+
+
+def not_run_notice(call: ToolCall, result: ToolResult, *, turn: int, at: datetime) -> Notice:
+    """Return the notice for a call that the run itself has ended before it could begin."""
+    return Notice(
+        action=Action.TOOL_RESULT,
+        key="",
+        at=at,
+        status=result.status,
+        parameters={"turn": turn, "attempt": NOT_RUN, "call_id": call.id, "tool": call.name},
+        result=_result_view(result),
+    )
+
+
+def node_called(request: ModelRequest, node: str) -> StreamEvent:
+    """Return the event for the start of one attempt at a node's function."""
+    return StreamEvent(
+        action=Action.TOOL_CALL,
+        key="node",
+        status="running",
+        parameters={"arguments": {}, "summary": f"node {node}", **_of_node(request, node)},
+    )
+
+
+def node_returned(request: ModelRequest, node: str, content: str, *, ms: float, failed: bool = False) -> StreamEvent:
+    """Return the event for the end of this attempt. `content` is the answer or the error, without secrets."""
+    return StreamEvent(
+        action=Action.TOOL_RESULT,
+        key="node",
+        status="error" if failed else "success",
+        parameters=_of_node(request, node),
+        result={"content": content[:PREVIEW], "length": len(content), "metadata": {"execution_time": ms / 1000}},
+    )
+
+
+def _of_node(request: ModelRequest, node: str) -> JsonObject:
+    return {"turn": request.turn, "call_id": f"t{request.turn}-node", "tool": node, "attempt": request.attempt}
 
 
 def tool_registered(request: ToolRequest, arguments: JsonObject) -> StreamEvent:
@@ -359,6 +427,10 @@ def has_made_a_tool(tool: str, result: ToolResult) -> bool:
 def milliseconds(seconds: float) -> float:
     """Convert a duration to the milliseconds used in the stream."""
     return round(seconds * 1000, 1)
+
+
+def _result_view(result: ToolResult) -> JsonObject:
+    return {"content": result.content[:PREVIEW], "length": len(result.content), "metadata": result.metadata}
 
 
 def _parent(lineage: Lineage) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from loom.domain.core.messages import Group, Message
-from loom.domain.core.tokens import tokens_of
+from loom.domain.core.messages import Group, Message, groups_that_fit
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL
 
 SHARE: Final = 0.3
@@ -40,17 +39,8 @@ def active_in(messages: Iterable[Message]) -> dict[str, int]:
 
 def staying_skills(messages: Sequence[Message], groups: Sequence[Group], room: int) -> set[Group]:
     """Return the message groups of the active skills that fit into the skills' share, newest first."""
-    left = min(ACTIVE_TOKENS, int(SHARE * room))
-    stays: set[Group] = set()
-    for place in reversed(active_in(messages).values()):
-        group = next(((start, stop) for start, stop in groups if start <= place < stop), None)
-        if group is None or group in stays:
-            continue
-        size = tokens_of(messages[group[0] : group[1]])
-        if size <= left:
-            left -= size
-            stays.add(group)
-    return stays
+    places = reversed(active_in(messages).values())
+    return groups_that_fit(messages, groups, places, min(ACTIVE_TOKENS, int(SHARE * room)))
 
 
 def told(earlier: str, before: Sequence[Message], after: Sequence[Message]) -> list[str]:

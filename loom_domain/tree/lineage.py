@@ -56,6 +56,9 @@ class Lineage:
     """Whether the server leaves the run alone when its parent closes. The run then reports regularly, and ends if it
     can't reach its parent.
     """
+    priority: int | None = None
+    """The priority of the parent's agent, if the parent's request doesn't set one. The child's agent can override it.
+    """
     root_execution: str = ""
     """Tells the root apart from other runs that use the same id."""
 

@@ -1,18 +1,29 @@
-"""Workers that a test may kill, or one beside the test, on the session's servers."""
+"""Workers that a test may kill, or one beside the test, on the session's servers. The wheel of this checkout."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pytest
 
-from tests.acceptance.processes import BEGUN, Workers, mortal
-from tests.harness import Addresses, Harness
+from loom.stack import up_down as stack
+from loom.stack.plan import Plan
+from loom.testing.harness import Addresses, Harness
+from loom.testing.model_server import ModelServer
+from loom.testing.worker_processes import Workers, mortal
 from tests.integration.workflows.conftest import Working, _patient_with_workers, working
-from tests.model_server import ModelServer
 
 __all__ = ["Killable", "Working", "_patient_with_workers", "killable", "working"]
+
+ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+
+BEGUN: Final[list[asyncio.subprocess.Process]] = []
+"""The commands that the current test has begun. A fixture ends those that go on, so that a failure stays one."""
 
 Killable: TypeAlias = Callable[..., Any]
 
@@ -38,3 +49,28 @@ async def _commands_end() -> AsyncIterator[None]:
             process.kill()
         if process.returncode is None:
             await process.communicate()
+
+
+@pytest.fixture
+def own_stack(tmp_path: Path) -> Iterator[tuple[Path, Addresses]]:
+    """Servers that no other test needs, looked after by a supervisor as with `loom up`."""
+    home = tmp_path / ".loom"
+    parts = stack.up_detached(Plan(home=home, worker=None)).parts
+    address = {name: part.address or "" for name, part in parts.items()}
+    yield home, Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui="")
+    stack.down(home)
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    (file,) = folder.glob("*.whl")
+    return file

@@ -15,10 +15,10 @@ from loom.domain.core.tool_calls import STAGES
 from loom.stack import state
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan
+from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
 from tests.acceptance.conftest import Killable, Working
 from tests.acceptance.test_stack import POLLING_WORKER, QUEUE, SERVICES
 from tests.commands import Commands, commands_in
-from tests.model_server import ModelServer, ToolUse, calls, script, text
 
 SHOP = "examples.tools.shop:app"
 LOOM = (sys.executable, "-P", "-c", "from loom.cli.main import main; main()")
@@ -66,7 +66,7 @@ def test_a_tool_is_run_without_model_or_server_and_tells_its_result(loom: Comman
     ("tool", "arguments", "error", "says"),
     [
         ("order_label", {"to": {"town": "Atlantis", "street": "1"}, "size": "small"}, "permission", "no post office"),
-        ("rate", {"weight": -1, "size": "small"}, "validation", "`weight`: Input should be greater than 0"),
+        ("rate", {"weight": -1, "size": "small"}, "validation", "`weight` must be more than 0"),
         ("raet", {}, "not_found", "did you mean rate"),
         ("count_words", {"path": "/etc/passwd"}, "validation", "outside the workspace"),
     ],
@@ -167,7 +167,7 @@ def test_a_wrong_setting_is_named_by_whatever_would_start_a_worker(program: list
         program, env={**env, "LOOM_MAX_TURNS": "0"}, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.endswith("LOOM_MAX_TURNS: input should be greater than or equal to 1\n")
+    assert ran.stderr.endswith("LOOM_MAX_TURNS: must be at least 1\n")
 
 
 def turn(*uses: ToolUse) -> Any:

@@ -12,17 +12,16 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
+from loom.testing.waiting import PATIENCE, eventually
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import LOOM, Cli, command_line
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, text
-from tests.waiting import PATIENCE, eventually
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
-# Whoever starts the tests in the background has interrupts ignored, and a child would inherit that.
 TAKES_TERMINAL = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.login_tty(0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets commands in the background ignore it
 os.execv(sys.argv[1], sys.argv[1:])
 """
 

@@ -8,9 +8,9 @@ import pytest
 from loom.chat_session import ChatSession
 from loom.client import LoomClient
 from loom.domain.core.tasks import Action
+from loom.testing.stream import told
 from tests.acceptance.conftest import Killable
 from tests.integration.workflows.test_chat import echo, words
-from tests.stream import told
 
 
 @pytest.mark.slow

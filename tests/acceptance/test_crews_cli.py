@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
+from loom.testing.model_server import text
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id
 from tests.commands import commands_in
-from tests.model_server import text
 from tests.trees import by_task
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples" / "crews"

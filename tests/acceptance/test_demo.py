@@ -57,7 +57,6 @@ def _mentions(process: psutil.Process, home: Path) -> bool:
     return any(str(home) in word for word in told)
 
 
-@pytest.mark.timeout(300)
 def test_the_demo_does_what_it_promises_and_leaves_nothing_running(home: Path) -> None:
     with _started(home) as demo:
         said, _ = demo.communicate()
@@ -78,7 +77,6 @@ def test_the_demo_does_what_it_promises_and_leaves_nothing_running(home: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("moment", "order"), [("starting Temporal", signal.SIGINT), ("kill -9", signal.SIGTERM)], ids=["start", "kill"]
 )

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
+from loom.testing.harness import Harness
+from loom.testing.model_server import Script, ToolUse, calls, script, text
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import Cli, Ran, command_line, new_id
-from tests.harness import Harness
-from tests.model_server import Script, ToolUse, calls, script, text
 from tests.trees import by_task, delegate
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"

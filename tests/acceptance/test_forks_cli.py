@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from loom.testing.model_server import ToolUse, calls, script, text
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id
-from tests.model_server import ToolUse, calls, script, text
 
 ALLOWED = '{"write_file": "allow"}'
 

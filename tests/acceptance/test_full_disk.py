@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
+from loom.testing.waiting import eventually
 from tests.acceptance.test_stack import Loom
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
-from tests.waiting import eventually
 
 TURNS = 30
 PRINTS_MUCH = "echo {step} >> steps; head -c 60000 /dev/urandom | base64"
@@ -39,7 +39,6 @@ def fill(disk: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_a_run_waits_while_the_disk_is_full_and_loses_nothing(disk: Path, tmp_path: Path) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()

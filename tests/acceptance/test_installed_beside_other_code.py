@@ -16,14 +16,13 @@ from uuid import uuid4
 
 import pytest
 
-from tests.acceptance.processes import environment
-from tests.harness import Addresses, settings_for
-from tests.model_server import ModelServer, ToolUse, calls, script, text
-from tests.waiting import PATIENCE, eventually
+from loom.testing.harness import Addresses, settings_for
+from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
+from loom.testing.waiting import PATIENCE, eventually
+from loom.testing.worker_processes import environment
+from tests.acceptance.conftest import PIP, ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PROJECT = Path(__file__).parent / "other_project"
-PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 PYRIGHT = Path(sysconfig.get_path("scripts")) / "basedpyright"
 OURS = {"loom"}
 LOOKS_UP = calls(ToolUse("shelf_mark", {"title": "loom"}))
@@ -53,21 +52,6 @@ def clean(**more: str) -> dict[str, str]:
     """The environment without anything that leads to the checkout."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("LOOM_", "PYTHON", "VIRTUAL_ENV"))}
     return {**own, **more}
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert built.returncode == 0, built.stderr
-    (file,) = folder.glob("*.whl")
-    return file
 
 
 @pytest.fixture(scope="module")

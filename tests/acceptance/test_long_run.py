@@ -9,13 +9,13 @@ from typing import Final
 import pytest
 
 from bench.long_run import bytes_after_start, model_calls
-from loom.client import Streamed
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.model_server import script
+from loom.testing.stream import assert_whole, count, told
+from loom.watching import Streamed
 from loom.workflows import payload_converter
 from tests.acceptance.conftest import Working
-from tests.model_server import script
-from tests.stream import assert_whole, count, told
 
 SHORT: Final = 60
 LONG: Final = 1000
@@ -26,7 +26,7 @@ RESULT: Final = "".join(f"line {n:03d} of the data {'x' * 22}\n" for n in range(
 def model_url(turns: int) -> Iterator[str]:
     """A scripted model in a process of its own: what it is sent grows to megabytes."""
     arguments = ("--turns", str(turns), "--tool", "read_file", "--arguments", '{"path": "data.txt"}')
-    command = [sys.executable, "-m", "tests.model_server", *arguments]
+    command = [sys.executable, "-m", "loom.testing.model_server", *arguments]
     with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         yield server.stdout.readline().strip()
@@ -46,8 +46,8 @@ def _large_soon(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ("turns", "rotation"),
     [
         (SHORT, 240),
-        pytest.param(300, 1200, marks=pytest.mark.slow),
-        pytest.param(LONG, 4000, marks=pytest.mark.slow),
+        pytest.param(300, 700, marks=pytest.mark.slow),
+        pytest.param(LONG, 2300, marks=pytest.mark.slow),
     ],
 )
 async def test_each_of_many_turns_costs_the_same(
@@ -63,7 +63,9 @@ async def test_each_of_many_turns_costs_the_same(
     assert (result.turns, result.tool_calls, result.usage["model_calls"]) == (turns + 1, turns, turns + 1)
     events = await told(loom.client, run_id)
     assert_whole(events)
-    assert (count(events, Action.TURN), count(events, Action.TOOL_RESULT)) == (turns + 1, turns)
+    # On a busy machine, a local attempt may take too long. Its result is told, and that of the activity after it.
+    read = {event.task.parameters["call_id"] for event in events if event.task.action is Action.TOOL_RESULT}
+    assert (count(events, Action.TURN), len(read)) == (turns + 1, turns)
 
     histories = await loom.histories(run_id)
     assert len(histories) >= 3

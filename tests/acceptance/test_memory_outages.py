@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
+from loom.testing.harness import Addresses
 from tests.chaos.memory import survive, told
 from tests.chaos.memory_oracle import Expected
-from tests.harness import Addresses
 
 RUNS = 4
 
 
-@pytest.mark.timeout(180)
 async def test_memory_has_each_task_once_whatever_dies(addresses: Addresses, tmp_path: Path) -> None:
     report = await survive(RUNS, addresses, tmp_path)
     print(told(report))

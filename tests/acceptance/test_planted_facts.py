@@ -1,20 +1,32 @@
-"""A long run in a small window: what was planted in it is in the next prompt, and found by search."""
+"""A long run in a small window: what was planted in it is in the next prompt, and found by search, in the run's own
+history and in memory.
+"""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.temporal.history_facts import TemporalHistories
+from loom.activities.memory.backfill import CatchUp
+from loom.activities.memory.upkeep import promote
+from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
+from loom.composition.build import secret_mask
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.memory.layers import MemorySettings, Query, View
+from loom.testing.model_replies import Reply, SeenRequest
+from loom.testing.model_server import ToolUse, calls, text
+from loom.testing.stream import assert_whole, told
 from tests.acceptance.conftest import Working
 from tests.integration.workflows.test_compression import compressions, is_about_compressing
-from tests.model_replies import Reply, SeenRequest
-from tests.model_server import ToolUse, calls, text
 from tests.planted_facts import Fact, missing, planted_facts, planted_turns
-from tests.stream import assert_whole, told
 
 TURNS: Final = 120
 AT_ONCE: Final = 6
@@ -49,6 +61,15 @@ class Planting:
         return calls(*searches) if searches else text("done")
 
 
+async def remembered(memory: PostgresMemory, session: str) -> dict[str, str]:
+    """What a search in memory finds for each fact, by its question."""
+    results = {}
+    for fact in FACTS:
+        hits = await memory.recall(Query(text=fact.question, view=View(session_id=session)))
+        results[fact.question] = "\n".join(hit.memory.content for hit in hits)
+    return results
+
+
 async def found(client: LoomClient, run_id: str) -> dict[str, str]:
     """What each search found, by its query."""
     results: dict[str, str] = {}
@@ -61,8 +82,9 @@ async def found(client: LoomClient, run_id: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
-async def test_planted_facts_are_in_the_next_prompt_and_found_by_search(working: Working, workspace: Path) -> None:
+async def test_planted_facts_are_in_the_next_prompt_and_found_by_search(
+    working: Working, workspace: Path, database: Database
+) -> None:
     model = Planting(FACTS)
     for number, turn in enumerate(model.turns):
         (workspace / f"{number}.txt").write_text(turn.tool)
@@ -87,3 +109,17 @@ async def test_planted_facts_are_in_the_next_prompt_and_found_by_search(working:
         str((event.task.result or {}).get("content")) for event in events if event.task.action is Action.MODEL_CALL
     ]
     assert [fact for fact in FACTS if fact.by == "model" and not any(fact.sentence in each for each in texts)] == []
+    memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
+    histories, mask = TemporalHistories(loom.client.temporal, loom.settings.task_queue), secret_mask(loom.settings)
+    await CatchUp(histories, memory, OutputSanitizer(mask, None)).until(datetime.now(UTC))
+    fresh = await remembered(memory, run_id)
+    while await promote(upkeep, None, MemorySettings()):
+        pass
+    await upkeep.expire()
+    kept = await remembered(memory, run_id)
+    spoken = [fact for fact in FACTS if fact.by != "tool"]
+    forgotten = [fact for fact in spoken if fact.value not in kept[fact.question]]
+    unread = [fact for fact in FACTS if fact.value not in fresh[fact.question]]
+    print(f"in memory {1 - len(unread) / len(FACTS):.3f}, of what was said {1 - len(forgotten) / len(spoken):.3f}")
+    assert len(unread) <= 0.05 * len(FACTS), unread
+    assert len(forgotten) <= 0.05 * len(spoken), forgotten

@@ -17,16 +17,16 @@ import pytest
 from temporalio.api.enums.v1 import EventType, TimeoutType
 from temporalio.api.history.v1 import HistoryEvent
 
-from loom.client import Streamed
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.harness import Harness
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
+from loom.testing.stream import assert_whole, count, texts, told
+from loom.testing.waiting import PATIENCE, eventually
+from loom.testing.worker_processes import Process, Workers
+from loom.watching import Streamed
 from tests.acceptance.conftest import Killable
-from tests.acceptance.processes import Process, Workers
-from tests.harness import Harness
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
 from tests.processes import command_of
-from tests.stream import assert_whole, count, texts, told
-from tests.waiting import PATIENCE, eventually
 
 HEARTBEAT: Final = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
 PATIENT: Final = (str(Path(__file__).with_name("patient_worker.py")),)
@@ -136,6 +136,26 @@ async def test_three_deaths_in_one_model_call_neither_fail_the_run_nor_repeat_it
     assert (workspace / "notes.txt").read_text() == "ran\n"
     assert [request.turn for request in model.requests] == [0, 1, 1, 1, 1]
     assert all(request.messages == model.requests[1].messages for request in model.requests[2:])
+
+
+async def test_a_read_in_a_workflow_task_is_made_again_after_the_death_of_its_worker(killable: Killable) -> None:
+    loom, model, workers = await killable(
+        script([calls(ToolUse("kill", {}, "k1"), ToolUse("list_dir", {"path": "."}, "l1")), text("seen")])
+    )
+    app = f"{Path(__file__).parents[1] / 'quick_app.py'}:app"
+    worker = await workers.start(LOOM_APP=app)
+    run_id = await loom.start()
+    await asyncio.to_thread(worker.wait)
+
+    await workers.start(LOOM_APP=app)
+    result = await loom.client.result(run_id)
+
+    assert (result.output, result.tool_calls, len(model.requests)) == ("seen", 2, 2)
+    (history,) = await loom.histories(run_id)
+    assert any(event.HasField("workflow_task_timed_out_event_attributes") for event in history.events)
+    events = await told(loom.client, run_id)
+    assert_whole(events)
+    assert (count(events, Action.TOOL_CALL), count(events, Action.TOOL_RESULT)) == (2, 2)
 
 
 @pytest.mark.slow

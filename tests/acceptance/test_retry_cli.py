@@ -5,11 +5,11 @@ import json
 
 import pytest
 
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import command_line, new_id, said
-from tests.harness import Harness
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
-from tests.waiting import eventually
 
 LOOK = calls(ToolUse("list_dir", {"path": "."}))
 
@@ -89,7 +89,7 @@ async def test_a_run_that_has_ended_goes_on_and_is_watched_through_its_ends(work
 
     assert f"it was limit_reached; watch it with: loom watch {run_id}" in retried.out
     watched = await cli("watch", run_id)
-    assert (watched.code, "the run goes on after it was limit_reached" in watched.out) == (0, True)
+    assert (watched.code, "the run continues after it was limit_reached" in watched.out) == (0, True)
     result = (await cli("result", run_id, "--json")).json
     assert (result["output"], result["retries"]) == ("finished", 1)
     refused = await cli("retry", run_id)

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
+from loom.testing.harness import Harness
+from loom.testing.model_server import calls, script, text
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import WRITE, command_line
 from tests.commands import Commands, commands_in
-from tests.harness import Harness
-from tests.model_server import calls, script, text
+
+NOWHERE = {"TEMPORAL_ADDRESS": "127.0.0.1:1"}
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The embedded stack with real processes: what is started, what is kept, and what is ended."""
 
+import ast
 import json
 import os
 import shutil
@@ -31,7 +32,8 @@ from loom.stack.plan import Plan
 from loom.stack.processes import wait_until
 from loom.stack.services import redis_program
 from loom.stack.state import Identity, Recorded, StackState
-from tests.waiting import PATIENCE
+from loom.testing.waiting import PATIENCE
+from tests.docs_pages import blocks_of
 
 LOOM = str(Path(sys.executable).parent / "loom")
 FOREIGN = ("TEMPORAL_", "LOOM_")
@@ -53,6 +55,15 @@ async def main() -> None:
     await Worker(client, task_queue=os.environ["LOOM_TASK_QUEUE"], workflows=[Nothing]).run()
 
 asyncio.run(main())
+"""
+APP = """
+from loom import LoomApp
+
+app = LoomApp()
+
+@app.tool
+def {tool}() -> str:
+    return "done"
 """
 POLLING_WORKER = (sys.executable, "-P", "-c", POLLS)
 
@@ -101,13 +112,21 @@ def loom(tmp_path: Path) -> Iterator[Loom]:
     stack.down(command.home)
 
 
+def test_ctrl_c_while_the_stack_starts_leaves_nothing_running(loom: Loom) -> None:
+    starting = subprocess.Popen([LOOM, "up", "--detach", "--no-worker"], env=loom.env, cwd=loom.home.parent)
+    assert wait_until(lambda: "temporal" in state.read(loom.home).living(), seconds=30)
+    starting.send_signal(signal.SIGINT)
+    assert starting.wait(timeout=60) == 130
+    assert loom.living() == {}
+
+
 async def test_a_stack_keeps_its_processes_over_up_and_its_data_over_down(loom: Loom) -> None:
     first = loom.up()
     pids = loom.living()
     assert first["ok"]
     assert set(pids) == set(SERVICES)
     assert all(first["parts"]["temporal"]["tuning"].values())
-    assert loom.up() == first
+    assert _without_sizes(loom.up()) == _without_sizes(first)
     assert loom.living() == pids
 
     run_id = f"kept-{uuid4().hex[:8]}"
@@ -120,6 +139,15 @@ async def test_a_stack_keeps_its_processes_over_up_and_its_data_over_down(loom: 
     again = loom.services().parts
     assert {name: part.address for name, part in again.items()} == addresses
     assert await _traces(addresses, run_id) == (run_id, run_id, run_id)
+
+
+def _without_sizes(found: dict[str, Any]) -> dict[str, Any]:
+    """What `up` and `doctor` say, without the sizes of the stores, which change by themselves."""
+    parts = {
+        name: {key: value for key, value in part.items() if key not in ("bytes", "note", "growth")}
+        for name, part in found["parts"].items()
+    }
+    return {**found, "parts": parts}
 
 
 async def _leave_traces(address: dict[str, str], run_id: str) -> None:
@@ -314,6 +342,62 @@ def _kill_supervisor(loom: Loom) -> None:
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)
     assert wait_until(lambda: not supervisor.alive(), seconds=PATIENCE)
+    assert wait_until(lambda: not supervisor.alive(), seconds=30)
+
+
+def test_an_app_that_cannot_be_loaded_leaves_the_running_worker_alone(loom: Loom) -> None:
+    assert loom.run("up", "--detach", LOOM_MODEL="demo").returncode == 0
+    before = loom.living()
+
+    (loom.home.parent / "my_app.py").touch()
+    typo = loom.run("up", "--detach", "--app", "my_ap:app")
+
+    assert (typo.returncode, typo.stdout) == (2, "")
+    assert "loom: app 'my_ap:app': there is no module 'my_ap' in" in typo.stderr
+    assert "; did you mean 'my_app'?" in typo.stderr
+    assert loom.living() == before
+    again = json.loads(loom.run("up", "--detach", "--json", LOOM_MODEL="openai:another").stdout)
+    assert loom.living() == before
+    assert again["parts"]["model"]["model"] == "demo"
+    assert again["parts"]["worker"]["differs"] == ["LOOM_MODEL is openai:another here, but demo in the worker"]
+
+
+def test_up_with_the_same_app_loads_its_code_again_unless_that_is_broken(loom: Loom) -> None:
+    file = loom.home.parent / "my_app.py"
+    up = ("up", "--detach", "--app", "my_app:app")
+
+    def tools() -> list[str]:
+        told = json.loads(loom.run("tools", "list", "--json").stdout)
+        return [tool["name"] for tool in told["tools"] if tool["name"] in {"first", "second"}]
+
+    file.write_text(APP.format(tool="first"))
+    started = loom.run(*up, LOOM_MODEL="demo")
+    assert (started.returncode, "Note: the worker" in started.stderr) == (0, False)
+    before = loom.living()
+    assert tools() == ["first"]
+
+    file.write_text("import nothing_of_that_name\n")
+    broken = loom.run(*up, LOOM_MODEL="demo")
+    assert (broken.returncode, broken.stdout) == (2, "")
+    assert "nothing_of_that_name" in broken.stderr
+    assert loom.living() == before
+
+    file.write_text(APP.format(tool="second"))
+    left = loom.run("up", "--detach", LOOM_MODEL="demo")
+    assert "the worker was already running, with my_app:app as it was then. `loom up --app my_app:app`" in left.stderr
+    assert (loom.living(), tools()) == (before, ["first"])
+
+    again = loom.run(*up, LOOM_MODEL="demo")
+    assert again.returncode == 0, again.stderr
+    assert "Note: the worker was restarted, and has loaded my_app:app." in again.stderr
+    after = loom.living()
+    assert {name: after[name] for name in SERVICES} == {name: before[name] for name in SERVICES}
+    assert after["worker"] != before["worker"]
+    assert tools() == ["second"]
+
+    _kill_supervisor(loom)
+    assert loom.run(*up, LOOM_MODEL="demo").returncode == 0
+    assert loom.living()["worker"] != after["worker"]
 
 
 @pytest.mark.slow
@@ -341,3 +425,13 @@ def test_ctrl_c_ends_a_stack_in_the_foreground(loom: Loom) -> None:
         finally:
             shown.kill()
     assert loom.living() == {}
+
+
+async def test_own_clients_reach_private_servers(loom: Loom) -> None:
+    done = loom.run("up", "--detach", "--no-worker", "--private", "--json")
+    assert done.returncode == 0, done.stderr
+    (block,) = (each for each in blocks_of("docs/operations.md", "python") if "HttpConnectProxyConfig" in each.text)
+    program = block.text.replace("/home/me/project/.loom", str(loom.home))
+    names: dict[str, Any] = {}
+    await eval(compile(program, "page.py", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+    assert await names["client"].service_client.check_health()

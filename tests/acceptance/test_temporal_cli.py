@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
+from loom.testing.harness import Harness
+from loom.testing.model_server import ToolUse, calls, hang, script, text
+from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Working
-from tests.harness import Harness
-from tests.model_server import ToolUse, calls, hang, script, text
-from tests.waiting import eventually
 
 TEMPORAL: Final = str(Path(sys.executable).parent / "temporal")
 WRITE: Final = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")

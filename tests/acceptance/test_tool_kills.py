@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
+from loom.testing.harness import Addresses
 from tests.chaos.plans import ANSWER, Call, Kind, Moment, Plan, plan_of
 from tests.chaos.rules import UNKNOWN, Facts, Outcome, Stage, violations
 from tests.chaos.tool_kills import distribution, line, survive_all
-from tests.harness import Addresses
 
 FEW: Final = (3,)
 MORE: Final = (4, 18, 26, 79)

@@ -7,12 +7,12 @@ import pytest
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.model_server import ToolUse, calls, hang, text
+from loom.testing.stream import count, told
+from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Killable, Working
 from tests.acceptance.test_command_line import command_line, new_id
-from tests.model_server import ToolUse, calls, hang, text
-from tests.stream import count, told
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 BASH = calls(ToolUse("bash", {"command": "echo ran >> notes.txt"}, "b1"))
 APPROVED = {"bash": "allow"}

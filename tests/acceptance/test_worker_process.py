@@ -10,13 +10,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from loom.stack.ports import USUAL, any_free, is_free
+from loom.stack.ports import USUAL, any_free
+from loom.testing.harness import Addresses
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.waiting import PATIENCE, eventually
+from loom.testing.worker_processes import Workers
 from tests.acceptance.conftest import Killable
-from tests.acceptance.processes import Workers
 from tests.acceptance.test_command_line import command_line
-from tests.harness import Addresses
-from tests.model_server import ToolUse, calls, script, text
-from tests.waiting import PATIENCE, eventually
 
 SLOW: Final = """
 import asyncio
@@ -77,9 +77,16 @@ async def test_prometheus_reads_a_worker_where_the_setting_says_and_nobody_else_
 @pytest.mark.slow
 async def test_where_nobody_set_a_port_a_taken_one_is_left_to_its_owner(killable: Killable) -> None:
     _, _, workers = await killable(script([text("done")]))
-    with ExitStack() as stack:
-        if is_free(USUAL["metrics"]):
-            stack.enter_context(socket.create_server(("127.0.0.1", USUAL["metrics"])))
+
+    async def is_taken() -> bool:
+        with suppress(OSError):  # a worker of another test still has the port, or a stack of this machine's user
+            owner.enter_context(socket.create_server(("127.0.0.1", USUAL["metrics"])))
+            return True
+        return False
+
+    with ExitStack() as owner:
+        with suppress(AssertionError):
+            await eventually(is_taken, within=10)
         await workers.start(LOOM_METRICS_PORT="")
     address = _metrics_address(workers, 0)
     assert address != f"http://127.0.0.1:{USUAL['metrics']}/metrics"

@@ -116,7 +116,7 @@ def _installed(base: str, place: Path) -> Path:
 def _model() -> Iterator[str]:
     """Serve a model that calls `bash` once and then answers; yield its address."""
     arguments = ("--turns", "1", "--tool", "bash", "--arguments", json.dumps({"command": COMMAND}))
-    command = [sys.executable, "-m", "tests.model_server", *arguments]
+    command = [sys.executable, "-m", "loom.testing.model_server", *arguments]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:

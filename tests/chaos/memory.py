@@ -35,14 +35,14 @@ from loom.activities.memory.backfill import CatchUp, Moved
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
 from loom.domain.memory.backfill import CaughtUp
-from tests.acceptance.processes import Process, Workers, environment
+from loom.testing.harness import Addresses, settings_for
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
+from loom.testing.waiting import eventually
+from loom.testing.worker_processes import Process, Workers, environment
 from tests.chaos.memory_oracle import expected
 from tests.chaos.tool_kills import _servers as servers
 from tests.databases import rows
-from tests.harness import Addresses, settings_for
 from tests.integration.activities.conftest import PostgresServer, RedisServer
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, text
-from tests.waiting import eventually
 
 WORKER: Final = (str(Path(__file__).with_name("remembering_worker.py")),)
 AT_ONCE: Final = 40

@@ -1,13 +1,16 @@
-"""Which tasks a run must have in memory, read off Temporal's raw history without any of Loom's code for it."""
+"""Which tasks a run must have in memory, read off Temporal's raw history without Loom's code for it."""
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
+
+from loom.domain.core.messages import short_digest
+from tests.local_calls import LocalCall, local_calls
 
 _ATTEMPT: Final = re.compile(r"^(t\d+)-(model|.+?)(?:-(\d+))?$")
 
@@ -30,7 +33,7 @@ class Expected:
         ]
 
 
-def expected(run_id: str, events: Iterable[HistoryEvent]) -> Expected:
+def expected(run_id: str, events: Sequence[HistoryEvent]) -> Expected:
     """By what the activities of a run without people in it are known to tell."""
     names: dict[int, str] = {}
     began: set[int] = set()
@@ -49,10 +52,23 @@ def expected(run_id: str, events: Iterable[HistoryEvent]) -> Expected:
                 if names[done.scheduled_event_id] == "prepare":
                     base = f"{run_id}/{said['execution']}"
     certain = {f"{base}/end/node.complete"}
+    local = tuple(local_calls(events))
+    certain.update(f"{base}/{task}" for task in _local_tasks(local))
     for scheduled, is_answer in ended.items():
         certain.update(f"{base}/{task}" for task in _tasks(names[scheduled]) if is_answer)
-    lost = tuple(f"{base}/{_where(names[scheduled])}/" for scheduled in sorted(began - ended.keys()))
+    broken_off = [names[scheduled] for scheduled in sorted(began - ended.keys())]
+    broken_off += [call.activity_id for call in local if call.result is None]
+    # A local call whose worker dies leaves no mark in history. Another worker repeats it, and may read other content.
+    made_again = [f"{_where(call.activity_id)}/result-" for call in local]
+    lost = tuple(f"{base}/{told}" for told in (*(f"{_where(each)}/" for each in broken_off), *made_again))
     return Expected(certain=frozenset(certain), lost=lost)
+
+
+def _local_tasks(calls: Iterable[LocalCall]) -> Iterator[str]:
+    for call in calls:
+        if call.result is not None:
+            yield f"{_where(call.activity_id)}/call/node.tool_call"
+            yield f"{_where(call.activity_id)}/result-{short_digest(call.result['content'])}/node.tool_result"
 
 
 def _is_answer(said: Mapping[str, Any]) -> bool:

@@ -32,12 +32,12 @@ from loom.domain.core.requests import RunResult
 from loom.stack import state as stack_state
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan as StackPlan
-from tests.acceptance.processes import Process, Workers, mortal
+from loom.testing.harness import Addresses, Harness
+from loom.testing.model_server import ModelServer
+from loom.testing.worker_processes import Process, Workers, mortal
 from tests.chaos.outside import set_up
 from tests.chaos.stories import KINDS, Weather, conversation_of, task_of
 from tests.chaos.verdict import Seen, step_of, violations
-from tests.harness import Addresses, Harness
-from tests.model_server import ModelServer
 from tests.processes import command_of
 
 WORKER: Final = (str(Path(__file__).with_name("counting_worker.py")),)

@@ -4,6 +4,7 @@ import asyncio
 import re
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +13,12 @@ import psycopg
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
-from loom.client import LoomClient, Streamed
+from loom.client import LoomClient
 from loom.domain.core.tasks import Action
+from loom.watching import Streamed
 from tests.chaos.plans import DATA, Call, Kind, Plan
 from tests.chaos.rules import Facts
+from tests.local_calls import local_calls
 
 ACCOUNT: Final = "account.sqlite"
 """The foreign system of the idempotent tool; see `counting_worker`."""
@@ -76,16 +79,22 @@ class Outside:
 
     async def told(self) -> Counter[str]:
         """The calls whose result is in history."""
-        return await self._ended(EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED)
+        local = [call.activity_id for call in local_calls(await self._events()) if call.result is not None]
+        return self._counted([*local, *await self._ended(EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED)])
 
     async def lost(self) -> Counter[str]:
         """How many attempts at each call Temporal gave up."""
-        return await self._ended(EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT)
+        return self._counted(await self._ended(EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT))
 
-    async def _ended(self, how: "EventType.ValueType") -> Counter[str]:
-        history = await self.client.temporal.get_workflow_handle(self.run_id).fetch_history()
-        names = {event.event_id: event.activity_task_scheduled_event_attributes.activity_id for event in history.events}
-        ends = [names[_attributes(event).scheduled_event_id] for event in history.events if event.event_type == how]
+    async def _events(self) -> Sequence[HistoryEvent]:
+        return (await self.client.temporal.get_workflow_handle(self.run_id).fetch_history()).events
+
+    async def _ended(self, how: "EventType.ValueType") -> list[str]:
+        events = await self._events()
+        names = {event.event_id: event.activity_task_scheduled_event_attributes.activity_id for event in events}
+        return [names[_attributes(event).scheduled_event_id] for event in events if event.event_type == how]
+
+    def _counted(self, ends: Sequence[str]) -> Counter[str]:
         return Counter(
             {call.id: sum(bool(re.match(rf"t\d+-{call.id}\b", name)) for name in ends) for call in self.plan.calls}
         )

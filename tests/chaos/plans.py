@@ -6,7 +6,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from tests.model_server import Script, ToolUse, calls, text
+from loom.testing.model_server import Script, ToolUse, calls, text
 
 DATA: Final = "what there is to read"
 ANSWER: Final = "all done"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Final
 
-from tests.model_server import (
+from loom.testing.model_server import (
     ModelServer,
     Reply,
     SeenRequest,
@@ -65,7 +65,8 @@ class Weather:
     async def turn(self, kind: str, seconds: float, model: ModelServer) -> None:
         """Let the weather be bad for so long."""
         if kind == "away":
-            await model.refuse_for(seconds)
+            async with model.unavailable():
+                await asyncio.sleep(seconds)
             return
         self._kind = kind
         try:

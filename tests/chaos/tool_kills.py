@@ -25,12 +25,12 @@ import psycopg
 from loom.domain.core.requests import RunResult
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan as StackPlan
-from tests.acceptance.processes import Process, Workers, mortal
+from loom.testing.harness import Addresses
+from loom.testing.model_server import ModelServer
+from loom.testing.worker_processes import Process, Workers, mortal
 from tests.chaos.outside import Outside, set_up
 from tests.chaos.plans import Call, Kill, Kind, Moment, Plan, plan_of
 from tests.chaos.rules import Outcome, Stage, violations
-from tests.harness import Addresses
-from tests.model_server import ModelServer
 from tests.processes import command_of
 
 WORKER: Final = (str(Path(__file__).with_name("counting_worker.py")),)

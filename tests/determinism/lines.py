@@ -12,21 +12,29 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 GUARDED: Final = ("loom_domain", "workflows", "activities/failures.py", "activities/signatures.py")
-OUTSIDE_WORKFLOWS: Final = ("workflows/runner.py", "workflows/signing.py")
+OUTSIDE_WORKFLOWS: Final = (
+    "workflows/cached_waits.py",
+    "workflows/measured_runs.py",
+    "workflows/runner.py",
+    "workflows/signing.py",
+)
 """Settings of a worker; no workflow imports it."""
 
 ALL: Final = frozenset({"*"})
 IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(
         (
+            "bisect",
             "collections",
             "collections.abc",
             "contextlib",
             "dataclasses",
             "difflib",
             "enum",
+            "fractions",
             "functools",
             "hashlib",
+            "hmac",
             "ipaddress",
             "itertools",
             "json",
@@ -45,6 +53,7 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
         ),
         ALL,
     ),
+    "base64": frozenset({"b64decode"}),
     "asyncio": frozenset({"CancelledError", "Future", "Task", "create_task", "gather"}),
     "contextvars": frozenset({"ContextVar"}),  # a handler's own
     "cryptography.exceptions": frozenset({"InvalidSignature"}),
@@ -53,6 +62,7 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "fnmatch": frozenset({"fnmatchcase"}),
     "pydantic": frozenset(
         {
+            "AfterValidator",
             "AliasChoices",
             "AwareDatetime",
             "BaseModel",

@@ -25,7 +25,7 @@ class Planted(NamedTuple):
 
 PLANTED: Final = (
     # What activities are asked for
-    Planted("loom_domain/machine/activity_requests.py", "effect=plan.effect,", 'effect=type(plan.effect)("read"),'),
+    Planted("loom_domain/machine/activity_requests.py", "effect=plan.effect_of_tool,", 'effect=Effect("read"),'),
     Planted("loom_domain/machine/activity_requests.py", "timeout=plan.timeout,", "timeout=plan.timeout * 2,"),
     Planted("loom_domain/machine/activity_requests.py", "workspace=state.agent.workspace,", 'workspace="/",'),
     Planted("loom_domain/machine/activity_requests.py", "begun=open_call.begun,", "begun=False,"),
@@ -45,7 +45,7 @@ PLANTED: Final = (
         "notices=(),\n        measures",
     ),
     Planted("loom_domain/machine/activity_requests.py", "wrap_up=state.answer.wrap_up is not None,", "wrap_up=False,"),
-    Planted("workflows/activity_dispatch.py", 'f"t{request.turn} · {describe(call.call)}"', 'f"t{request.turn}"'),
+    Planted("workflows/activity_dispatch.py", 'f"t{state.turn} · {describe(call.call)}"', 'f"t{state.turn}"'),
     # What becomes of failures
     Planted("loom_domain/run/retry_policy.py", "if tries.lost < MAX_LOST else", "if tries.lost < 0 else"),
     Planted("loom_domain/agents/spec.py", "model_attempts: int = 3", "model_attempts: int = 2"),

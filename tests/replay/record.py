@@ -13,23 +13,30 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pydantic import SecretStr
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.worker import Worker
 
 from loom._worker import worker
 from loom.activities.adapters.temporal.deployments import TemporalDeployments
+from loom.activities.adapters.temporal.run_history import executions
+from loom.chat_session import ChatSession
 from loom.composition.load_settings import load_settings
+from loom.domain.core.requests import AGENT_RUN
 from loom.domain.core.tenants import TenantLimits
+from loom.run_move import state_at_end
+from loom.testing.harness import Addresses, Harness, harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, empty, hang, script, status, text
+from loom.testing.waiting import eventually
+from loom.testing.worker_processes import mortal
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
+from loom.workflows.moved_run import MOVED_RUN
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
-from tests.harness import Addresses, Harness, harness
 from tests.integration.workflows.test_detached_children import rotated as rotated_meanwhile
 from tests.integration.workflows.test_memory_upkeep import Steps, start
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, empty, script, status, text
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 FOLDER = Path(__file__).parent / "histories"
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -45,6 +52,29 @@ async def approved(loom: Harness) -> str:
     await loom.client.resume(run_id)
     changed = {"path": "out.txt", "content": "changed"}
     await loom.client.approve(run_id, "w1", digest=ask["digest"], arguments=changed, scope="run", by="ann")
+    return run_id
+
+
+async def notified(loom: Harness) -> str:
+    """An ask, of which a command is told at once and a URL only if it still waits, and the end of the run."""
+    run_id = await loom.start("write it")
+    await loom.asked(run_id)
+    await eventually(lambda: _is_announced(loom))
+    await loom.client.approve(run_id)
+    return run_id
+
+
+async def _is_announced(loom: Harness) -> bool:
+    """Whether the worker has announced something."""
+    query = f"WorkflowType = 'Notify' AND TaskQueue = '{loom.settings.task_queue}'"
+    return (await loom.client.temporal.count_workflows(query)).count > 0
+
+
+async def not_run(loom: Harness) -> str:
+    """An ask that is denied, beside calls beyond the budget, of which the stream is told while the ask waits."""
+    run_id = await loom.start("write it", budget={"tool_calls": 1})
+    await loom.asked(run_id)
+    await loom.client.deny(run_id, reason="no", by="ann")
     return run_id
 
 
@@ -103,6 +133,14 @@ async def upgraded(loom: Harness) -> str:
 async def aborted_in_tool(loom: Harness) -> str:
     """An abort that cancels a running command."""
     run_id = await _in_tool(loom)
+    await loom.client.abort(run_id, reason="enough", by="ann")
+    return run_id
+
+
+async def read_aborted(loom: Harness) -> str:
+    """An abort while a quick tool takes long."""
+    run_id = await loom.start("do it")
+    await loom.until(run_id, lambda _: (loom.workspace / "looked").exists())
     await loom.client.abort(run_id, reason="enough", by="ann")
     return run_id
 
@@ -204,6 +242,8 @@ async def delegated(loom: Harness) -> str:
     """Two sub-agents at once, an ask below that is answered at the root, a budget for all."""
     run_id = await loom.start("the root", budget={"tokens": 100_000}, permissions={"bash": "allow"})
     await loom.asked(run_id)
+    # A pause that reaches the other one as it ends is in its history, but nobody is told of it.
+    await loom.until(run_id, lambda status: "completed" in {child["status"] for child in status["children"]})
     await loom.client.pause(run_id)
     await loom.client.approve(run_id)
     await loom.client.resume(run_id)
@@ -278,6 +318,27 @@ async def reopened(loom: Harness) -> str:
     return run_id
 
 
+async def moved(loom: Harness) -> str:
+    """A run that arrives from another server, with the state that it had there while a call waited."""
+    run_id, client = await loom.start("write it"), loom.client.temporal
+    await loom.asked(run_id)
+    state = await state_at_end(await anext(executions(client, run_id)), client)
+    await loom.client.abort(run_id)  # there, it is terminated
+    await loom.client.result(run_id)
+    request = {"task": "write it"}
+    handle = await client.start_workflow(
+        MOVED_RUN, args=[request, state], id=run_id, task_queue=loom.settings.task_queue
+    )
+
+    async def has_arrived() -> bool:
+        return (await handle.describe()).workflow_type == AGENT_RUN
+
+    await eventually(has_arrived)
+    await loom.asked(run_id)
+    await loom.client.approve(run_id)
+    return run_id
+
+
 async def structured(loom: Harness) -> str:
     """An answer that has to be repaired."""
     return await loom.start("do it", output_schema={"type": "object", "required": ["a"]})
@@ -309,6 +370,37 @@ async def forked(loom: Harness) -> str:
     run_id = await loom.client.fork(origin, turn=1, message="Again.", model="anthropic:scripted")
     loom.started.append(run_id)
     return run_id
+
+
+async def chatted(loom: Harness) -> str:
+    """A chat over several executions: an ask, messages that queue and interrupt, a compression, and its end."""
+    chat = ChatSession(loom.client, f"corpus-{uuid4().hex[:8]}", workspace=str(loom.workspace))
+    loom.started.append(chat.run_id)
+    await chat.ask("one", by="ann")
+    sent = await chat.send("write it")
+    await loom.asked(chat.run_id)
+    queued = await chat.send("two")
+    await loom.client.approve(chat.run_id, "w1", by="ann")
+    for message in (sent, queued):
+        await chat.answer(message)
+    slow = await chat.send("count to a million")
+    await loom.until(chat.run_id, lambda status: status["status"] == "running")
+    stop = await chat.send("stop", when_busy="interrupt")
+    for message in (slow, stop):
+        await chat.answer(message)
+    for number in range(12):
+        await chat.ask(f"message {number} " + "and so on " * 200)
+    await loom.client.abort(chat.run_id, reason="enough", by="ann")
+    return chat.run_id
+
+
+def _chatting(request: SeenRequest) -> Reply:
+    told = [message for message in request.messages if message["role"] in ("user", "tool")][-1]
+    if "You keep the memory of an agent" in str(request.body["messages"][0]):
+        return text("<key_decisions>alpha it is</key_decisions>")
+    if told["role"] == "user" and "write it" in str(told["content"]):
+        return calls(WRITE)
+    return hang() if "count to a million" in str(told["content"]) else text("as you say")
 
 
 def _team(request: SeenRequest) -> Reply:
@@ -343,11 +435,25 @@ ASKS_BELOW = {
     "TOUCH": [calls(ToolUse("bash", {"command": "touch touched"}, "b1")), text("touched")],
 }
 STALLS = [calls(ToolUse("stall", {"seconds": 8}, "s1")), text("done")]
+QUICK = {"app": "tests.quick_app:app"}
+
+
+def _looks(**arguments: Any) -> Reply:
+    return calls(ToolUse("look", arguments, "l1"))
+
+
+NOTIFIES = {
+    "notify_command": ("true",),
+    "notify_escalate_url": SecretStr("http://127.0.0.1:9/"),
+    "notify_escalate_after": 3.0,
+}
 
 STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "parallel": (plain, script([READ, text("done")]), {}),
     "approved": (approved, script([calls(WRITE), calls(WRITE), text("done")]), {}),
     "denied": (denied, script([calls(WRITE), text("pity")]), {}),
+    "notified": (notified, script([calls(WRITE), text("done")]), NOTIFIES),
+    "not-run": (not_run, script([calls(WRITE, *READ.calls), text("pity")]), {}),
     "judged-again": (judged_again, script([calls(WRITE), text("done")]), {}),
     "aborted": (aborted, script([calls(WRITE)]), {}),
     "retried": (plain, script([status(429, retry_after=0.1), status(500), empty(), text("done")]), {}),
@@ -382,6 +488,10 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "forked": (forked, script([READ, text("done"), text("done again")]), {}),
     "reading-path": (reading_path, script([]), {"model": "demo", "loop_window": 5}),
     "lost": (lost, script(STALLS), {"app": "tests.stalling_app:app"}),
+    "read-locally": (plain, script([READ, calls(*READ.calls[:1]), text("done")]), {}),
+    "read-too-long": (plain, script([_looks(seconds=2.0), text("done")]), QUICK),
+    "read-aborted": (read_aborted, script([_looks(seconds=60.0, always=True)]), QUICK),
+    "read-stalled": (plain, script([calls(ToolUse("stare", {"seconds": 8.0}, "s1")), text("done")]), QUICK),
     "aborted-in-tool": (aborted_in_tool, script([SLEEP]), {}),
     "cancelled": (cancelled, script([SLEEP]), {}),
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
@@ -389,6 +499,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "outlived": (outlived, by_task(ASKS_BELOW), {"rotate_after_events": 100}),
     "orphaned": (orphaned, by_task(ASKS_BELOW), {}),
+    "moved": (moved, script([calls(WRITE), text("done")]), {}),
     "upgraded": (upgraded, script([calls(WRITE), text("done")]), {"deployment": "corpus", "build": "1"}),
     "admitted": (
         admitted,
@@ -396,12 +507,26 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         {"tenants": {"acme": TenantLimits(runs=1)}},
     ),
     "rotated": (rotated, _often, {"rotate_after_events": 100}),
+    "chatted": (
+        chatted,
+        _chatting,
+        {"rotate_after_events": 100, "context_window": 12_000, "collapse_at": 1.0},
+    ),
 }
 
 
 def _portable(history: str) -> str:
     """Without stack traces: they name folders of whoever recorded it, and no replay looks at them."""
     return re.sub(r'"stackTrace": "(?:[^"\\]|\\.)*"', '"stackTrace": ""', history)
+
+
+async def _notifications(loom: Harness) -> list[str]:
+    """The ids of the notifications of a worker's runs, once all have been delivered."""
+    query = f"WorkflowType = 'Notify' AND TaskQueue = '{loom.settings.task_queue}'"
+    found = [each async for each in loom.client.temporal.list_workflows(query)]
+    for each in found:
+        await loom.client.temporal.get_workflow_handle(each.id).result()
+    return [each.id for each in found]
 
 
 async def _upkeep(temporal: str) -> Sequence[WorkflowHistory]:
@@ -430,6 +555,22 @@ async def _upkeep(temporal: str) -> Sequence[WorkflowHistory]:
         return histories
 
 
+async def _read_lost(addresses: Addresses) -> Sequence[WorkflowHistory]:
+    """A worker that is killed during a local call, which another worker then makes again."""
+    app = f"{Path(__file__).parents[1] / 'quick_app.py'}:app"
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Path(folder) / "workspace"
+        workspace.mkdir()
+        replies = script([calls(ToolUse("kill", {}, "k1")), text("done")])
+        async with mortal(addresses, workspace, replies) as (loom, _, workers):
+            worker = await workers.start(LOOM_APP=app)
+            run_id = await loom.start()
+            await asyncio.to_thread(worker.wait)
+            await workers.start(LOOM_APP=app)
+            await loom.client.result(run_id)
+            return await loom.histories(run_id)
+
+
 async def _waits(handle: "WorkflowHandle[MemoryUpkeep, None]") -> bool:
     """Whether the upkeep has nothing to do until its next round."""
     return not (await handle.describe()).raw_description.pending_activities
@@ -449,7 +590,9 @@ async def main(release: str, only: str = "") -> None:
         redis=settings.redis_url or "",
         ui="",
     )
-    chosen = only.split(",") if only else [*STORIES, "upkeep"]
+    chosen = only.split(",") if only else [*STORIES, "upkeep", "read-lost"]
+    if "read-lost" in chosen:
+        _keep(release, "read-lost", await _read_lost(addresses))
     if "upkeep" in chosen:
         _keep(release, "upkeep", await _upkeep(addresses.temporal))
     for name, (story, replies, given) in STORIES.items():
@@ -460,7 +603,7 @@ async def main(release: str, only: str = "") -> None:
             async with harness(addresses, Path(folder), replies, **given) as (loom, _):
                 run_id = await story(loom)
                 await loom.client.result(run_id)
-                for place, each in enumerate([run_id, *await loom.below(run_id)]):
+                for place, each in enumerate([run_id, *await loom.below(run_id), *await _notifications(loom)]):
                     story_of = f"{name}-below{place}" if place else name
                     _keep(release, story_of, await loom.histories(each))
 

@@ -1,7 +1,8 @@
 """Compute vectors offline, in a separate process, with the 4-bit version of the multilingual-e5-small model.
 
-Each worker has one such process. The process starts when it is first used and restarts if it dies. It runs at a low
-priority and embeds one batch at a time. A batch takes up to a second. Questions are embedded before other texts.
+Each worker has one such process. The process starts when it is first used, restarts if it dies, and ends if it isn't
+used for a while. It runs at a low priority and embeds one batch at a time. A batch takes up to a second. Questions are
+embedded before other texts.
 Sentences with the same meaning have similar vectors in English, Chinese and about ninety other languages.
 """
 
@@ -34,6 +35,9 @@ machine. A longer text is sent in a batch of its own.
 SECONDS: Final = 120.0
 """Timeout in seconds for one batch. It is long enough for a busy machine."""
 
+IDLE: Final = 60.0
+"""Seconds without use after which the process ends. It takes 65 MB of memory."""
+
 _CHILD: Final = Path(__file__).with_name("e5_child.py")
 _LINE_LIMIT: Final = 1 << 22
 
@@ -46,11 +50,13 @@ def is_installed() -> bool:
 class OfflineEmbedder:
     """An `Embedder` that runs entirely on this machine."""
 
-    def __init__(self, *, threads: int = 1) -> None:
+    def __init__(self, *, threads: int = 1, idle: float = IDLE) -> None:
         """Configure the embedder without starting its process. More `threads` increase the speed only if the processor
-        is idle.
+        is idle. The process ends after `idle` seconds without use.
         """
         self._threads = threads
+        self._idle = idle
+        self._ending: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._texts = asyncio.Lock()
         """This lock is held while texts are embedded, so that a question waits for at most one batch."""
@@ -85,6 +91,9 @@ class OfflineEmbedder:
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait({self._work})
+        if self._ending is not None:
+            self._ending.cancel()
+            await asyncio.wait({self._ending})
         await self._stop()
 
     async def _in_turn(self, texts: list[str], *, query: bool) -> list[list[float]]:
@@ -93,6 +102,8 @@ class OfflineEmbedder:
         If every canceled question stopped the process, the process would never finish starting on a busy machine.
         """
         await self._turn.acquire()
+        if self._ending is not None:
+            self._ending.cancel()
         self._work = asyncio.create_task(self._batch(texts, query=query))
         self._work.add_done_callback(self._done)
         return await asyncio.shield(self._work)
@@ -101,6 +112,13 @@ class OfflineEmbedder:
         self._turn.release()
         if not work.cancelled():
             work.exception()  # retrieve the exception, because the caller may no longer be waiting
+            self._ending = asyncio.create_task(self._end_unused())
+
+    async def _end_unused(self) -> None:
+        await asyncio.sleep(self._idle)
+        async with self._turn:
+            self._ending = None  # a batch that waits for its turn must not cancel this task
+            await self._stop()
 
     async def _stop(self) -> None:
         process, self._process = self._process, None

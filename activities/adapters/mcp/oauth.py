@@ -30,6 +30,11 @@ from loom.domain.core.errors import ToolUnavailableError
 from loom.domain.core.messages import short_digest
 from loom.domain.tools.mcp_servers import McpServer, expand
 
+EARLY: Final = 60.0
+"""Seconds before its end at which a token is renewed, but at most a third of its life. If a server rejects a token, the
+library starts over with a sign-in, and doesn't renew the token.
+"""
+
 _NO_REDIRECT: Final = "http://127.0.0.1/callback"
 """The redirect address of a worker, which never signs in."""
 
@@ -54,6 +59,8 @@ class SignInFile:
         self._path = home / "mcp" / f"{server.name}.oauth.json"
         self._address = short_digest(server.address)
         self.metadata: Callable[[], OAuthMetadata | None] = lambda: None
+        self.on_renewal: Callable[[float | None], None] = lambda _: None
+        """Called with the time at which new tokens must be renewed."""
 
     @property
     def stored(self) -> _Stored:
@@ -75,8 +82,10 @@ class SignInFile:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Store tokens."""
-        expires_at = None if tokens.expires_in is None else time() + tokens.expires_in
+        life = tokens.expires_in
+        expires_at = None if life is None else time() + life - min(EARLY, life / 3)
         self._store(tokens=tokens, expires_at=expires_at, metadata=self.metadata())
+        self.on_renewal(expires_at)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         """Return the stored registration of Loom as a client."""
@@ -107,6 +116,10 @@ class _SignIn(OAuthClientProvider):
         super().__init__(server.url, storage=file, **given)
         self._file = file
         file.metadata = lambda: self.context.oauth_metadata
+        file.on_renewal = self._renew_at
+
+    def _renew_at(self, time: float | None) -> None:
+        self.context.token_expiry_time = time
 
     async def _initialize(self) -> None:
         await super()._initialize()

@@ -28,6 +28,7 @@ from loom.activities.toolbox.mcp_tool import McpCall
 from loom.activities.toolbox.truncation import clip
 from loom.activities.toolbox.untrusted_text import defused
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
+from loom.domain.core.media import part_type
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import Effect
 from loom.domain.tools.mcp_servers import Hints, ListedTool
@@ -36,10 +37,8 @@ TEXT_LIMIT: Final = 100_000
 """Maximum number of characters in one result. They amount to about 25,000 tokens. If a result is long, the pipeline
 shows only part of it to the model and stores the full text.
 """
-PARTS_LIMIT: Final = 1_000_000
-"""Maximum total number of base64 characters in the images and files of one result. The limit is needed because the
-result is stored in the workflow history.
-"""
+PARTS_LIMIT: Final = 5_000_000
+"""Maximum total number of base64 characters in the images and files of one result."""
 
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
 _SHORTEST_DATA: Final = 16
@@ -102,7 +101,7 @@ class _Collected:
                 self._add_part(Part(type="audio", media_type=media_type, data=data))
             case EmbeddedResource(resource=BlobResourceContents() as blob):
                 media_type = blob.mime_type or "application/octet-stream"
-                kind: Any = "image" if media_type.startswith("image/") else "file"
+                kind = part_type(media_type)
                 self._add_part(Part(type=kind, media_type=media_type, data=blob.blob, name=blob.uri))
             case EmbeddedResource(resource=TextResourceContents() as resource):
                 self.texts.append(f"{resource.uri}:\n{resource.text}")

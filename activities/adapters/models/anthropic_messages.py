@@ -3,14 +3,16 @@ results come first. The conversion also sets cache breakpoints.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from loom.activities.adapters.models.media_parts import PDF, in_words, is_image
+from loom.activities.adapters.models.media_parts import in_words, is_image
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
+from loom.domain.core.media import PDF
 from loom.domain.core.messages import Message, Part
 from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.tools.tool_search import loaded_by
 
 Wire: TypeAlias = dict[str, Any]
 
@@ -23,14 +25,18 @@ def wire_system(system: str) -> list[Wire]:
     return [{"type": "text", "text": system, "cache_control": _CACHE}] if system.strip() else []
 
 
-def wire_tools(tools: Sequence[ToolSpec]) -> list[Wire]:
-    """Return the tools with a cache breakpoint after the last one."""
-    wire: list[Wire] = [
-        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in tools
-    ]
+def wire_tools(tools: Sequence[ToolSpec], deferred: Sequence[ToolSpec] = ()) -> list[Wire]:
+    """Return the tools with a cache breakpoint after the last one. The API shows deferred tools to the model only where
+    a result refers to them, so they aren't part of the cached prompt.
+    """
+    wire = list(map(_tool, tools))
     if wire:
         wire[-1]["cache_control"] = _CACHE
-    return wire
+    return [*wire, *({**_tool(tool), "defer_loading": True} for tool in deferred)]
+
+
+def _tool(tool: ToolSpec) -> Wire:
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
 
 
 def wire_messages(call: ModelCall) -> list[Wire]:
@@ -38,22 +44,23 @@ def wire_messages(call: ModelCall) -> list[Wire]:
     cached except for messages that are marked as late.
     """
     wire: list[Wire] = []
+    deferred = {tool.name for tool in call.deferred}
     for message in call.messages:
         if not _is_late(message):
-            _add(wire, message, call.model)
+            _add(wire, message, call.model, deferred)
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
     # Content that changes with every call comes after the breakpoints. If it were part of the cached prefix, the prefix
     # would never match again.
     for message in filter(_is_late, call.messages):
-        _add(wire, message, call.model)
+        _add(wire, message, call.model, deferred)
     return wire
 
 
-def _add(wire: list[Wire], message: Message, model: str) -> None:
+def _add(wire: list[Wire], message: Message, model: str, deferred: Collection[str]) -> None:
     role = "assistant" if message.role == "assistant" else "user"
-    blocks = _assistant(message, model) if role == "assistant" else _user(message)
+    blocks = _assistant(message, model) if role == "assistant" else _user(message, deferred)
     if not blocks:
         return
     if wire and wire[-1]["role"] == role:
@@ -90,12 +97,14 @@ def _assistant(message: Message, model: str) -> list[Wire]:
     return blocks
 
 
-def _user(message: Message) -> list[Wire]:
+def _user(message: Message, deferred: Collection[str]) -> list[Wire]:
     if message.role != "tool":
         return list(_blocks(message.content)) or [_text("(empty)")]
     # If a call failed, the provider accepts only text as its result.
     is_text = isinstance(message.content, str) or message.is_error
     content = message.text if is_text else list(_blocks(message.content))
+    if deferred and (found := [name for name in loaded_by(message) if name in deferred]):
+        content = [{"type": "tool_reference", "tool_name": name} for name in found]
     block: Wire = {"type": "tool_result", "tool_use_id": _safe_id(message.tool_call_id or ""), "content": content}
     if message.is_error:
         block["is_error"] = True

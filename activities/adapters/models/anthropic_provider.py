@@ -37,6 +37,7 @@ from loom.domain.run.activity_payloads import StopReason
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
+    from anthropic._types import RequestOptions
 
 OFFICIAL_URL: Final = "https://api.anthropic.com"
 
@@ -62,7 +63,11 @@ class AnthropicProvider:
         base_url: str | None = None,
         read_timeout: float = READ_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
+        loads_tools: bool | None = None,
     ) -> None:
+        """`loads_tools` says whether the server has the API's form for tools on demand. By default, only Anthropic's
+        own server has it.
+        """
         self._url = (base_url or OFFICIAL_URL).rstrip("/")
         self._server = Server(
             name="Anthropic" if self._url == OFFICIAL_URL else "the Anthropic-compatible server",
@@ -71,6 +76,7 @@ class AnthropicProvider:
             url=shown(self._url),
             secret=api_key,
         )
+        self.loads_tools = self._url == OFFICIAL_URL if loads_tools is None else loads_tools
         self._timeouts = (connect_timeout, read_timeout)
         self._client: AsyncAnthropic | None = None
 
@@ -155,10 +161,17 @@ class AnthropicProvider:
             "/v1/messages",
             body=_body(call, begun),
             cast_to=object,
-            options={"headers": _headers(call)},
+            options={"headers": _headers(call), **self._limit(call)},
             stream=True,
             stream_cls=AsyncStream[object],
         )
+
+    def _limit(self, call: ModelCall) -> "RequestOptions":
+        """Return the agent's own timeout, if it has one."""
+        from anthropic import Timeout  # noqa: PLC0415
+
+        connect, _ = self._timeouts
+        return {} if call.timeout is None else {"timeout": Timeout(call.timeout, connect=connect)}
 
     def _translated(self, error: Exception, model: str) -> LoomError:
         """Translate an SDK error into a Loom error. Only this method translates SDK errors."""
@@ -193,7 +206,7 @@ def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = ()) -> dict[str,
     if system := wire_system(call.system):
         body["system"] = system
     if call.tools:
-        body["tools"] = wire_tools(call.tools)
+        body["tools"] = wire_tools(call.tools, call.deferred)
         if not call.may_call:  # the API requires this if the conversation contains tool calls
             body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:

@@ -5,14 +5,22 @@ Otherwise, a single unsupported part would cause the provider to reject the whol
 fail.
 """
 
+import re
 from base64 import b64decode
 from binascii import Error
 from typing import Final
 
+from loom.domain.core.media import IMAGES, PDF
 from loom.domain.core.messages import Part
 
-IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-PDF: Final = "application/pdf"
+_HEARS: Final = re.compile(r"audio|omni|realtime")
+"""The names of OpenAI's models that take audio. Its other models reject a conversation with a recording."""
+
+
+def accepted_by(prefix: str, model: str) -> frozenset[str]:
+    """Return what a model takes besides text, as far as Loom knows. The option `accepts` overrides it."""
+    pictures = frozenset({"image", "pdf"})
+    return pictures if prefix != "openai" or not _HEARS.search(model) else pictures | {"audio"}
 
 
 def is_image(part: Part) -> bool:

@@ -17,13 +17,17 @@ CHAT: Final = frozenset((*_EVERYWHERE, "seed", "stop"))
 MESSAGES: Final = frozenset((*_EVERYWHERE, "thinking_budget", "stop"))
 """The options of Anthropic's messages."""
 
+RESPONSES: Final = frozenset(_EVERYWHERE)
+"""The options of OpenAI's responses."""
+
 _EFFORTS_OF_MESSAGES: Final = ("low", "medium", "high", "xhigh", "max")
 _INSTEAD: Final = {"thinking_budget": "set `reasoning_effort` instead, or the server's own field in `extra_body`"}
 
 
 def problem_of(options: ModelOptions, supported: Collection[str], model: str) -> str:
     """Return why a model can't be called with these options, or an empty text."""
-    unknown = next((name for name in options.given if name not in supported), None)
+    # `accepts` tells Loom what to send, so it applies to every provider.
+    unknown = next((name for name in options.given if name not in (*supported, "accepts")), None)
     if unknown is not None:
         known = ", ".join(sorted(supported)) or "none"
         way_out = _INSTEAD.get(unknown, "remove it, or use another model")

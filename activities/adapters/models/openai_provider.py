@@ -1,39 +1,31 @@
 """Call OpenAI's Chat Completions API or a compatible server, such as Ollama, vLLM, llama.cpp, DeepSeek or Gemini."""
 
-import asyncio
-import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from loom.activities.adapters.models.model_options import CHAT, chat_fields, merged, refuse_unsupported
+from loom.activities.adapters.models.openai_connection import OpenAIConnection
 from loom.activities.adapters.models.openai_messages import THINK_TAGS, wire_messages
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
-    Server,
-    cause_of,
     distinct_ids,
     ended_early,
-    error_of,
-    error_response_of,
     is_object,
     is_one_body,
     quote,
     read_call,
     reasoning_note,
-    shown,
     token_count,
     unreachable,
-    unreadable,
     usage_in_errors,
     whole_body,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
-from loom.domain.core.errors import LLMRefusedError, LoomError
+from loom.domain.core.errors import LLMRefusedError
 from loom.domain.core.messages import Message, Usage
 from loom.domain.run.activity_payloads import StopReason
 
@@ -42,9 +34,6 @@ if TYPE_CHECKING:
 
     from loom.activities.adapters.models.openai_stream import ReplyStream
 
-OFFICIAL_URL: Final = "https://api.openai.com/v1"
-
-_OFFICIAL_HOST: Final = "api.openai.com"
 _OLD_LIMIT: Final = "max_tokens"
 _NEW_LIMIT: Final = "max_completion_tokens"
 
@@ -63,55 +52,38 @@ class OpenAIProvider:
         read_timeout: float = READ_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
-        self._url = (base_url or OFFICIAL_URL).rstrip("/")
-        host = urlsplit(self._url).hostname or ""
-        official = host == _OFFICIAL_HOST or host.endswith(f".{_OFFICIAL_HOST}")  # such as eu.api.openai.com
-        self._server = Server(
-            name="OpenAI" if official else "the OpenAI-compatible server",
-            key_name="OPENAI_API_KEY",
-            url_name="OPENAI_BASE_URL",
-            url=shown(self._url),
-            secret=api_key,
-        )
-        self._timeouts = (connect_timeout, read_timeout)
+        self._connection = OpenAIConnection(api_key, base_url, (connect_timeout, read_timeout))
+        self._server = self._connection.server
         # Most other servers support only the older name, which OpenAI's newer models reject.
-        self._usual_limit = _NEW_LIMIT if official else _OLD_LIMIT
+        self._usual_limit = _NEW_LIMIT if self._connection.is_official else _OLD_LIMIT
         self._limit_names: dict[str, str] = {}
         self._asks_usage = True
-        self._client: AsyncOpenAI | None = None
+        self._begin_in_thinking: set[str] = set()
+        """The models whose last reply began with thinking without an opening tag."""
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         refuse_unsupported(call, CHAT)
-        heard = _PartialReply()
+        heard = _PartialReply(text=ThinkTags(begins_in_thinking=call.model in self._begin_in_thinking))
         with usage_in_errors(call, heard):
-            return await self._heard(call, on_delta, heard)
+            answer = await self._heard(call, on_delta, heard)
+        if heard.text.lacks_opening_tag is not None:
+            change = self._begin_in_thinking.add if heard.text.lacks_opening_tag else self._begin_in_thinking.discard
+            change(call.model)
+        return answer
 
     async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialReply") -> ModelAnswer:
-        client = await self._connected()
-        import httpx2  # noqa: PLC0415
-        import openai  # noqa: PLC0415  # importing the SDK takes a second
-
-        try:
+        async with self._connection.calling(call.model, _NotAChunk) as client:
             stream = await self._open(client, call)
             async with stream:
                 content_type = stream.response.headers.get("content-type", "")
                 if is_one_body(content_type):
-                    body = self._not_an_error(await whole_body(stream.response), call.model)
+                    body = self._connection.not_an_error(await whole_body(stream.response), call.model)
                     heard.take_whole(body).tell(call, on_delta)
                 else:
                     async for chunk in stream:
                         heard.take(chunk).tell(call, on_delta)
             heard.flush().tell(call, on_delta)
-        # The SDK doesn't wrap connection errors while a body is read as a whole.
-        except (
-            openai.OpenAIError,
-            httpx2.RequestError,
-            json.JSONDecodeError,
-            UnicodeDecodeError,
-            _NotAChunk,
-        ) as error:
-            raise self._translated(error, call.model) from None
         if heard.finish in _BROKEN_OFF:
             raise unreachable(self._server, call.model, f"the server broke off the reply ({heard.finish})")
         if not heard.finish and not (stream.is_done and heard.said):
@@ -123,27 +95,7 @@ class OpenAIProvider:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    async def _connected(self) -> "AsyncOpenAI":
-        if self._client is None:
-            # Import the SDK in a thread, so that other activities can continue to heartbeat.
-            await asyncio.to_thread(importlib.import_module, "openai")
-        if self._client is None:
-            from openai import AsyncOpenAI, Timeout  # noqa: PLC0415
-
-            connect, read = self._timeouts
-            timeout = Timeout(read, connect=connect)
-            self._client = AsyncOpenAI(api_key=self._server.secret, base_url=self._url, timeout=timeout, max_retries=0)
-        return self._client
-
-    def _not_an_error(self, body: Any, model: str) -> Any:
-        """Return a body that isn't an error response. Some servers send errors with status 200."""
-        if isinstance(body, Mapping) and body.get("error"):
-            raise error_of(error_response_of(body, 200, {}, "no reason given"), self._server, model)
-        return body
+        await self._connection.aclose()
 
     async def _open(self, client: "AsyncOpenAI", call: ModelCall) -> "ReplyStream":
         from openai import APIStatusError  # noqa: PLC0415
@@ -156,18 +108,7 @@ class OpenAIProvider:
         return await self._post(client, call)
 
     async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "ReplyStream":
-        from loom.activities.adapters.models.openai_stream import ReplyStream  # noqa: PLC0415
-
-        # Avoid `chat.completions.create`, which would traverse the whole conversation and build a pydantic model for
-        # each chunk.
-        return await client.post(
-            "/chat/completions",
-            body=self._body(call),
-            cast_to=object,
-            options={"security": {"bearer_auth": True}, "headers": call.options.extra_headers},
-            stream=True,
-            stream_cls=ReplyStream,
-        )
+        return await self._connection.post(client, "/chat/completions", self._body(call), call)
 
     def _body(self, call: ModelCall) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -203,28 +144,6 @@ class OpenAIProvider:
             self._limit_names[model] = _NEW_LIMIT
             return True
         return False
-
-    def _translated(self, error: Exception, model: str) -> LoomError:
-        """Translate an SDK error into a Loom error. Only this method translates SDK errors."""
-        import httpx2  # noqa: PLC0415
-        import openai  # noqa: PLC0415
-
-        match error:
-            case openai.APIStatusError():
-                error_response = error_response_of(error.body, error.status_code, error.response.headers, error.message)
-                return error_of(error_response, self._server, model)
-            case openai.APITimeoutError() | httpx2.TimeoutException():
-                return unreachable(self._server, model, "no data within the time limit")
-            case openai.APIConnectionError() | httpx2.RequestError():
-                return unreachable(self._server, model, f"no connection, or it was lost ({cause_of(error)})")
-            case openai.APIResponseValidationError():
-                return unreadable(self._server, model, "unexpected shape")
-            case openai.APIError():
-                return error_of(error_response_of(error.body, 200, {}, error.message), self._server, model)
-            case openai.OpenAIError():
-                return unreachable(self._server, model, type(error).__name__)
-            case _:
-                return unreadable(self._server, model, type(error).__name__)
 
 
 class _NotAChunk(Exception):
@@ -265,6 +184,9 @@ class _PartialCall:
 _LEGACY: Final = "function_call"
 """Stands for the index of a call in the format that servers used before they could make several calls."""
 
+_DETAILS: Final = "reasoning_details"
+"""The field in which OpenRouter sends blocks of reasoning. Some models need them back with the results of tools."""
+
 _THINKING: Final = ("reasoning_content", "reasoning")
 """The fields in which compatible servers send thinking. If a server sends both, they contain the same text."""
 
@@ -280,6 +202,8 @@ class _PartialReply:
     text: ThinkTags = field(default_factory=ThinkTags)
     reasoning: dict[str, list[str]] = field(default_factory=dict)
     """The thinking that arrived in fields of its own, by the name of the field."""
+    details: list[dict[str, Any]] = field(default_factory=list)
+    """The blocks of thinking that the server wants back unchanged."""
     calls: list[_PartialCall] = field(default_factory=list)
     open: dict[int | str | None, _PartialCall] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
@@ -322,19 +246,33 @@ class _PartialReply:
         content = delta.get("content") or ""
         if not isinstance(content, list):
             said = self.text.feed(content + "")
-            return Said(said.answer, thought + said.thinking)
+            return replace(said, thinking=thought + said.thinking)
         inner = "".join(_text_in(part["thinking"]) for part in content if part["type"] == "thinking")
         said = self.text.feed("".join(part["text"] for part in content if part["type"] == "text"))
         self.reasoning.setdefault(_THINKING[0], []).extend([inner] if inner else ())
-        return Said(said.answer, thought + inner + said.thinking)
+        return replace(said, thinking=thought + inner + said.thinking)
 
     def _take_reasoning(self, delta: Mapping[str, Any]) -> str:
+        given = delta.get(_DETAILS) or ()
+        for detail in given:
+            self._take_detail(detail)
         name = next((name for name in _THINKING if delta.get(name)), None)
         if name is None:
-            return ""
+            return "".join(detail.get("text") or detail.get("summary") or "" for detail in given)
         thought: str = delta[name] + ""
         self.reasoning.setdefault(name, []).append(thought)
         return thought
+
+    def _take_detail(self, piece: Mapping[str, Any]) -> None:
+        """Add a piece of a block of reasoning. Consecutive pieces with the same index and type belong to one block."""
+        last = self.details[-1] if self.details else {}
+        if piece.get("index") is None or any(last.get(name) != piece.get(name) for name in ("index", "type")):
+            self.details.append({**piece})
+            return
+        for name, value in piece.items():
+            is_text = name in ("text", "summary", "data") and isinstance(value, str)
+            if value is not None:
+                last[name] = (last.get(name) or "") + value if is_text else value
 
     def _take_call(self, piece: Mapping[str, Any], index: int | str | None) -> None:
         function = piece.get("function") or {}
@@ -355,8 +293,9 @@ class _PartialReply:
     def said(self) -> str:
         """All that the model has written so far."""
         thought = (piece for pieces in self.reasoning.values() for piece in pieces)
+        blocks = (each.get("text") or each.get("summary") or "" for each in self.details)
         called = (piece for call in self.calls for piece in (call.name, *call.arguments))
-        return "".join((*thought, *self.text.thinking, *self.text.answer, *called))
+        return "".join((*thought, *blocks, *self.text.thinking, *self.text.answer, *called))
 
     def answer(self, call: ModelCall) -> ModelAnswer:
         """Return the complete reply."""
@@ -370,11 +309,14 @@ class _PartialReply:
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
 
-    def _thought(self) -> str | Mapping[str, str]:
-        """Return the thinking as it must be returned to the server: the text of `reasoning_content`, or texts by the
-        names of their fields.
+    def _thought(self) -> str | Mapping[str, Any]:
+        """Return the thinking as it must be returned to the server: the text of `reasoning_content`, or texts and
+        blocks by the names of their fields.
         """
-        thought = {name: "".join(pieces) for name, pieces in self.reasoning.items()}
+        thought: dict[str, Any] = {name: "".join(pieces) for name, pieces in self.reasoning.items()}
+        if self.details:
+            # The blocks contain the same thinking as the texts, with signatures.
+            return {_DETAILS: self.details}
         if self.text.thinking:
             thought[THINK_TAGS] = "".join(self.text.thinking)
         return thought[_THINKING[0]] if set(thought) == {_THINKING[0]} else thought

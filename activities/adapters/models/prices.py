@@ -50,6 +50,7 @@ class GenaiPrices:
 
     async def _listed(self, model: str, usage: Usage) -> int | None:
         prefix, _, name = model.partition(":")
+        prefix = prefix.removesuffix("-responses")  # another API of the same models
         if prefix == "demo":
             return 0
         if not name or prefix not in self._urls:

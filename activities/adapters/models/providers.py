@@ -8,23 +8,33 @@ from urllib.parse import urlsplit
 from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
 from loom.activities.adapters.models.demo.model import DemoModel
-from loom.activities.adapters.models.model_options import CHAT, MESSAGES, problem_of
+from loom.activities.adapters.models.media_parts import accepted_by
+from loom.activities.adapters.models.model_options import CHAT, MESSAGES, RESPONSES, problem_of
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
+from loom.activities.adapters.models.responses_provider import ResponsesProvider
 from loom.activities.adapters.models.wire import READ_TIMEOUT
+from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import Permits, PermittedProvider
+from loom.activities.parts_for_models import PartLoader, ProviderWithParts
 from loom.activities.ports import LLMProvider
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
+from loom.domain.core.model_names import DEMO, unknown_model
 from loom.domain.core.requests import ModelOptions
 
-DEMO: Final = "demo"
-PREFIXES: Final = ("openai", "anthropic")
+RESPONSES_PREFIX: Final = "openai-responses"
+PREFIXES: Final = ("openai", RESPONSES_PREFIX, "anthropic")
 
 _NO_KEY: Final = "not-needed"
 """The key for a self-hosted server if no key is configured. The SDKs always require a key."""
 
-_OPTIONS: Final = {"openai": CHAT, "anthropic": MESSAGES}
+_OPTIONS: Final = {"openai": CHAT, RESPONSES_PREFIX: RESPONSES, "anthropic": MESSAGES}
+_KINDS: Final[Mapping[str, Callable[..., "_Made"]]] = {
+    "openai": OpenAIProvider,
+    RESPONSES_PREFIX: ResponsesProvider,
+    "anthropic": AnthropicProvider,
+}
 
-_Made: TypeAlias = OpenAIProvider | AnthropicProvider
+_Made: TypeAlias = OpenAIProvider | ResponsesProvider | AnthropicProvider
 
 
 class ConfiguredProviders:
@@ -41,16 +51,22 @@ class ConfiguredProviders:
         anthropic_api_key: str | None = None,
         anthropic_base_url: str | None = None,
         read_timeout: float = READ_TIMEOUT,
+        parts: PartLoader | None = None,
     ) -> None:
-        """Without `permits`, these providers count their calls for themselves."""
+        """Without `permits`, these providers count their calls for themselves. `parts` loads stored images and files;
+        without it, providers get parts as they are.
+        """
+        self._parts = parts
         self._permits = permits or InProcessPermits()
         self._settings = {
             "openai": (openai_api_key, openai_base_url),
+            RESPONSES_PREFIX: (openai_api_key, openai_base_url),
             "anthropic": (anthropic_api_key, anthropic_base_url),
         }
         self._read_timeout = read_timeout
         self._made: dict[str, _Made] = {}
         self._registered: dict[str, LLMProvider] = {}
+        self._searching: dict[str, WithFoundTools] = {}
         self._demo = DemoModel()
 
     def register(self, providers: Mapping[str, LLMProvider]) -> None:
@@ -68,12 +84,16 @@ class ConfiguredProviders:
         prefix, _, name = model.strip().partition(":")
         if prefix == DEMO:
             return self._demo, DEMO
-        if prefix not in (*PREFIXES, *self._registered) or not name:
-            known = ", ".join(f"{known}:<name>" for known in (*PREFIXES, *self._registered))
-            raise BadRequest(f"no such model: {model!r}; write one of {known}, or {DEMO}", field="model")
-        return PermittedProvider(
+        prefixes = (*PREFIXES, *self._registered)
+        if prefix not in prefixes or not name:
+            raise unknown_model(model, prefixes)
+        permitted = PermittedProvider(
             self._provider(prefix), self._permits, account=self._account(prefix), model=f"{prefix}:{name}"
-        ), name
+        )
+        if self._parts is None:
+            return permitted, name
+        own = getattr(self._registered.get(prefix), "accepted_parts", None)
+        return ProviderWithParts(permitted, self._parts, accepted_by(prefix, name) if own is None else own), name
 
     def check_options(self, model: str, options: ModelOptions) -> None:
         """Raise BadRequest if the provider doesn't have one of these options. The demo model accepts and ignores all
@@ -88,16 +108,16 @@ class ConfiguredProviders:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        made, self._made = self._made, {}
+        made, self._made, self._searching = self._made, {}, {}
         for provider in made.values():
             await provider.aclose()
 
     def _provider(self, prefix: str) -> LLMProvider:
-        if prefix in self._registered:
-            return self._registered[prefix]
-        if prefix not in self._made:
-            self._made[prefix] = self._make(prefix)
-        return self._made[prefix]
+        if prefix not in self._searching:
+            if prefix not in self._registered:
+                self._made[prefix] = self._make(prefix)
+            self._searching[prefix] = WithFoundTools(self._registered.get(prefix) or self._made[prefix])
+        return self._searching[prefix]
 
     def _account(self, prefix: str) -> str:
         """Return a short name for the server and the key, which doesn't reveal them."""
@@ -107,7 +127,8 @@ class ConfiguredProviders:
     def _make(self, prefix: str) -> _Made:
         given_key, given_url = self._settings[prefix]
         key, url = (given_key or "").strip(), (given_url or "").strip()
-        key_name, url_name = f"{prefix.upper()}_API_KEY", f"{prefix.upper()}_BASE_URL"
+        account = prefix.partition("-")[0].upper()
+        key_name, url_name = f"{account}_API_KEY", f"{account}_BASE_URL"
         if not key and not url:
             raise LLMConfigurationError(
                 f"no access to {prefix} models: set {key_name}, or {url_name} for a local or compatible server, where"
@@ -118,8 +139,7 @@ class ConfiguredProviders:
             raise LLMConfigurationError(f"{key_name} contains invalid characters: copy the key again", prefix=prefix)
         if url and not _is_web_address(url):
             raise LLMConfigurationError(f"{url_name} is not an http(s) URL: {url!r}", prefix=prefix)
-        build: Callable[..., _Made] = OpenAIProvider if prefix == "openai" else AnthropicProvider
-        return build(api_key=key or _NO_KEY, base_url=url or None, read_timeout=self._read_timeout)
+        return _KINDS[prefix](api_key=key or _NO_KEY, base_url=url or None, read_timeout=self._read_timeout)
 
 
 def _is_web_address(url: str) -> bool:

@@ -1,7 +1,9 @@
 """Separate a model's thinking from its answer.
 
 Most servers send thinking in fields or blocks of its own. Some send it as `<think>…</think>` at the start of the text.
-Tags that follow the start of the answer belong to the answer.
+With some chat templates, the opening tag is a part of the prompt, so that the text begins with thinking and contains
+only the closing tag, which ends a paragraph. Until this tag arrives, the text looks like the answer. Other tags that
+follow the start of the answer belong to the answer.
 """
 
 from dataclasses import dataclass, field
@@ -19,9 +21,13 @@ class Said:
 
     answer: str = ""
     thinking: str = ""
+    takes_back: bool = False
+    """Whether the answer so far was thinking. If so, `thinking` contains it, too."""
 
     def tell(self, call: ModelCall, on_delta: OnDelta) -> None:
         """Stream the text to the listeners."""
+        if self.takes_back:
+            call.on_taken_back()
         if self.thinking:
             call.on_thinking(self.thinking)
         if self.answer:
@@ -32,57 +38,116 @@ class Said:
 class ThinkTags:
     """Splits streamed text at its think tags. A piece that may be a part of a tag is held back."""
 
-    _state: Literal["start", "thinking", "answer"] = "start"
-    _held: str = ""
-    _has_thought: bool = False
+    begins_in_thinking: bool = False
+    """Whether the model's earlier replies had only a closing tag. The text then is thinking until this tag."""
     thinking: list[str] = field(default_factory=list)
     """The thinking between the tags."""
     answer: list[str] = field(default_factory=list)
+    _state: Literal["start", "thinking", "answer"] = "start"
+    _held: str = ""
+    _has_thought: bool = False
+    _is_presumed: bool = False
+    """Whether the text is taken for thinking although it has no opening tag."""
+    _may_be_thinking: bool = True
+    """Whether the answer so far may turn out to be thinking."""
+    _has_ended: bool = False
+
+    @property
+    def lacks_opening_tag(self) -> bool | None:
+        """Whether the text has begun with thinking without an opening tag. None if it had no thinking in tags."""
+        return self._is_presumed if self._has_thought else None
 
     def feed(self, piece: str) -> Said:
         """Return the parts of the text that are known after this piece."""
         self._held += piece
-        answer, thinking = "", ""
+        answer, thinking, takes_back = "", "", False
         while True:
             before, said = self._state, self._next()
+            if said.takes_back:
+                thinking += "".join(self.answer) + answer
+                self.answer.clear()
+                answer, takes_back = "", True
             answer, thinking = answer + said.answer, thinking + said.thinking
             if self._state == before:
-                return self._kept(answer, thinking)
+                return self._kept(Said(answer, thinking, takes_back))
 
     def flush(self) -> Said:
-        """Return the text that was held back. Thinking that the model has not closed remains thinking."""
+        """Return the text that was held back. Thinking that the model has not closed remains thinking, unless it had no
+        opening tag.
+        """
+        self._has_ended = True
+        said = self.feed("")
         rest, self._held = self._held, ""
+        if self._state == "thinking" and self._is_presumed:
+            rest = "".join(self.thinking) + rest
+            self.thinking.clear()
+            self._has_thought = self._is_presumed = False
+            return self._kept(Said(rest))
         if self._state == "thinking":
-            return self._kept("", rest)
-        return self._kept(rest.lstrip() if self._has_thought else rest, "")
+            last = self._kept(Said(thinking=rest))
+        else:
+            last = self._kept(Said(rest.lstrip() if self._has_thought else rest))
+        return Said(said.answer + last.answer, said.thinking + last.thinking, said.takes_back)
 
     def _next(self) -> Said:
         match self._state:
             case "start":
-                begun = self._held.lstrip()
-                if begun.startswith(_OPEN):
-                    self._state, self._held, self._has_thought = "thinking", begun.removeprefix(_OPEN), True
-                elif not _OPEN.startswith(begun):
-                    self._state, self._held = "answer", begun if self._has_thought else self._held
+                self._begin()
                 return Said()
             case "thinking":
                 thought, closed, rest = self._held.partition(_CLOSE)
                 if closed:
                     self._state, self._held = "start", rest
                     return Said(thinking=thought)
-                size = _held_back(thought)
-                self._held = thought[len(thought) - size :]
-                return Said(thinking=thought[: len(thought) - size])
+                return Said(thinking=self._all_but_a_tag())
             case "answer":
-                text, self._held = self._held, ""
-                return Said(answer=text)
+                return self._answer()
 
-    def _kept(self, answer: str, thinking: str) -> Said:
-        self.answer.extend([answer] if answer else ())
-        self.thinking.extend([thinking] if thinking else ())
-        return Said(answer, thinking)
+    def _begin(self) -> None:
+        begun = self._held.lstrip()
+        if begun.startswith(_OPEN):
+            self._state, self._held, self._has_thought = "thinking", begun.removeprefix(_OPEN), True
+        elif _OPEN.startswith(begun):
+            return
+        elif self.begins_in_thinking and not self._has_thought:
+            self._state, self._has_thought, self._is_presumed = "thinking", True, True
+        else:
+            self._state, self._held = "answer", begun if self._has_thought else self._held
+            self._may_be_thinking = not self._has_thought
+
+    def _answer(self) -> Said:
+        text = self._held
+        self._may_be_thinking &= _OPEN not in text
+        before, closed, after = text.partition(_CLOSE)
+        if not (self._may_be_thinking and closed):
+            if self._may_be_thinking:
+                return Said(self._all_but_a_tag())
+            self._held = ""
+            return Said(text)
+        if after in ("", "\n") and not self._has_ended:
+            self._held = text.removeprefix(before)
+            return Said(before)
+        begins_line = ("".join(self.answer[-1:]) + before).rstrip(" \t").endswith("\n") or not (self.answer or before)
+        if after.startswith("\n\n") or (begins_line and after[:1] in ("\n", "")):
+            self._state, self._held = "start", after
+            self._has_thought = self._is_presumed = True
+            return Said(thinking=before, takes_back=True)
+        self._may_be_thinking, self._held = False, ""
+        return Said(text)
+
+    def _all_but_a_tag(self) -> str:
+        """Return the held text, and hold back its end if it may be the start of a tag."""
+        text = self._held
+        size = max(_held_back(text, _CLOSE), _held_back(text, _OPEN))
+        self._held = text[len(text) - size :]
+        return text[: len(text) - size]
+
+    def _kept(self, said: Said) -> Said:
+        self.answer.extend([said.answer] if said.answer else ())
+        self.thinking.extend([said.thinking] if said.thinking else ())
+        return said
 
 
-def _held_back(text: str) -> int:
-    """Return the length of the text's end that may be the start of a closing tag."""
-    return next((size for size in range(len(_CLOSE) - 1, 0, -1) if text.endswith(_CLOSE[:size])), 0)
+def _held_back(text: str, tag: str) -> int:
+    """Return the length of the text's end that may be the start of a tag."""
+    return next((size for size in range(len(tag) - 1, 0, -1) if text.endswith(tag[:size])), 0)

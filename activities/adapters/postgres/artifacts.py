@@ -4,6 +4,8 @@ bytes are compressed.
 
 import asyncio
 import zlib
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from loom.activities.adapters.postgres.database import Database, storable
@@ -17,7 +19,21 @@ _WITHIN: Final = 15.0
 _INSERT: Final = """
 INSERT INTO loom_artifacts (run_id, artifact, compressed, data, size) VALUES (%s, %s, %s, %b, %s) ON CONFLICT DO NOTHING
 """
+_LIST: Final = """
+SELECT artifact, size, created_at FROM loom_artifacts WHERE run_id = %s ORDER BY created_at, artifact
+"""
 _SELECT: Final = "SELECT compressed, data FROM loom_artifacts WHERE run_id = %s AND artifact = %s"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredArtifact:
+    """An artifact in the store, without its content."""
+
+    name: str
+    """The name under which it is stored: its id, and the execution of its run."""
+    size: int
+    """The number of UTF-8 bytes."""
+    created_at: datetime
 
 
 class PostgresArtifacts:
@@ -36,6 +52,8 @@ class PostgresArtifacts:
             )
         compressed = len(written) > _WORTH_COMPRESSING
         data = await asyncio.to_thread(zlib.compress, written, _FAST) if compressed else written
+        cipher = self._database.cipher
+        data = await cipher.seal(data, _place(run_id, artifact), cipher.tenant_of(run_id))
         async with self._database.connection(within=_WITHIN) as connection:
             row = (storable(run_id), storable(artifact), compressed, data, len(written))
             await connection.execute(_INSERT, row)
@@ -47,5 +65,17 @@ class PostgresArtifacts:
             row: tuple[bool, bytes] | None = await cursor.fetchone()
         if row is None:
             return None
-        compressed, data = row
+        compressed, sealed = row
+        data = await self._database.cipher.open(sealed, _place(run_id, artifact))
         return (await asyncio.to_thread(zlib.decompress, data) if compressed else data).decode("utf-8", "surrogatepass")
+
+    async def listed(self, run_id: str) -> list[StoredArtifact]:
+        """Return all artifacts of a run id, oldest first. Raises StoreUnavailable."""
+        async with self._database.connection(within=_WITHIN) as connection:
+            cursor = await connection.execute(_LIST, (storable(run_id),))
+            rows = await cursor.fetchall()
+        return [StoredArtifact(name=name, size=size, created_at=at) for name, size, at in rows]
+
+
+def _place(run_id: str, artifact: str) -> str:
+    return f"artifact {artifact} of {run_id}"

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from loom.activities.adapters.postgres.schema_migrations import migrate
+from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import StoreUnavailable
 
 if TYPE_CHECKING:  # importing the driver takes a third of a second, and most commands and workers don't need it
@@ -47,10 +48,12 @@ class Database:
         ensure: Callable[[Connection], Awaitable[None]] = migrate,
         first_use_within: float = FIRST_USE_SECONDS,
         name: str = "loom",
+        cipher: Cipher = PLAIN,
     ) -> None:
         """Connect on first use, in the event loop of the first caller. `ensure` creates the tables that callers
-        need.
+        need. Stores encrypt with the cipher what they keep in the database.
         """
+        self.cipher = cipher
         self._url = url
         self._max_connections = max_connections
         self._ensure = ensure
@@ -168,7 +171,12 @@ def _is_away(error: "Error") -> bool:
 
 
 def _connection_class(tried: Callable[[Exception | None], None]) -> "type[Connection]":
-    """Return a connection class that reports why the connection failed. The pool itself reports only a timeout."""
+    """Return a connection class that sends pgvector's values, and reports why the connection failed. The pool itself
+    reports only a timeout.
+    """
+    from pgvector import HalfVector, Vector  # noqa: PLC0415
+    from pgvector.psycopg.halfvec import HalfVectorBinaryDumper  # noqa: PLC0415
+    from pgvector.psycopg.vector import VectorBinaryDumper  # noqa: PLC0415
     from psycopg import AsyncConnection, Error  # noqa: PLC0415
 
     class Told(AsyncConnection[Any]):
@@ -180,6 +188,10 @@ def _connection_class(tried: Callable[[Exception | None], None]) -> "type[Connec
                 tried(error)
                 raise
             tried(None)
+            # `register_vector_async` sends four queries per connection to find the types' ids, and fails before the
+            # migration has created the types. Loom's statements name the type instead, as in `%(vector)s::vector`.
+            connection.adapters.register_dumper(Vector, VectorBinaryDumper)
+            connection.adapters.register_dumper(HalfVector, HalfVectorBinaryDumper)
             return connection
 
     return Told

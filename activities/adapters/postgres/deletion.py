@@ -1,15 +1,16 @@
-"""Delete a session's memories and notes, and the data that its runs stored in other tables.
+"""Delete what a session, or a person's runs, have left in memory, and the data that the runs stored in other tables.
 
 Effects of a run that is still running are kept, because the run would repeat them without the ledger. Payloads are kept
 too, because histories contain references to them and runs in several sessions can share a payload.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.memory_rows import LOCK, digest, key_text
+from loom.activities.adapters.postgres.database import Connection, Database, storable
+from loom.activities.adapters.postgres.memory_rows import LOCK, digest, key_text, owner_digest
 from loom.domain.memory.layers import Forgotten
+from loom.domain.memory.people import FactOwner
 
 _WITHIN: Final = 60.0
 
@@ -30,6 +31,38 @@ Runs that also have tasks in another session are excluded.
 """
 _PERSON_FACTS: Final = "DELETE FROM loom_person_facts WHERE session_id = %s AND source <> 'added'"
 """Deletes what people said about themselves in the session. Facts that somebody wrote down have no session."""
+
+_SESSIONS_OF_OWNER: Final = """
+SELECT session_id FROM loom_memory_tasks WHERE owner = %(owner)s OR (owner IS NULL AND run_id IN (
+    SELECT run_id FROM loom_person_facts WHERE tenant = %(tenant)s AND user_id = %(user_id)s AND run_id <> ''
+)) GROUP BY session_id
+"""
+_CLAIM_OLD: Final = """
+UPDATE loom_memory_tasks SET owner = %(owner)s WHERE owner IS NULL AND run_id IN (
+    SELECT run_id FROM loom_person_facts WHERE tenant = %(tenant)s AND user_id = %(user_id)s AND run_id <> ''
+)
+"""
+"""Tasks from an earlier release don't name the owner. Their runs are known if a fact was learned in them."""
+_MARK_OWNER: Final = """
+INSERT INTO loom_person_facts_forgotten AS known (owner, fact, until)
+SELECT %(owner)s, '', greatest(clock_timestamp(), max(created_at)) FROM loom_memory_tasks WHERE owner = %(owner)s
+ON CONFLICT (owner, fact) DO UPDATE SET until = greatest(excluded.until, known.until)
+"""
+_RUNS_OF_OWNER: Final = """
+SELECT run_id, bool_or(action IN ('node.complete', 'node.error')) FROM loom_memory_tasks AS one
+WHERE owner = %(owner)s AND NOT EXISTS (
+    SELECT FROM loom_memory_tasks AS other WHERE other.run_id = one.run_id AND other.owner <> one.owner
+)
+GROUP BY run_id ORDER BY run_id
+"""
+_MEMORIES_OF_OWNER: Final = """
+DELETE FROM loom_memory USING loom_memory_tasks AS task
+WHERE task.owner = %(owner)s AND (loom_memory.run_id, loom_memory.ordinal) = (task.run_id, task.ordinal)
+RETURNING loom_memory.id
+"""
+_RESTORE: Final = "UPDATE loom_memory SET superseded_by = NULL, valid_to = NULL WHERE superseded_by = ANY(%s)"
+"""Memories of other people's runs become valid again if only a memory of this person replaced them."""
+_UNNAMED: Final = "SELECT EXISTS (SELECT FROM loom_memory_tasks WHERE owner IS NULL)"
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 
 
@@ -41,19 +74,48 @@ async def forget(database: Database, session_id: str) -> Forgotten:
         values = {"digest": digest(session_id), "session": session}
         await connection.execute(_MARK, values)
         ended = dict(await (await connection.execute(_RUNS, values)).fetchall())
-        runs = list(ended)
         await connection.execute("DELETE FROM loom_memory_tasks WHERE session_id = %s", (session,))
         return Forgotten(
             memories=await _gone(connection, "DELETE FROM loom_memory WHERE session_id = %s", session),
             notes=await _gone(connection, "DELETE FROM loom_scoped_memory WHERE session_id = %s", session),
             person_facts=await _gone(connection, _PERSON_FACTS, session),
-            artifacts=await _gone(connection, "DELETE FROM loom_artifacts WHERE run_id = ANY(%s)", runs),
-            effects=await _gone(
-                connection, "DELETE FROM loom_effects WHERE run_id = ANY(%s)", [run for run in runs if ended[run]]
-            ),
-            effects_left=(await (await connection.execute(_LEFT, (runs,))).fetchone() or (0,))[0],
-            runs=tuple(runs),
+            **await _of_runs(connection, ended),
         )
+
+
+async def forget_owner(connection: Connection, owner: FactOwner) -> Forgotten:
+    """Delete what the person's runs have left, in any session, in the caller's transaction. Their existing tasks are
+    never stored again. The owner and these sessions are locked until the transaction ends.
+    """
+    name = owner_digest(owner)
+    values = {"owner": name, "tenant": storable(owner.tenant), "user_id": storable(owner.user_id)}
+    sessions = await (await connection.execute(_SESSIONS_OF_OWNER, values)).fetchall()
+    await connection.execute(LOCK, (sorted([name.hex(), *(row[0] for row in sessions)]),))
+    await connection.execute(_CLAIM_OLD, values)
+    await connection.execute(_MARK_OWNER, values)
+    ended = dict(await (await connection.execute(_RUNS_OF_OWNER, values)).fetchall())
+    memories = [row[0] for row in await (await connection.execute(_MEMORIES_OF_OWNER, values)).fetchall()]
+    await connection.execute(_RESTORE, (memories,))
+    await connection.execute("DELETE FROM loom_memory_tasks WHERE owner = %(owner)s", values)
+    return Forgotten(
+        memories=len(memories),
+        notes=await _gone(connection, "DELETE FROM loom_scoped_memory WHERE updated_by = ANY(%s)", list(ended)),
+        unnamed=(await (await connection.execute(_UNNAMED)).fetchone() or (False,))[0],
+        **await _of_runs(connection, ended),
+    )
+
+
+async def _of_runs(connection: Connection, ended: Mapping[str, bool]) -> dict[str, Any]:
+    """Delete what runs stored in other tables. `ended` states for each run whether it has ended."""
+    runs = list(ended)
+    return {
+        "artifacts": await _gone(connection, "DELETE FROM loom_artifacts WHERE run_id = ANY(%s)", runs),
+        "effects": await _gone(
+            connection, "DELETE FROM loom_effects WHERE run_id = ANY(%s)", [run for run in runs if ended[run]]
+        ),
+        "effects_left": (await (await connection.execute(_LEFT, (runs,))).fetchone() or (0,))[0],
+        "runs": tuple(runs),
+    }
 
 
 async def _gone(connection: Connection, sql: str, of: str | Sequence[str]) -> int:

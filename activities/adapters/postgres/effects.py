@@ -31,6 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from loom.activities.adapters.postgres.database import Database, storable
 from loom.activities.ports import Claim, StoreUnavailable
+from loom.domain.core.errors import NodeFailedError
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import ModelReply
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 LEASE: Final = timedelta(seconds=2.5)
 """How long an attempt counts as alive after its claim, or after the last renewal."""
+
+_FAILED: Final = "failed"
+"""The field of a stored answer that says why the node has failed."""
 
 _RESERVE: Final = """
 INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until)
@@ -69,6 +73,7 @@ WHERE held.attempt <= excluded.attempt
 RETURNING id
 """
 _RELEASE: Final = "UPDATE loom_effects SET alive_until = NULL WHERE id = %s AND attempt = %s"
+_FORGET: Final = "DELETE FROM loom_effects WHERE id = %s AND result IS NOT NULL"
 _IS_ALIVE: Final = """
 SELECT EXISTS (
     SELECT FROM loom_effects
@@ -109,7 +114,7 @@ class PostgresLedger(Generic[T]):
             # The claim may have been stored even though its response was lost. If so, the repeated statement recognizes
             # the claim as its own and doesn't report an earlier attempt.
             held, earlier, result = await self._reserve(key, run_id, attempt, claim)
-        if result is not None and (known := self._read(result)) is not None:
+        if result is not None and (known := self._read(await self._opened(key, result))) is not None:
             return known
         return held if held > attempt else earlier
 
@@ -117,8 +122,11 @@ class PostgresLedger(Generic[T]):
         """See the port. If the attempt no longer holds the claim, or if a result is already stored, the method only
         logs a warning.
         """
+        written = self._write(result)
+        if (cipher := self._database.cipher).is_on:
+            written = json.dumps(await cipher.seal_text(written, _place(key), cipher.tenant_of(key)))
         async with self._database.connection() as connection:
-            cursor = await connection.execute(_FINISH, (self._write(result), _id(key), attempt))
+            cursor = await connection.execute(_FINISH, (written, _id(key), attempt))
         if cursor.rowcount == 0:
             _log.warning("effect_had_ended_or_passed_on", key=key, attempt=attempt)
 
@@ -142,6 +150,11 @@ class PostgresLedger(Generic[T]):
         async with self._database.connection() as connection:
             await connection.execute(_RELEASE, (_id(claim.key), claim.attempt))
 
+    async def forget(self, key: str) -> None:
+        """See the port."""
+        async with self._database.connection() as connection:
+            await connection.execute(_FORGET, (_id(key),))
+
     async def is_alive(self, *keys: str) -> bool:
         """See the port."""
         async with self._database.connection() as connection:
@@ -149,9 +162,16 @@ class PostgresLedger(Generic[T]):
             (alive,) = await cursor.fetchone() or (False,)
         return bool(alive)
 
+    async def _opened(self, key: str, result: Mapping[str, Any] | str) -> Mapping[str, Any]:
+        """Return a stored result as JSON. Only an encrypted result is a text."""
+        if not isinstance(result, str):
+            return result
+        opened: Mapping[str, Any] = json.loads(await self._database.cipher.open_text(result, _place(key)))
+        return opened
+
     async def _reserve(
         self, key: str, run_id: str, attempt: int, claim: UUID
-    ) -> tuple[int, int | None, Mapping[str, Any] | None]:
+    ) -> tuple[int, int | None, Mapping[str, Any] | str | None]:
         values = {
             "id": _id(key),
             "key": storable(key),
@@ -162,7 +182,7 @@ class PostgresLedger(Generic[T]):
         }
         async with self._database.connection() as connection:
             cursor = await connection.execute(_RESERVE, values)
-            row: tuple[int, int | None, Mapping[str, Any] | None] | None = await cursor.fetchone()
+            row: tuple[int, int | None, Mapping[str, Any] | str | None] | None = await cursor.fetchone()
         assert row is not None  # noqa: S101 - an upsert without WHERE always returns its row
         return row
 
@@ -181,6 +201,14 @@ class PostgresReplies(PostgresLedger[ModelReply]):
     def __init__(self, database: Database) -> None:
         """Use the database. The caller must close it."""
         super().__init__(database, write_reply, read_reply)
+
+
+class PostgresAnswers(PostgresLedger[ModelReply | NodeFailedError]):
+    """A `Ledger` of the calls of nodes that uses Loom's own database."""
+
+    def __init__(self, database: Database) -> None:
+        """Use the database. The caller must close it."""
+        super().__init__(database, write_answer, read_answer)
 
 
 def write_result(result: ToolResult) -> str:
@@ -209,6 +237,23 @@ def read_reply(written: Mapping[str, Any]) -> ModelReply | None:
         return None
 
 
+def write_answer(answer: ModelReply | NodeFailedError) -> str:
+    """Serialize a node's answer or failure. Earlier versions of Loom can't read a failure, so that for them, the call
+    hasn't finished.
+    """
+    if isinstance(answer, NodeFailedError):
+        return json.dumps({"message": {_FAILED: answer.message}})
+    return write_reply(answer)
+
+
+def read_answer(written: Mapping[str, Any]) -> ModelReply | NodeFailedError | None:
+    """Parse the stored answer or failure. Returns None if this version of Loom can't read it."""
+    message = written.get("message")
+    if isinstance(message, dict) and isinstance(told := message.get(_FAILED), str):
+        return NodeFailedError(told)
+    return read_reply(written)
+
+
 @cache
 def _replies() -> TypeAdapter[ModelReply]:
     return TypeAdapter(ModelReply)
@@ -216,6 +261,10 @@ def _replies() -> TypeAdapter[ModelReply]:
 
 def _known(kind: type[ToolResult | Part], written: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: written[field.name] for field in fields(kind) if field.name in written}
+
+
+def _place(key: str) -> str:
+    return f"the result of {key}"
 
 
 def _id(key: str) -> bytes:

@@ -148,7 +148,7 @@ class PostgresKnowledge:
             scores = blended(found.by_words, found.by_meaning)
             hits = await read_hits(connection, tuple(scores), scores, found)
         threshold = threshold_of(model, query.threshold)
-        return tuple(hit for hit in hits if is_relevant(hit, threshold))[: query.limit]
+        return tuple(hit for hit in hits if is_relevant(hit, threshold, query.floor))[: query.limit]
 
     async def rankings(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Rankings:
         """Return the results of each search separately. The benchmark compares them."""

@@ -12,12 +12,28 @@ from typing import Any, Final, LiteralString
 
 from loom.activities.adapters.postgres.database import Connection, Database
 from loom.activities.adapters.postgres.deletion import forget
-from loom.activities.adapters.postgres.memory_rows import COLUMNS, LOCK, conditions, digest, key_text, read_memory
+from loom.activities.adapters.postgres.memory_rows import (
+    COLUMNS,
+    LOCK,
+    conditions,
+    digest,
+    key_text,
+    read_memories,
+    read_memory,
+)
 from loom.activities.adapters.postgres.memory_search import Effort, distinct, search
-from loom.activities.adapters.postgres.memory_tasks import INSERT_ROW, INSERT_TASK, memory_row, session_of, task_row
+from loom.activities.adapters.postgres.memory_tasks import (
+    INSERT_ROW,
+    INSERT_TASK,
+    memory_row,
+    owner_of,
+    session_of,
+    task_row,
+)
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT
-from loom.domain.core.tasks import SHOWN_ONLY, Task
+from loom.domain.core.tasks import Task
+from loom.domain.memory.content import is_remembered
 from loom.domain.memory.importance import judged_importance
 from loom.domain.memory.layers import Forgotten, Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
 
@@ -26,7 +42,10 @@ _AT_ONCE: Final = 200
 _PAGE: Final = 500
 
 _KNOWN: Final = "SELECT id FROM loom_memory_tasks WHERE id = ANY(%s)"
-_FORGOTTEN: Final = "SELECT session, until FROM loom_memory_forgotten WHERE session = ANY(%s)"
+_FORGOTTEN: Final = """
+SELECT session, until FROM loom_memory_forgotten WHERE session = ANY(%(sessions)s)
+UNION ALL SELECT owner, until FROM loom_person_facts_forgotten WHERE owner = ANY(%(owners)s) AND fact = ''
+"""
 _LAST: Final = """
 SELECT run, coalesce((SELECT ordinal FROM loom_memory_tasks WHERE run_id = run ORDER BY ordinal DESC LIMIT 1), 0)
 FROM unnest(%s::text[]) AS run
@@ -71,7 +90,7 @@ class PostgresMemory:
 
     async def remember(self, tasks: Sequence[Task]) -> int:
         """See the port."""
-        once = tuple({task.task_id: task for task in tasks if task.action not in SHOWN_ONLY}.values())
+        once = tuple({task.task_id: task for task in tasks if is_remembered(task)}.values())
         new = 0
         for start in range(0, len(once), _AT_ONCE):
             async with self._database.transaction(within=_WITHIN) as connection:
@@ -81,7 +100,7 @@ class PostgresMemory:
     async def missing(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            return await _missing(connection, [task for task in tasks if task.action not in SHOWN_ONLY])
+            return await _missing(connection, [task for task in tasks if is_remembered(task)])
 
     async def recall(self, query: Query) -> tuple[Hit, ...]:
         """See the port. A question without words returns the newest memories."""
@@ -113,7 +132,7 @@ class PostgresMemory:
         sql = f"SELECT {COLUMNS} FROM loom_memory WHERE id = %s AND (%s::text[] IS NULL OR place = ANY(%s))"  # noqa: S608
         async with self._database.connection() as connection:
             row = await (await connection.execute(sql, (memory_id, places, places))).fetchone()
-        return None if row is None else read_memory(row)
+        return None if row is None else await read_memory(self._database.cipher, row)
 
     async def export(self, session_id: str) -> AsyncIterator[Memory]:
         """See the port."""
@@ -123,7 +142,7 @@ class PostgresMemory:
             async with self._database.connection(within=_WITHIN) as connection:
                 rows = await (await connection.execute(sql, (key_text(session_id), last))).fetchall()
             for row in rows:
-                yield read_memory(row)
+                yield await read_memory(self._database.cipher, row)
             if len(rows) < _PAGE:
                 return
             last = rows[-1][0]
@@ -152,7 +171,9 @@ class PostgresMemory:
     async def _take_in(self, connection: Connection, tasks: Sequence[Task]) -> int:
         """Store the new tasks in the caller's transaction, and number each task within its run."""
         runs = sorted({key_text(task.run_id) for task in tasks})
-        await connection.execute(LOCK, (sorted({key_text(session_of(task)) for task in tasks}.union(runs)),))
+        sessions = {key_text(session_of(task)) for task in tasks}
+        owners = {owner.hex() for task in tasks if (owner := owner_of(task))}
+        await connection.execute(LOCK, (sorted(sessions.union(runs, owners)),))
         fresh = await _missing(connection, tasks)
         if not fresh:
             return 0
@@ -161,7 +182,8 @@ class PostgresMemory:
         for task in fresh:
             numbers[key_text(task.run_id)] = ordinal = numbers[key_text(task.run_id)] + 1
             taken.append(task_row(task, ordinal))
-            kept.append(memory_row(task, ordinal, self._importance(task), self._settings))
+            importance = self._importance(task)
+            kept.append(await memory_row(self._database.cipher, task, ordinal, importance, self._settings))
         cursor = connection.cursor()
         await cursor.executemany(INSERT_TASK, taken)
         await cursor.executemany(INSERT_ROW, kept)
@@ -173,21 +195,22 @@ class PostgresMemory:
         sql = f"SELECT {COLUMNS} FROM loom_memory WHERE {where} ORDER BY {order} LIMIT 2 * %(limit)s"  # noqa: S608
         async with self._database.connection() as connection:
             rows = await (await connection.execute(sql, values)).fetchall()
-        memories = distinct(map(read_memory, rows))[: view.limit]
+        memories = distinct(await read_memories(self._database.cipher, rows))[: view.limit]
         return tuple(Hit(memory=m, layer=seen_in(m.layer, view.layers), score=m.importance) for m in memories)
 
 
 async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task, ...]:
     ids = [digest(task.task_id) for task in tasks]
     known = {bytes(row[0]) for row in await (await connection.execute(_KNOWN, (ids,))).fetchall()}
-    sessions = [digest(session_of(task)) for task in tasks]
+    kept_by = [(digest(session_of(task)), owner_of(task)) for task in tasks]
+    asked = {"sessions": [session for session, _ in kept_by], "owners": [owner for _, owner in kept_by if owner]}
     forgotten: dict[bytes, datetime] = {
-        bytes(session): until for session, until in await (await connection.execute(_FORGOTTEN, (sessions,))).fetchall()
+        bytes(name): until for name, until in await (await connection.execute(_FORGOTTEN, asked)).fetchall()
     }
     return tuple(
         task
-        for task, name, session in zip(tasks, ids, sessions, strict=True)
-        if name not in known and not (session in forgotten and task.created_at <= forgotten[session])
+        for task, name, names in zip(tasks, ids, kept_by, strict=True)
+        if name not in known and not any(each in forgotten and task.created_at <= forgotten[each] for each in names)
     )
 
 

@@ -1,18 +1,26 @@
 """Convert memories to and from Postgres rows, and convert a view's conditions to SQL."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from math import hypot, isfinite
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, TypeVar
 
+from pgvector import HalfVector, Vector
 from pydantic import TypeAdapter
 
-from loom.activities.adapters.postgres.database import storable
+from loom.activities.adapters.postgres.database import Connection, storable
+from loom.activities.encryption import Cipher
+from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.lexemes import lexemes_of
+from loom.domain.core.messages import canonical
 from loom.domain.core.tasks import Task
+from loom.domain.memory.content import fingerprint
 from loom.domain.memory.layers import Layer, Memory, MemoryScope, MemorySettings, View
+from loom.domain.memory.people import FactOwner
+
+T = TypeVar("T")
 
 COLUMNS: Final = (
     "id, layer, content, session_id, run_id, task_id, turn, ordinal, node, action, importance, created_at,"
@@ -24,6 +32,11 @@ SKETCHED: Final = 384
 """
 _MOST_BYTES: Final = 400
 """Maximum size of an indexed name in bytes. A longer name is truncated and ends with its digest."""
+
+MEMORY: Final = "memory"
+"""The place for which texts of memory are encrypted."""
+_LEAST_BEGINNING: Final = 4
+_LONGEST_BEGINNING: Final = 8
 
 TOLD_FORM: Final = 1
 """The current form of embedded texts. Upkeep embeds texts again that have an older form."""
@@ -84,23 +97,78 @@ def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
     }
 
 
-def read_memory(row: Sequence[Any]) -> Memory:
-    """Convert a row with the columns in `COLUMNS` to a memory."""
+async def read_memory(cipher: Cipher, row: Sequence[Any]) -> Memory:
+    """Convert a row with the columns in `COLUMNS` to a memory. Raises StoreUnavailable and EncryptionKeyError."""
     given = dict(zip(_NAMES, row, strict=True))
-    given["task"] = read_task(given["task"])
+    given["content"] = await cipher.open_text(given["content"], MEMORY)
+    given["task"] = await read_task(cipher, given["task"])
     given["importance"] = round(given["importance"], 6)
     return Memory(**{**given, "layer": Layer(given["layer"]), "scope": MemoryScope(given["scope"])})
 
 
-def read_task(stored: object) -> Task | None:
-    """Convert a stored task, or None if the row has none."""
+async def read_memories(cipher: Cipher, rows: Iterable[Sequence[Any]]) -> list[Memory]:
+    """Convert rows with the columns in `COLUMNS` to memories. Raises StoreUnavailable and EncryptionKeyError."""
+    return [await read_memory(cipher, row) for row in rows]
+
+
+async def read_each(rows: Iterable[Any], read: Callable[[Any], Awaitable[T]]) -> tuple[list[T], list[int]]:
+    """Read each row, whose first column is its id. Return what was read, and the ids of the rows whose tenant was
+    forgotten. Raises StoreUnavailable, and EncryptionKeyError if a key is missing that somebody may still have.
+    """
+    found: list[T] = []
+    forgotten: list[int] = []
+    for row in rows:
+        try:
+            found.append(await read(row))
+        except EncryptionKeyError as error:
+            if not error.is_forgotten:
+                raise
+            forgotten.append(row[0])
+    return found, forgotten
+
+
+async def read_due(
+    connection: Connection,
+    select: LiteralString,
+    values: Mapping[str, Any],
+    read: Callable[[Any], Awaitable[T]],
+    *,
+    delete: LiteralString,
+) -> list[T]:
+    """Return the rows of all tenants that are due. Rows whose tenant was forgotten are deleted, since otherwise they
+    would be due for ever: for a minute, processes that still know the tenant's key may store such rows.
+
+    Raises StoreUnavailable, and EncryptionKeyError if a key is missing that somebody may still have.
+    """
+    while rows := await (await connection.execute(select, values)).fetchall():
+        found, forgotten = await read_each(rows, read)
+        if forgotten:
+            await connection.execute(delete, (forgotten,))
+        if found:
+            return found
+    return []
+
+
+async def read_task(cipher: Cipher, stored: object) -> Task | None:
+    """Convert a stored task, or None if the row has none. Only an encrypted task is a text. Raises StoreUnavailable and
+    EncryptionKeyError.
+    """
+    if isinstance(stored, str):
+        stored = json.loads(await cipher.open_text(stored, MEMORY))
     return None if stored is None else _adapter(Task).validate_python(stored)
 
 
-def write_task(task: Task) -> str:
-    """Serialize the whole task as ASCII JSON, which can represent every Python string."""
+async def write_task(cipher: Cipher, task: Task, tenant: str) -> str:
+    """Serialize the whole task as ASCII JSON, which can represent every Python string. An encrypted task is a text."""
     plain = _adapter(Task).dump_python(task, exclude_defaults=True, mode="json")
-    return json.dumps(plain, separators=(",", ":"))
+    written = json.dumps(plain, separators=(",", ":"))
+    return json.dumps(await cipher.seal_text(written, MEMORY, tenant)) if cipher.is_on else written
+
+
+async def hidden_fingerprint(cipher: Cipher, content: str) -> bytes:
+    """Return the fingerprint of a content. With encryption, nobody can find the content by trying."""
+    plain = fingerprint(content)
+    return bytes.fromhex((await cipher.hidden_words([plain.hex()]))[0]) if cipher.is_on else plain
 
 
 def key_text(text: str) -> str:
@@ -116,18 +184,48 @@ def digest(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
+def owner_digest(owner: FactOwner) -> bytes:
+    """Return a digest that identifies a user of a tenant."""
+    return digest(canonical({"tenant": owner.tenant, "user_id": owner.user_id}))
+
+
+async def hidden_tsvector(cipher: Cipher, text: str) -> tuple[str, int]:
+    """Return the same as `as_tsvector`. With encryption, it contains no words. A word is then also indexed by its
+    beginnings, because a search can't compare the beginnings of hidden words.
+    """
+    if not cipher.is_on:
+        return as_tsvector(text)
+    lexemes = lexemes_of(text)
+    indexed = [(number, name) for number, word in enumerate(lexemes, start=1) for name in (f"={word}", *_begins(word))]
+    hidden = await cipher.hidden_words([name for _, name in indexed])
+    return _vector((number, name) for (number, _), name in zip(indexed, hidden, strict=True)), len(lexemes)
+
+
+def hidden_name(word: str, *, is_stem: bool) -> str:
+    """Return the name under which `hidden_tsvector` hides a word, or all words that begin with a stem."""
+    return f"^{word[:_LONGEST_BEGINNING]}" if is_stem else f"={word}"
+
+
 def as_tsvector(text: str) -> tuple[str, int]:
     """Return a text's lexemes with their positions in Postgres syntax, and the number of lexemes."""
     lexemes = lexemes_of(text)
+    return _vector(enumerate(lexemes, start=1)), len(lexemes)
+
+
+def _begins(word: str) -> Iterable[str]:
+    return (f"^{word[:end]}" for end in range(_LEAST_BEGINNING, min(len(word), _LONGEST_BEGINNING) + 1))
+
+
+def _vector(lexemes: Iterable[tuple[int, str]]) -> str:
     places: dict[str, list[str]] = {}
-    for number, lexeme in enumerate(lexemes, start=1):
+    for number, lexeme in lexemes:
         places.setdefault(lexeme, []).append(str(number))
-    return " ".join(f"'{lexeme}':{','.join(found[:64])}" for lexeme, found in places.items()), len(lexemes)
+    return " ".join(f"'{lexeme}':{','.join(found[:64])}" for lexeme, found in places.items())
 
 
-def as_vector(values: Sequence[float]) -> str:
-    """Return a vector in pgvector syntax."""
-    return "[" + ",".join(map(repr, map(float, values))) + "]"
+def as_vector(values: Sequence[float]) -> Vector:
+    """Return a vector that a statement can take as a `vector` value."""
+    return Vector([*map(float, values)])
 
 
 def is_vector(vector: Sequence[float], dimension: int) -> bool:
@@ -135,13 +233,15 @@ def is_vector(vector: Sequence[float], dimension: int) -> bool:
     return len(vector) == dimension and all(map(isfinite, vector)) and any(vector)
 
 
-def as_sketch(values: Sequence[float]) -> str:
-    """Return a vector's first components in pgvector syntax, padded with zeros. The result is scaled to length 1, so
+def as_sketch(values: Sequence[float]) -> HalfVector:
+    """Return a vector's first components as a `halfvec` value, padded with zeros. The result is scaled to length 1, so
     that the inner product approximates the cosine.
     """
     first = values[:SKETCHED]
     length = hypot(*first) or 1.0
-    return as_vector([part / length for part in first] + [0.0] * (SKETCHED - len(first)))
+    # Postgres rounds to single precision before it rounds to half precision, and stored sketches are rounded this way.
+    single = as_vector([part / length for part in first] + [0.0] * (SKETCHED - len(first)))
+    return HalfVector(single.to_list())
 
 
 _adapter = cache(TypeAdapter)

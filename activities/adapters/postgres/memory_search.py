@@ -27,9 +27,11 @@ from loom.activities.adapters.postgres.memory_rows import (
     as_sketch,
     as_vector,
     conditions,
-    read_memory,
+    hidden_name,
+    read_memories,
 )
 from loom.activities.adapters.postgres.word_search import AskedWord, asked_words, joined, word_values, words_sql
+from loom.activities.encryption import Cipher
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import question_vector
 from loom.domain.memory.blended_search import NEAREST, blended
@@ -130,7 +132,7 @@ async def search(
     where, values = conditions(query.view, settings)
     values |= {"depth": max(NEAREST, 4 * query.view.limit)}
     async with database.connection() as connection, connection.pipeline(), connection.transaction():
-        words = await asked_words(connection, query.text)
+        words = await _hidden(database.cipher, await asked_words(connection, query.text))
         look = await _planned(connection, where, values, words, effort)
         found = await _asked_by_words(connection, look, words)
         near: dict[int, float] | None = None
@@ -140,7 +142,8 @@ async def search(
         scores = blended(worded, near)
         similar = near or {}
         telling = [name for name in scores if name in worded or similar[name] >= query.threshold]
-        memories = await _read(connection, telling[: 3 * query.view.limit])
+        rows = await _read(connection, telling[: 3 * query.view.limit])
+    memories = await read_memories(database.cipher, rows)
     return tuple(
         Hit(memory=m, layer=seen_in(m.layer, query.view.layers), score=scores[m.id], similarity=similar.get(m.id))
         for m in distinct(memories)[: query.view.limit]
@@ -256,8 +259,16 @@ def _planned_rows(row: Any) -> float:
     return float(plan[0]["Plan"]["Plan Rows"])
 
 
-async def _read(connection: Connection, ids: Sequence[int]) -> list[Memory]:
+async def _hidden(cipher: Cipher, words: Sequence[AskedWord]) -> list[AskedWord]:
+    """Return the words as the index has them: with encryption, hidden."""
+    if not cipher.is_on:
+        return list(words)
+    names = [hidden_name(word.text, is_stem=word.is_stem) for word in words]
+    return [AskedWord(text=hidden) for hidden in await cipher.hidden_words(names)]
+
+
+async def _read(connection: Connection, ids: Sequence[int]) -> list[Any]:
     sql = f"SELECT {COLUMNS} FROM loom_memory WHERE id = ANY(%s)"  # noqa: S608
     rows = await (await connection.execute(sql, (list(ids),))).fetchall()
     by_id = {row[0]: row for row in rows}
-    return [read_memory(by_id[name]) for name in ids if name in by_id]
+    return [by_id[name] for name in ids if name in by_id]

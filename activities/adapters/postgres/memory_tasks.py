@@ -4,14 +4,27 @@ import re
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import storable
-from loom.activities.adapters.postgres.memory_rows import TOLD_FORM, as_tsvector, digest, key_text, write_task
+from loom.activities.adapters.postgres.memory_rows import (
+    MEMORY,
+    TOLD_FORM,
+    digest,
+    hidden_fingerprint,
+    hidden_tsvector,
+    key_text,
+    owner_digest,
+    write_task,
+)
+from loom.activities.encryption import Cipher
 from loom.domain.core.tasks import Task
-from loom.domain.memory.content import content_of, fingerprint, is_trivial
+from loom.domain.memory.content import content_of, is_trivial
 from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
+from loom.domain.memory.people import task_owner
 
 INSERT_TASK: Final = """
-INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, turn, ordinal, action, created_at)
-VALUES (%(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s)
+INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, turn, ordinal, action, created_at, owner)
+VALUES (
+    %(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s, %(owner)s
+)
 """
 INSERT_ROW: Final = """
 INSERT INTO loom_memory (
@@ -33,6 +46,17 @@ def session_of(task: Task) -> str:
     return task.session_id or task.run_id
 
 
+def owner_of(task: Task) -> bytes:
+    """Return the digest of the person whose run left the task, or no bytes if the run names no user."""
+    owner = task_owner(task)
+    return owner_digest(owner) if owner.user_id else b""
+
+
+def tenant_of(cipher: Cipher, task: Task) -> str:
+    """Return the tenant that the task's run works for. A task that names no user names no tenant either."""
+    return task_owner(task).tenant or cipher.tenant_of(task.run_id)
+
+
 def task_row(task: Task, ordinal: int) -> dict[str, Any]:
     """Return the row for the permanent record of the task."""
     return {
@@ -44,13 +68,16 @@ def task_row(task: Task, ordinal: int) -> dict[str, Any]:
         "ordinal": ordinal,
         "action": key_text(str(task.action)),
         "created_at": task.created_at,
+        "owner": owner_of(task),
     }
 
 
-def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySettings) -> dict[str, Any]:
+async def memory_row(
+    cipher: Cipher, task: Task, ordinal: int, importance: float, settings: MemorySettings
+) -> dict[str, Any]:
     """Return the row for the task's memory. The memory is in L2 if the task is important, and otherwise in L1."""
-    content = content_of(task)
-    lexemes, length = as_tsvector(content)
+    content, tenant = content_of(task), tenant_of(cipher, task)
+    lexemes, length = await hidden_tsvector(cipher, content)
     is_global = task.metadata.get("scope") == MemoryScope.GLOBAL
     return {
         **task_row(task, ordinal),
@@ -63,9 +90,9 @@ def memory_row(task: Task, ordinal: int, importance: float, settings: MemorySett
         "status": storable(task.status),
         "layer": Layer.L2 if importance > settings.important_over else Layer.L1,
         "importance": importance,
-        "content": content,
-        "fingerprint": fingerprint(content),
-        "task": write_task(task),
+        "content": await cipher.seal_text(content, MEMORY, tenant),
+        "fingerprint": await hidden_fingerprint(cipher, content),
+        "task": await write_task(cipher, task, tenant),
         "lexemes": lexemes,
         "length": length,
         "telling": not is_trivial(content, settings.trivial_below),

@@ -4,24 +4,30 @@ Each operation is a single transaction, and its condition is part of the stateme
 therefore have the same result as a single operation.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, LiteralString
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, LiteralString, TypeVar
 
 import structlog
 
 from loom.activities.adapters.postgres.database import Connection, Database
 from loom.activities.adapters.postgres.memory_rows import (
     LOCK,
+    MEMORY,
     TOLD_FORM,
     as_sketch,
-    as_tsvector,
     as_vector,
+    hidden_fingerprint,
+    hidden_tsvector,
     is_vector,
+    read_due,
+    read_each,
     read_task,
 )
 from loom.activities.memory.ports import Due
-from loom.domain.memory.content import SHORT, columns, fingerprint, is_trivial, says_the_same, told_text
+from loom.domain.memory.content import SHORT, columns, is_trivial, says_the_same, told_text
 from loom.domain.memory.layers import MemorySettings
+
+T = TypeVar("T")
 
 _log = structlog.get_logger("loom.memory")
 
@@ -94,6 +100,14 @@ WHERE told_form < {TOLD_FORM} AND layer <> 'L1' AND superseded_by IS NULL
     AND (model IS NULL OR (model, dimension) = (%(model)s, %(dimension)s))
 ORDER BY id LIMIT %(limit)s
 """  # noqa: S608 - a constant
+_SAME_TASK: Final = f"""
+SELECT due.id, other.content, embedding::real[] FROM loom_memory AS due
+JOIN loom_memory AS other ON other.task_id = due.task_id AND other.id <> due.id
+JOIN loom_memory_vectors AS vectors ON vectors.id = other.id
+WHERE due.id = ANY(%(ids)s) AND (other.model, other.dimension) = (%(model)s, %(dimension)s)
+    AND other.told_form = {TOLD_FORM}
+"""  # noqa: S608 - a constant
+"""Selects the vectors of other memories of the same tasks. The summary of a short text is the text itself."""
 _SETTLE: Final = """
 UPDATE loom_memory SET told_form = %s, telling = false, sketch = NULL, model = NULL, dimension = NULL WHERE id = ANY(%s)
 """
@@ -133,6 +147,7 @@ WHERE m.session_id = one.session_id AND 1 - (v.embedding <=> one.embedding) >= %
 _SUPERSEDE: Final = """
 UPDATE loom_memory SET valid_to = clock_timestamp(), superseded_by = %s WHERE id = %s AND superseded_by IS NULL
 """
+_DELETE: Final = "DELETE FROM loom_memory WHERE id = ANY(%s)"
 
 
 class PostgresMemoryUpkeep:
@@ -154,20 +169,27 @@ class PostgresMemoryUpkeep:
 
     async def due_for_summary(self, limit: int) -> tuple[Due, ...]:
         """See the port."""
-        rows = await self._rows(_DUE, limit)
-        return tuple(Due(id=name, content=content, task=read_task(task)) for name, content, task in rows)
+        cipher = self._database.cipher
+
+        async def read(row: Any) -> Due:
+            name, content, task = row
+            return Due(id=name, content=await cipher.open_text(content, MEMORY), task=await read_task(cipher, task))
+
+        return tuple(await self._due(_DUE, limit, read))
 
     async def summarise(self, memory_id: int, facts: Sequence[str]) -> bool:
         """See the port. A fact that the session already contains is replaced."""
         async with self._database.transaction(within=_WITHIN) as connection:
-            found = await connection.execute("SELECT session_id FROM loom_memory WHERE id = %s", (memory_id,))
+            found = await connection.execute("SELECT session_id, content FROM loom_memory WHERE id = %s", (memory_id,))
             if (row := await found.fetchone()) is None:
                 return False
             await connection.execute(LOCK, ([row[0]],))
             if await (await connection.execute(_CLAIM, (memory_id,))).fetchone() is None:
                 return False
+            session, content = row
+            tenant = await self._database.cipher.owner(content)
             for fact in facts:
-                await self._add_fact(connection, memory_id, row[0], fact)
+                await self._add_fact(connection, memory_id, session, fact, tenant)
         return True
 
     async def expire(self) -> int:
@@ -180,12 +202,12 @@ class PostgresMemoryUpkeep:
 
     async def due_for_vector(self, limit: int, *, other_models: bool = False) -> tuple[Due, ...]:
         """See the port."""
-        rows = await self._rows(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit)
+        rows = await self._due(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit, self._opened)
         if not rows and not other_models:
             rows = await self._in_an_old_form(limit)
-        return tuple(
-            Due(id=name, content=told_text(content, is_summary_of_old=is_old)) for name, content, is_old in rows
-        )
+        due = {name: told_text(content, is_summary_of_old=is_old) for name, content, is_old in rows}
+        known = await self._known_vectors(due)
+        return tuple(Due(id=name, content=content, vector=known.get(name)) for name, content in due.items())
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:
         """See the port. An invalid vector is dropped, so its memory can be found only by words."""
@@ -204,16 +226,17 @@ class PostgresMemoryUpkeep:
                 await self._supersede_same(connection, name)
         return len(good)
 
-    async def _add_fact(self, connection: Connection, source: int, session: str, fact: str) -> None:
+    async def _add_fact(self, connection: Connection, source: int, session: str, fact: str, tenant: str) -> None:
         number = "SELECT nextval(pg_get_serial_sequence('loom_memory', 'id'))"
         row = await (await connection.execute(number)).fetchone()
-        lexemes, length = as_tsvector(fact)
+        cipher = self._database.cipher
+        lexemes, length = await hidden_tsvector(cipher, fact)
         values = {
             "new": row[0] if row else None,
             "source": source,
             "session": session,
-            "content": fact,
-            "fingerprint": fingerprint(fact),
+            "content": await cipher.seal_text(fact, MEMORY, tenant),
+            "fingerprint": await hidden_fingerprint(cipher, fact),
             "lexemes": lexemes,
             "length": length,
             "telling": not is_trivial(fact, self._settings.trivial_below),
@@ -225,7 +248,15 @@ class PostgresMemoryUpkeep:
     async def _supersede_same(self, connection: Connection, name: int) -> None:
         """If a session contains two equal facts, keep the later fact."""
         asked = {"id": name, "candidates": _CANDIDATES, "same_from": self._settings.same_from}
-        for other, other_at, other_says, at, says in await (await connection.execute(_NEAR, asked)).fetchall():
+        cipher = self._database.cipher
+
+        async def read(row: Any) -> tuple[Any, ...]:
+            other, other_at, other_sealed, at, sealed = row
+            other_says, says = await cipher.open_text(other_sealed, MEMORY), await cipher.open_text(sealed, MEMORY)
+            return other, other_at, other_says, at, says
+
+        near, _ = await read_each(await (await connection.execute(_NEAR, asked)).fetchall(), read)
+        for other, other_at, other_says, at, says in near:
             if min(columns(says), columns(other_says)) < SHORT or not says_the_same(says, other_says):
                 continue
             if (other_at, other) > (at, name):
@@ -243,9 +274,17 @@ class PostgresMemoryUpkeep:
             "told_form": TOLD_FORM,
         }
 
+    async def _known_vectors(self, due: Mapping[int, str]) -> dict[int, Sequence[float]]:
+        """Return the vectors of texts that have already been embedded for another memory of the same task."""
+        asked = {"ids": list(due), "model": self._model, "dimension": self._dimension}
+        async with self._database.connection(within=_WITHIN) as connection:
+            rows = await (await connection.execute(_SAME_TASK, asked)).fetchall()
+        known, _ = await read_each(rows, self._opened)
+        return {name: vector for name, content, vector in known if told_text(content) == due[name]}
+
     async def _in_an_old_form(self, limit: int) -> list[Any]:
         """Return rows whose text an earlier release embedded in another form, or was too short for it."""
-        while rows := await self._rows(_OLD_FORM, limit):
+        while rows := await self._due(_OLD_FORM, limit, self._opened):
             trivial = [name for name, content, _ in rows if is_trivial(content, self._settings.trivial_below)]
             async with self._database.connection(within=_WITHIN) as connection:
                 await connection.execute(_SETTLE, (TOLD_FORM, trivial))
@@ -253,9 +292,14 @@ class PostgresMemoryUpkeep:
                 return [row for row in rows if row[0] not in trivial]
         return []
 
-    async def _rows(self, sql: LiteralString, limit: int) -> list[Any]:
+    async def _opened(self, row: Any) -> tuple[int, str, Any]:
+        """Decrypt the content of a row, which is its second column."""
+        name, content, last = row
+        return name, await self._database.cipher.open_text(content, MEMORY), last
+
+    async def _due(self, sql: LiteralString, limit: int, read: Callable[[Any], Awaitable[T]]) -> list[T]:
         async with self._database.connection(within=_WITHIN) as connection:
-            return await (await connection.execute(sql, self._values(limit))).fetchall()
+            return await read_due(connection, sql, self._values(limit), read, delete=_DELETE)
 
     async def _changed(self, sql: LiteralString) -> int:
         async with self._database.connection(within=_WITHIN) as connection:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.memory_rows import key_text
+from loom.activities.adapters.postgres.memory_rows import MEMORY, key_text
 from loom.domain.core.messages import well_formed
 from loom.domain.memory.layers import MemoryScope
 from loom.domain.memory.scopes import (
@@ -56,11 +56,13 @@ class PostgresScopedMemory:
         """See the port. If another writer stores a version first, this write is repeated on top of that version."""
         given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
         place = place_of(given.scope, given.by) if given.by else ""
+        cipher = self._database.cipher
         async with self._database.connection() as connection:
             while True:
                 latest = await self._latest(connection, [place], given.id)
                 entry = next_version(given, latest[0] if latest else None)
-                cursor = await connection.execute(_INSERT, _values(entry, place))
+                sealed = await cipher.seal_text(entry.content, MEMORY, cipher.tenant_of(write.by[-1]))
+                cursor = await connection.execute(_INSERT, _values(replace(entry, content=sealed), place))
                 if (row := await cursor.fetchone()) is not None:
                     return replace(entry, updated_at=row[0])
 
@@ -86,13 +88,13 @@ class PostgresScopedMemory:
                 return ()
             place = place_of(found[1].scope, found[1].owner)
             rows = await (await connection.execute(_VERSIONS, (key_text(place), key_text(entry_id)))).fetchall()
-        return tuple(map(_entry, rows))
+        return await self._entries(rows)
 
     async def export(self, session_id: str) -> tuple[ScopedEntry, ...]:
         """Return every version of every entry from a session, oldest first. This method is for operators."""
         async with self._database.connection() as connection:
             rows = await (await connection.execute(_OF_SESSION, (key_text(session_id),))).fetchall()
-        return tuple(map(_entry, rows))
+        return await self._entries(rows)
 
     async def _first(
         self, connection: Connection, entry_id: str, node: NodePath
@@ -101,7 +103,12 @@ class PostgresScopedMemory:
 
     async def _latest(self, connection: Connection, places: Sequence[str], entry_id: str | None) -> list[ScopedEntry]:
         cursor = await connection.execute(_LATEST, {"places": [key_text(place) for place in places], "id": entry_id})
-        return [_entry(row) for row in await cursor.fetchall()]
+        return list(await self._entries(await cursor.fetchall()))
+
+    async def _entries(self, rows: Sequence[Any]) -> tuple[ScopedEntry, ...]:
+        entries = map(_entry, rows)
+        cipher = self._database.cipher
+        return tuple([replace(one, content=await cipher.open_text(one.content, MEMORY)) for one in entries])
 
 
 def _node(path: NodePath) -> NodePath:

@@ -80,6 +80,8 @@ class SecretMask:
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of all secrets, in order and without overlaps."""
+        if not text:
+            return []
         words = [found.span() for found in RUN.finditer(text)]
         disguised = self._disguises.spans(text, words)
         return merged([*self._known_in(text), *disguised, *_formats(text, words), *_places(text)])

@@ -20,7 +20,7 @@ from uuid import uuid4
 import structlog
 
 from loom.activities.adapters.redis.consumer import BLOCK_SECONDS, RedisInbox
-from loom.activities.adapters.redis.stream import BUS, BUS_ENTRIES, dump_json, load_json
+from loom.activities.adapters.redis.stream import BUS, BUS_ENTRIES, answer_line, read_answer, sealed_task
 from loom.activities.bus import Answer, Delivery, Subscription, answer_of
 from loom.activities.ports import StreamUnavailable
 from loom.domain.core.task_routing import takes
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("loom.bus")
 
-PATIENCE: Final = 30.0
-"""Seconds that a publisher waits for a reply from a registered handler."""
-AT_ONCE: Final = 32
-"""Maximum number of tasks that one subscription handles concurrently in one process."""
 _ENDING: Final = 5.0
 """Seconds that a handler has to finish its tasks when its subscription ends in this process."""
 _SERVED_SECONDS: Final = 10
@@ -61,7 +57,6 @@ class RedisBus:
         connect: Callable[[], "RedisConnection"],
         *,
         bus: str = BUS,
-        patience: float = PATIENCE,
         claim_after: float = 60.0,
     ) -> None:
         """`connect` creates one connection per subscription. The connection's timeout must be
@@ -70,7 +65,6 @@ class RedisBus:
         self._connect = connect
         self._link = connect()
         self._bus = bus
-        self._patience = patience
         self._claim_after = claim_after
         self._process = uuid4().hex
         self._serving: dict[str, tuple[Subscription, RedisInbox, asyncio.Task[None]]] = {}
@@ -109,8 +103,8 @@ class RedisBus:
         """See the port."""
         await self._put(task)
 
-    async def ask(self, task: Task) -> Sequence[Answer]:
-        """See the port. Replies are ordered by subscription name. Late replies are ignored."""
+    async def ask(self, task: Task, patience: float) -> Sequence[Answer]:
+        """See the port. Replies are ordered by subscription name."""
         served: Any = await self._link.call(lambda redis: redis.eval(_SERVED, 1, self._handlers))
         lines = [json.loads(line) for line in served]
         asked = {name for name, pattern, _ in lines if takes(pattern, task.action)}
@@ -119,7 +113,7 @@ class RedisBus:
             return ()
         reply_to = f"{self._bus}:reply:{uuid4().hex}"
         await self._put(task, reply_to)
-        answers = await self._answers(reply_to, asked)
+        answers = await self._answers(reply_to, asked, patience)
         return [answers[name] for name in sorted(answers)]
 
     async def aclose(self) -> None:
@@ -141,20 +135,21 @@ class RedisBus:
         return f"{self._bus}:handlers"
 
     async def _put(self, task: Task, reply_to: str = "") -> None:
-        fields: dict[Any, Any] = {"task": dump_json(Task, task)} | ({"reply": reply_to} if reply_to else {})
+        data = await sealed_task(self._link.cipher, task)
+        fields: dict[Any, Any] = {"task": data} | ({"reply": reply_to} if reply_to else {})
         await self._link.call(lambda redis: redis.xadd(self._bus, fields, maxlen=BUS_ENTRIES, approximate=True))
 
-    async def _answers(self, reply_to: str, asked: set[str]) -> dict[str, Answer]:
+    async def _answers(self, reply_to: str, asked: set[str], patience: float) -> dict[str, Answer]:
         answers: dict[str, Answer] = {}
-        deadline = monotonic() + self._patience
+        deadline = monotonic() + patience
         while asked - answers.keys():
             left = deadline - monotonic()
             if left <= 0:
-                _log.warning("handlers_silent", names=sorted(asked - answers.keys()), waited=self._patience)
+                _log.warning("handlers_silent", names=sorted(asked - answers.keys()), waited=patience)
                 break
             came: Any = await self._link.call(partial(_next_reply, reply_to=reply_to, within=min(left, 1.0)))
             if came is not None:
-                name, answer = _read(came[1])
+                name, answer = await read_answer(self._link.cipher, came[1])
                 answers[name] = answer
         return answers
 
@@ -165,7 +160,7 @@ class RedisBus:
         """Handle tasks until this method is canceled. Then finish the tasks that have started. If a task takes too long
         to finish, another process handles it.
         """
-        room = asyncio.Semaphore(AT_ONCE)
+        room = asyncio.Semaphore(subscription.at_once)
         running: set[asyncio.Task[None]] = set()
         held: set[str] = set()
         renewing = asyncio.create_task(self._renew_for_ever(subscription, inbox, held))
@@ -212,10 +207,10 @@ class RedisBus:
             _log.warning("not_said_to_be_done", name=subscription.name, entry=delivery.entry, error=str(error))
 
     async def _reply(self, reply_to: str, name: str, answer: Answer) -> None:
-        told = None if answer.task is None else dump_json(Task, answer.task).decode()
+        line = await answer_line(self._link.cipher, name, answer)
 
         async def push(redis: Any) -> None:
-            await redis.rpush(reply_to, json.dumps([name, told, answer.failed]))
+            await redis.rpush(reply_to, line)
             await redis.expire(reply_to, _REPLY_SECONDS)
 
         await self._link.call(push)
@@ -231,8 +226,3 @@ async def _taken(inbox: RedisInbox) -> Sequence[Delivery]:
     except StreamUnavailable:
         await asyncio.sleep(_PAUSE)
         return ()
-
-
-def _read(line: bytes) -> tuple[str, Answer]:
-    name, told, failed = json.loads(line)
-    return name, Answer(task=None if told is None else load_json(Task, told), failed=failed)

@@ -14,15 +14,19 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
 
-from loom.activities.adapters.redis.stream import BUS, load_json
+import structlog
+
+from loom.activities.adapters.redis.stream import BUS, opened_task
 from loom.activities.bus import Delivery
 from loom.activities.ports import StreamUnavailable
-from loom.domain.core.tasks import Task
+from loom.domain.core.errors import EncryptionKeyError
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from loom.activities.adapters.redis.connection import RedisConnection
+
+_log = structlog.get_logger("loom.bus")
 
 BLOCK_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = BLOCK_SECONDS + 1.0
@@ -84,11 +88,17 @@ class RedisInbox:
         """Return whether the group has tasks that it hasn't acknowledged. Raises StreamUnavailable if Redis can't be
         reached.
         """
+        return await self.backlog() != 0
+
+    async def backlog(self) -> int | None:
+        """Return the number of tasks that the group hasn't acknowledged, or None if Redis doesn't know it. Raises
+        StreamUnavailable if Redis can't be reached.
+        """
         await self.join()
         for group in await self._link.call(lambda redis: redis.xinfo_groups(self._bus)):
             if _text(group["name"]) == self._group:
-                return bool(group["pending"]) or group["lag"] != 0  # None if Redis doesn't know
-        return False
+                return None if group["lag"] is None else int(group["pending"]) + int(group["lag"])
+        return 0
 
     async def take(self) -> Sequence[Delivery]:
         """See the port. Entries from dead consumers are returned first."""
@@ -136,12 +146,25 @@ class RedisInbox:
         streams: Any = await redis.xreadgroup(
             self._group, self._consumer, {self._bus: ">"}, count=PAGE, block=self._block_ms
         )
-        return [_delivery(entry, fields) for _, entries in streams or () for entry, fields in entries]
+        found = [given for _, entries in streams or () for given in entries]
+        return [await self._delivery(entry, fields) for entry, fields in found]
 
     async def _claim(self, redis: "Redis") -> list[Delivery]:
         idle = round(self._claim_after * 1000)
         _, entries, *_ = await redis.xautoclaim(self._bus, self._group, self._consumer, idle, count=PAGE)
-        return [_delivery(entry, fields) for entry, fields in entries if entry is not None]
+        return [await self._delivery(entry, fields) for entry, fields in entries if entry is not None]
+
+    async def _delivery(self, entry: bytes, fields: dict[bytes, bytes] | None) -> Delivery:
+        """Decode an entry. A pending entry that has been trimmed has no fields."""
+        given = fields or {}
+        try:
+            task = await opened_task(self._link.cipher, given[b"task"])
+        except EncryptionKeyError as error:
+            _log.warning("task_not_decrypted", entry=_text(entry), error=error.message)
+            task = None
+        except (KeyError, ValueError):
+            task = None
+        return Delivery(entry=_text(entry), task=task, reply_to=given.get(b"reply", b"").decode())
 
     async def _in_group(
         self, command: Callable[["Redis"], Awaitable[list[Delivery]]], redis: "Redis"
@@ -174,16 +197,6 @@ async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:
     except ResponseError as error:
         if "BUSYGROUP" not in str(error):
             raise
-
-
-def _delivery(entry: bytes, fields: dict[bytes, bytes] | None) -> Delivery:
-    """Decode an entry. A pending entry that has been trimmed has no fields."""
-    given = fields or {}
-    try:
-        task = load_json(Task, given[b"task"])
-    except (KeyError, ValueError):
-        task = None
-    return Delivery(entry=_text(entry), task=task, reply_to=given.get(b"reply", b"").decode())
 
 
 def _text(name: bytes | str) -> str:

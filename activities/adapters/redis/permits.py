@@ -15,6 +15,7 @@ A name is `account model agent`. The agent is empty for the limits and the circu
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -324,10 +325,12 @@ class RedisPermits:
         )
         rules = (self._rules.failures, round(self._rules.longest_open * 1000))
         known = (_digest(request.session), permit.number, int(permit.probes), outcome.kind)
-        try:
-            await self._link.script(_SETTLE, keys, (self._now, *known, *told, *rules))
-        except StreamUnavailable:
+        arguments = (self._now, *known, *told, *rules)
+        if outcome.kind == "answered" and not permit.probes:
+            self._link.script_later(_SETTLE, keys, arguments)  # no other call waits for this
             return
+        with suppress(StreamUnavailable):
+            await self._link.script(_SETTLE, keys, arguments)
 
     @property
     def _now(self) -> int | str:

@@ -12,20 +12,25 @@ streams of its parent and ancestor runs. Each of these streams has its own offse
 
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
+from loom.activities.bus import Answer
+from loom.activities.encryption import PLAIN
+from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.tasks import SHOWN_ONLY, Action, Segment, Task, is_last, reopens, runs_above
+from loom.domain.core.tasks import FINAL_ACTIONS, SHOWN_ONLY, Action, Segment, Task, is_last, reopens, runs_above
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from loom.activities.adapters.redis.connection import RedisConnection
+    from loom.activities.encryption import Cipher
 
 T = TypeVar("T")
 
@@ -38,12 +43,17 @@ history.
 _ANSWER_SECONDS: Final = 1.0
 _BLOCK_SECONDS: Final = 2.0
 _PAGE: Final = 500
+_PAGE_BACK: Final = 50
+_PAGES_BACK: Final = 40
 _RUNS_REMEMBERED: Final = 10_000
+_TASK: Final = "a task of a run"
+_ANSWER: Final = "a reply to a task"
 _SENT_ONCE: Final = frozenset({Action.THINKING, Action.REASONING, Action.TOOL_PROGRESS})
 
 # The last offset is read from the hash, or else from the stream, and is never less than the last offset that this
 # writer knows. Offsets therefore continue even if Redis has lost its data. A reader that waits after offset n receives
-# the tasks that follow. If a run reuses the id of a closed run, which Temporal allows, its stream starts again.
+# the tasks that follow. If a run reuses the id of a closed run, which Temporal allows, its stream starts again. An
+# encrypted task has a field that names the run that it has ended.
 _PUBLISH: Final = """
 local bus = KEYS[1]
 local ttl, limit, bus_limit = ARGV[1], ARGV[2], ARGV[3]
@@ -51,8 +61,12 @@ local segment, attempt, starts = ARGV[4], tonumber(ARGV[5]), ARGV[6]
 if starts ~= '' then
   local stream, fence, written = KEYS[2], KEYS[3], KEYS[4]
   local entry = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
-  local last = entry and cjson.decode(entry[2][2])
-  if last and last.run_id == starts and (last.action == 'node.complete' or last.action == 'node.error') then
+  local ended = entry and entry[2][4]
+  if entry and string.sub(entry[2][2], 1, 1) == '{' then
+    local last = cjson.decode(entry[2][2])
+    ended = (last.action == 'node.complete' or last.action == 'node.error') and last.run_id
+  end
+  if ended == starts then
     redis.call('DEL', stream, fence, written)
     redis.call('HSET', fence, '#', string.match(entry[1], '^%d+'))
   end
@@ -74,10 +88,15 @@ for run = 1, streams do
     if entry then last = tonumber(string.match(entry[1], '^%d+')) end
   end
   if floor > last then last = floor end
-  for i = 7 + streams, #ARGV, 3 do
+  for i = 7 + streams, #ARGV, 4 do
     if ARGV[i] == '' or redis.call('SADD', written, ARGV[i]) == 1 then
       last = last + 1
-      redis.call('XADD', stream, 'MAXLEN', '~', limit, string.format('%.0f-0', last), 'task', ARGV[i + 2])
+      local id = string.format('%.0f-0', last)
+      if ARGV[i + 3] == '' then
+        redis.call('XADD', stream, 'MAXLEN', '~', limit, id, 'task', ARGV[i + 2])
+      else
+        redis.call('XADD', stream, 'MAXLEN', '~', limit, id, 'task', ARGV[i + 2], 'ended', ARGV[i + 3])
+      end
       if run == 1 and ARGV[i + 1] == '1' then
         redis.call('XADD', bus, 'MAXLEN', '~', bus_limit, '*', 'task', ARGV[i + 2])
       end
@@ -125,7 +144,9 @@ class RedisStream:
         arguments: list[Any] = [*self._limits, name, attempt, starts, *(self._last.get(run_id, 0) for run_id in runs)]
         for task in tasks:
             named = "" if task.action in _SENT_ONCE else task.task_id
-            arguments += (named, int(task.action not in SHOWN_ONLY), dump_json(Task, task))
+            ended = task.run_id if self._link.cipher.is_on and task.action in FINAL_ACTIONS else ""
+            data = await sealed_task(self._link.cipher, task)
+            arguments += (named, int(task.action not in SHOWN_ONLY), data, ended)
         reached = await self._link.script(_PUBLISH, keys, arguments)
         for run_id, last in zip(runs, reached, strict=False):
             self._remember(run_id, last)
@@ -145,9 +166,10 @@ class RedisStream:
 class RedisReader:
     """An `EventReader` that uses Redis."""
 
-    def __init__(self, url: str) -> None:
-        """Configure the reader. Each read opens its own connection."""
+    def __init__(self, url: str, cipher: "Cipher | None" = None) -> None:
+        """Configure the reader. Each read opens its own connection. Only the cipher reads encrypted tasks."""
         self._url = url
+        self._cipher = cipher
 
     async def read(self, run_id: str, after: int = 0, *, follow: bool = True) -> AsyncGenerator[tuple[int, Task], None]:
         """Yield the tasks with offsets greater than `after`, in order, up to the run's last task. If the run went on
@@ -155,7 +177,8 @@ class RedisReader:
         """
         from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - importing the client takes half a second
 
-        link = RedisConnection(self._url, answer_within=_BLOCK_SECONDS + _ANSWER_SECONDS)
+        within, cipher = _BLOCK_SECONDS + _ANSWER_SECONDS, self._cipher or PLAIN
+        link = RedisConnection(self._url, answer_within=within, cipher=cipher)
         block = round(_BLOCK_SECONDS * 1000) if follow else None
         last, has_ended = after, False
         held: list[tuple[int, Task]] = []  # tasks after an end, which are read only if the run has gone on
@@ -163,7 +186,7 @@ class RedisReader:
             while True:
                 page = await link.call(partial(_page, run_id=run_id, after=last, block=None if has_ended else block))
                 for last, data in page:
-                    task = load_json(Task, data)
+                    task = await opened_task(cipher, data)
                     held.append((last, task))
                     if has_ended and not reopens(task, run_id):
                         continue
@@ -174,6 +197,39 @@ class RedisReader:
                     return
         finally:
             await link.aclose()
+
+    async def latest(self, run_id: str) -> int:
+        """See the port."""
+        from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - as above
+
+        async with aclosing(RedisConnection(self._url, cipher=self._cipher or PLAIN)) as link:
+            entries: Any = await link.call(lambda redis: redis.xrevrange(stream_key(run_id), count=1))
+        return next((_offset(entry_id) for entry_id, _ in entries), 0)
+
+
+class RedisRunTasks:
+    """`RunTasks` that uses Redis."""
+
+    def __init__(self, link: "RedisConnection") -> None:
+        self._link = link
+
+    async def first(self, run_id: str) -> Task | None:
+        """See the port."""
+        entries: Any = await self._link.call(lambda redis: redis.xrange(stream_key(run_id), count=1))
+        return await opened_task(self._link.cipher, entries[0][1][b"task"]) if entries else None
+
+    async def latest(self, run_id: str, wanted: Callable[[Task], bool]) -> Task | None:
+        """See the port. It looks through the newest 2,000 tasks."""
+        newest = "+"
+        for _ in range(_PAGES_BACK):
+            entries = await self._link.call(partial(_page_back, run_id=run_id, newest=newest))
+            for _, fields in entries:
+                if wanted(task := await opened_task(self._link.cipher, fields[b"task"])):
+                    return task
+            if len(entries) < _PAGE_BACK:
+                return None
+            newest = f"({entries[-1][0].decode()}"
+        return None
 
 
 def stream_key(run_id: str) -> str:
@@ -224,6 +280,53 @@ def load_json(kind: type[T], data: bytes | str) -> T:
     return value
 
 
+async def sealed_task(cipher: "Cipher", task: Task) -> bytes:
+    """Return a task as a store or a bus keeps it. Several streams have the same task, so it isn't bound to one.
+
+    Raises StreamUnavailable and EncryptionKeyError.
+    """
+    return await _answered(cipher.seal(dump_json(Task, task), _TASK, cipher.tenant_of(task.run_id)))
+
+
+async def opened_task(cipher: "Cipher", data: bytes) -> Task:
+    """Return a stored task. Raises ValueError if it is invalid, and StreamUnavailable and EncryptionKeyError."""
+    task = load_json(Task, await _answered(cipher.open(data, _TASK)))
+    if tenant := await _answered(cipher.owner(data)):
+        cipher.learn(task.run_id, tenant)
+    return task
+
+
+async def answer_line(cipher: "Cipher", name: str, answer: Answer) -> bytes:
+    """Return a handler's reply to a task as one line."""
+    task = answer.task
+    told = None if task is None else dump_json(Task, task).decode()
+    line = json.dumps([name, told, answer.failed]).encode()
+    return await _answered(cipher.seal(line, _ANSWER, "" if task is None else cipher.tenant_of(task.run_id)))
+
+
+async def read_answer(cipher: "Cipher", line: bytes) -> tuple[str, Answer]:
+    """Return the handler's name and its reply. Raises StreamUnavailable and EncryptionKeyError."""
+    name, told, failed = json.loads(await _answered(cipher.open(line, _ANSWER)))
+    return name, Answer(task=None if told is None else load_json(Task, told), failed=failed)
+
+
+async def _answered(work: Awaitable[T]) -> T:
+    """Return the result. Raises StreamUnavailable if the tenants' keys can't be read."""
+    try:
+        return await work
+    except StoreUnavailable as error:
+        raise StreamUnavailable(f"the key isn't available: {error}") from error
+
+
+async def _page_back(redis: "Redis", run_id: str, newest: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    entries: Any = await redis.xrevrange(stream_key(run_id), max=newest, count=_PAGE_BACK)
+    return list(entries)
+
+
 async def _page(redis: "Redis", run_id: str, after: int, block: int | None) -> list[tuple[int, bytes]]:
     streams: Any = await redis.xread({stream_key(run_id): f"{after}-0"}, count=_PAGE, block=block)
-    return [(int(entry_id.split(b"-")[0]), fields[b"task"]) for _, entries in streams for entry_id, fields in entries]
+    return [(_offset(entry_id), fields[b"task"]) for _, entries in streams for entry_id, fields in entries]
+
+
+def _offset(entry_id: bytes) -> int:
+    return int(entry_id.split(b"-")[0])

@@ -2,27 +2,28 @@
 
 Redis keys, which expire one day after their last write:
     loom:transcript:{run}          list of messages; the first n messages are the transcript of count n
-    loom:result:{run}:{call_id}    the message with the result of a tool call
+    loom:result:{run}:{call_id}    the message with the result of a tool call, until the transcript contains it
     loom:spec:{digest}             an agent's spec
 
 A value from Redis is used only if it has the requested digest. Writes can therefore run in the background, and they may
 be delayed, lost or reordered.
 """
 
-import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
+import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
-from loom.activities.adapters.redis.connection import RedisConnection
+from loom.activities.adapters.redis.connection import RedisConnection, Write
 from loom.activities.adapters.redis.stream import DAY, dump_json, load_json
-from loom.activities.ports import StreamUnavailable
+from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.messages import (
     JsonObject,
     Message,
@@ -37,13 +38,18 @@ from loom.domain.core.messages import (
 K = TypeVar("K")
 V = TypeVar("V")
 
+Open: TypeAlias = Callable[[bytes | str], Awaitable[bytes]]
+"""Opens a value from Redis. Raises ValueError."""
+
+_log = structlog.get_logger("loom.redis")
+
 RESULT: Final = "loom:result:"
+_PLACE: Final = "the transcripts in Redis"
 _ENTRIES: Final = 10_000
 _BYTES: Final = 64 * 1024 * 1024
-_WRITES_WAITING: Final = 256
-_MESSAGE_BYTES: Final = 512  # approximate size of a message without its text
-
-_Write: TypeAlias = Callable[[Pipeline], object]
+# Approximate sizes, without texts. An outline takes about 600 bytes for each message of a transcript.
+_MESSAGE_BYTES: Final = 1200
+_TOOL_BYTES: Final = 512
 
 
 class CachedTranscripts:
@@ -57,8 +63,6 @@ class CachedTranscripts:
         self._transcripts: _Lru[str, _Kept] = _Lru(max_bytes * 3 // 4)
         self._results: _Lru[tuple[str, ResultRef], Message] = _Lru(max_bytes // 4)
         self._specs: _Lru[str, AgentSpec] = _Lru(max_bytes // 4)
-        self._writes: deque[_Write] = deque(maxlen=_WRITES_WAITING)
-        self._writer: asyncio.Task[None] | None = None
 
     async def load(self, run_id: str, tail: Tail) -> Transcript | None:
         """Return the transcript that `tail` describes. Redis is queried at most once, and only for messages that aren't
@@ -71,7 +75,8 @@ class CachedTranscripts:
             results = self._results_after(run_id, tail.base.count) | results
         missing = [ref for ref in refs if ref not in results]
         if base is None or missing:
-            fetched = await self._ask(partial(_fetch, run_id, 0 if base else tail.base.count, missing))
+            count = tail.base.count
+            fetched = await self._ask(partial(_fetch, self._open, run_id, range(count if base else 0, count), missing))
             base = base or _verified(fetched.messages if fetched else (), tail.base)
             results |= fetched.results if fetched else {}
         if base is None or not results.keys() >= set(refs):
@@ -86,11 +91,15 @@ class CachedTranscripts:
         known = earlier.size if earlier and earlier.transcript.ref == base else _size(transcript.messages[: base.count])
         size = known + _size(added)
         self._transcripts.put(run_id, _Kept(transcript=transcript, size=size), size)
-        for item in before.items:
-            if isinstance(item, ResultRef):
-                self._results.drop((run_id, item))  # the transcript contains it
+        taken_in = [item for item in before.items if isinstance(item, ResultRef)]
+        for ref in taken_in:
+            self._results.drop((run_id, ref))  # the transcript contains it
         if added:
-            self._write_later(partial(_write_transcript, run_id, base.count, added))
+            await self._write_soon(
+                run_id,
+                added,
+                lambda sealed: partial(_write_transcript, run_id, base.count, sealed, taken_in),
+            )
 
     async def save_result(self, run_id: str, message: Message) -> None:
         """Cache the result of a tool call."""
@@ -98,7 +107,8 @@ class CachedTranscripts:
             return
         ref = ResultRef(call_id=message.tool_call_id, digest=message_digest(message))
         self._results.put((run_id, ref), message, _size((message,)))
-        self._write_later(partial(_write_value, _result_key(run_id, ref), message))
+        name = _result_key(run_id, ref)
+        await self._write_soon(run_id, (message,), lambda sealed: partial(_write_value, name, sealed))
 
     async def find_arguments(self, run_id: str, call_id: str) -> JsonObject | None:
         """Return a call's arguments from the latest cached reply. This worker's memory is searched before Redis."""
@@ -106,13 +116,13 @@ class CachedTranscripts:
         arguments = _arguments(kept.transcript.messages if kept else (), call_id)
         if arguments is not None:
             return arguments
-        return _arguments(await self._ask(partial(_fetch_last, run_id)) or (), call_id)
+        return _arguments(await self._ask(partial(_fetch_last, self._open, run_id)) or (), call_id)
 
     async def load_spec(self, digest: str) -> AgentSpec | None:
         """Return the spec with this digest."""
         spec = self._specs.get(digest)
         if spec is None:
-            spec = await self._ask(partial(_fetch_spec, digest))
+            spec = await self._ask(partial(_fetch_spec, self._open, digest))
             if spec is not None:
                 self._keep_spec(spec)
         return spec
@@ -120,12 +130,13 @@ class CachedTranscripts:
     async def save_spec(self, spec: AgentSpec) -> None:
         """Cache a spec under its digest."""
         self._keep_spec(spec)
-        self._write_later(partial(_write_value, _spec_key(spec.digest), spec))
+        name = _spec_key(spec.digest)
+        await self._write_soon("", (spec,), lambda sealed: partial(_write_value, name, sealed))
 
     async def aclose(self) -> None:
         """Wait for pending writes. The caller must close the connection."""
-        if self._writer is not None:
-            await self._writer
+        if self._link is not None:
+            await self._link.flush()
 
     def _base(self, run_id: str, ref: TranscriptRef) -> Transcript | None:
         if ref == TranscriptRef():
@@ -151,7 +162,7 @@ class CachedTranscripts:
         }
 
     def _keep_spec(self, spec: AgentSpec) -> None:
-        self._specs.put(spec.digest, spec, sum(len(tool.description) + _MESSAGE_BYTES for tool in spec.tools))
+        self._specs.put(spec.digest, spec, sum(len(tool.description) + _TOOL_BYTES for tool in spec.tools))
 
     async def _ask(self, question: Callable[[Redis], Awaitable[V]]) -> V | None:
         if self._link is None:
@@ -161,18 +172,29 @@ class CachedTranscripts:
         except StreamUnavailable:
             return None
 
-    def _write_later(self, write: _Write) -> None:
+    async def _write_soon(
+        self, run_id: str, values: Sequence[object], write: Callable[[Sequence[bytes]], Write]
+    ) -> None:
+        """Write the values in the background. Nothing is written if a key isn't available."""
         if self._link is None:
             return
-        self._writes.append(write)
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
+        cipher = self._link.cipher
+        try:
+            sealed = [
+                await cipher.seal(dump_json(type(value), value), _PLACE, cipher.tenant_of(run_id)) for value in values
+            ]
+        except (StoreUnavailable, EncryptionKeyError) as error:
+            _log.warning("transcript_not_cached", run_id=run_id, error=str(error))
+            return
+        self._link.write_later(write(sealed))
 
-    async def _write(self) -> None:
-        while self._writes:
-            batch = tuple(self._writes)
-            self._writes.clear()
-            await self._ask(partial(_execute, batch))
+    async def _open(self, data: bytes | str) -> bytes:
+        """Return a plain value. Raises ValueError if its key isn't available: it is then as good as missing."""
+        assert self._link is not None  # noqa: S101 - the value is from there
+        try:
+            return await self._link.cipher.open(data.encode() if isinstance(data, str) else data, _PLACE)
+        except (StoreUnavailable, EncryptionKeyError) as error:
+            raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -254,60 +276,61 @@ def _spec_key(digest: str) -> str:
     return f"loom:spec:{digest}"
 
 
-async def _fetch(run_id: str, count: int, refs: Sequence[ResultRef], redis: Redis) -> _Fetched:
+async def _fetch(opened: Open, run_id: str, wanted: range, refs: Sequence[ResultRef], redis: Redis) -> _Fetched:
+    """Return the messages with these indexes, and the results. Results of a call that is retried may be among the
+    messages that follow.
+    """
+    known, count = wanted.start, wanted.stop
     async with redis.pipeline(transaction=False) as pipe:
-        if count:
-            pipe.lrange(transcript_key(run_id), 0, count - 1)
+        pipe.lrange(transcript_key(run_id), known, -1 if refs else count - 1)
         if refs:
             pipe.mget([_result_key(run_id, ref) for ref in refs])
         answers = await pipe.execute()
-    messages = _read(answers[0]) if count else ()
-    found = [_read((data,)) if data else () for data in (answers[-1] if refs else ())]
-    results = {
-        ref: message
-        for ref, read in zip(refs, found, strict=True)
-        for message in read
-        if message_digest(message) == ref.digest
+    messages = await _read(opened, answers[0])
+    found = [message for data in (answers[1] if refs else ()) if data for message in await _read(opened, (data,))]
+    by_digest = {
+        ResultRef(call_id=message.tool_call_id, digest=message_digest(message)): message
+        for message in (*messages[count - known :], *found)
+        if message.tool_call_id is not None
     }
-    return _Fetched(messages=messages, results=results)
+    results = {ref: by_digest[ref] for ref in refs if ref in by_digest}
+    return _Fetched(messages=messages[: count - known], results=results)
 
 
-async def _fetch_last(run_id: str, redis: Redis) -> tuple[Message, ...]:
-    return _read(await redis.lrange(transcript_key(run_id), -1, -1))
+async def _fetch_last(opened: Open, run_id: str, redis: Redis) -> tuple[Message, ...]:
+    return await _read(opened, await redis.lrange(transcript_key(run_id), -1, -1))
 
 
-async def _fetch_spec(digest: str, redis: Redis) -> AgentSpec | None:
+async def _fetch_spec(opened: Open, digest: str, redis: Redis) -> AgentSpec | None:
     data = await redis.get(_spec_key(digest))
     try:
-        spec = load_json(AgentSpec, data) if data else None
+        spec = load_json(AgentSpec, await opened(data)) if data else None
     except ValueError:
         return None
     return spec if spec and spec.digest == digest else None
 
 
-def _read(items: Iterable[bytes | str]) -> tuple[Message, ...]:
+async def _read(opened: Open, items: Iterable[bytes | str]) -> tuple[Message, ...]:
     try:
-        return tuple(load_json(Message, data) for data in items)
+        return tuple([load_json(Message, await opened(data)) for data in items])
     except ValueError:  # written by another version of Loom
         return ()
 
 
-def _write_transcript(run_id: str, count: int, added: Sequence[Message], pipe: Pipeline) -> None:
+def _write_transcript(
+    run_id: str, count: int, added: Sequence[bytes], taken_in: Sequence[ResultRef], pipe: Pipeline
+) -> None:
     key = transcript_key(run_id)
     if count:
         pipe.ltrim(key, 0, count - 1)
     else:
         pipe.delete(key)
-    pipe.rpush(key, *(dump_json(Message, message) for message in added))
+    pipe.rpush(key, *added)
     pipe.expire(key, DAY)
+    if taken_in:
+        pipe.delete(*(_result_key(run_id, ref) for ref in taken_in))
 
 
-def _write_value(key: str, value: object, pipe: Pipeline) -> None:
-    pipe.set(key, dump_json(type(value), value), ex=DAY)
-
-
-async def _execute(writes: Sequence[_Write], redis: Redis) -> None:
-    async with redis.pipeline(transaction=False) as pipe:
-        for write in writes:
-            write(pipe)
-        await pipe.execute()
+def _write_value(key: str, values: Sequence[bytes], pipe: Pipeline) -> None:
+    (value,) = values
+    pipe.set(key, value, ex=DAY)

@@ -37,6 +37,7 @@ from loom.activities.adapters.sandbox.processes import kill_group, supervise
 from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted, open_repository
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
+from loom.activities.adapters.sandbox.sessions import Session, begin
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
 from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, free_space
 from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository
@@ -55,6 +56,8 @@ class PreparedSandbox:
 
     words: Sequence[str]
     """The command-line words before the command. They include the words that set the limits."""
+    mounts: Sequence[str]
+    """The words that determine what the command sees and may write."""
     descriptors: Sequence[int]
     """File descriptors to pass to the process."""
     temporary: Sequence[Path]
@@ -141,6 +144,39 @@ class Bubblewrap:
             return finished
         return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
 
+    async def begin(self, program: Sequence[str], *, workspace: Path) -> Session:
+        """Start a program that stays between calls."""
+        self._environment.refuse_inside(workspace)
+        stack = ExitStack()
+        prepared = stack.enter_context(self.prepared(workspace))
+
+        async def watch(timeout: float) -> str:  # noqa: ASYNC109 - for the limits
+            first = await _wait_for_first_process(prepared)
+            watchdog = Watchdog(
+                first=first,
+                workspace=workspace,
+                before=free_space(workspace),
+                temporary=prepared.temporary,
+                limits=self._limits,
+                seconds=timeout,
+            )
+            return await replace(watchdog, used=watchdog.processor_time()).wait_for_excess()
+
+        return await begin(
+            [*prepared.words, *program],
+            stack,
+            workspace=workspace,
+            environment=self._environment.variables(str(TEMPORARY)),
+            kill=kill_group,
+            pass_fds=prepared.descriptors,
+            watch=watch,
+        )
+
+    def places(self, workspace: Path) -> Sequence[str]:
+        """Return the mounts of a program that would start now. Numbers are left out, because they are descriptors."""
+        with self.prepared(workspace) as prepared:
+            return [word for word in prepared.mounts if not word.isdigit()]
+
     @contextmanager
     def prepared(
         self, workspace: Path, readable: Sequence[Path] = (), repository: OpenedRepository | None = None
@@ -169,9 +205,14 @@ class Bubblewrap:
                 *self._masked(visible, (*TEMPORARIES, *outside, *inside), workspace),
                 *("--remount-ro", "/"),
                 *("--chdir", str(workspace), "--"),
-                *limiting(self._limits, _kernel(stack, mounts)),
             ]
-            yield PreparedSandbox(words=words, descriptors=mounts.descriptors, temporary=TEMPORARIES, report=report)
+            yield PreparedSandbox(
+                words=[*words, *limiting(self._limits, _kernel(stack, mounts))],
+                mounts=words,
+                descriptors=mounts.descriptors,
+                temporary=TEMPORARIES,
+                report=report,
+            )
 
     def _covered(self, hidden: Sequence[Path], visible: Sequence[Path], workspace: Path) -> list[Path]:
         """Return the hidden folders that a command could otherwise see outside the workspace. A folder that is opened

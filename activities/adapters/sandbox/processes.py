@@ -23,6 +23,11 @@ _FLOOD_PAUSE: Final = 0.005
 _LAST_WORDS: Final = 2.0
 """Seconds for the pipe to close after all processes have been killed."""
 
+_WORKER_PAUSED: Final = (
+    "the command was killed because its worker did not run for some seconds; check what the command has done before "
+    "you run it again"
+)
+
 
 async def supervise(
     arguments: Sequence[str],
@@ -54,12 +59,14 @@ async def supervise(
             start_new_session=True,
             pass_fds=pass_fds,
         )
-        process, pump = await _start(start, collected, on_output)
+        process, pump = await _start(start, collected, on_output, kill)
     timed_out, limit = False, ""
     try:
         async with asyncio.timeout(timeout) as clock:
-            with WORKER_BEAT.needed_by(process.pid):
+            with WORKER_BEAT.needed_by(process.pid) as has_paused:
                 limit = await _end_of(process, watch)
+                if process.returncode == -signal.SIGKILL and not limit and has_paused():
+                    limit = _WORKER_PAUSED
     except TimeoutError:
         if not clock.expired():
             raise
@@ -107,7 +114,10 @@ async def _end_of(process: Process, watch: Callable[[], Awaitable[str]] | None) 
 
 
 async def _start(
-    start: Callable[..., Awaitable[Process]], collected: Collected, on_output: Callable[[str], None]
+    start: Callable[..., Awaitable[Process]],
+    collected: Collected,
+    on_output: Callable[[str], None],
+    kill: Callable[[int], None],
 ) -> tuple[Process, "asyncio.Task[None]"]:
     reading, writing = os.pipe()
     stream = asyncio.StreamReader(limit=_CHUNK)
@@ -118,7 +128,7 @@ async def _start(
             lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
         )
         try:
-            process = await start(stdout=writing, stderr=writing)
+            process = await started(start(stdout=writing, stderr=writing), kill)
         except BaseException:
             transport.close()
             raise
@@ -127,6 +137,25 @@ async def _start(
     finally:
         os.close(writing)
     return process, asyncio.create_task(_pump(stream, collected, on_output))
+
+
+async def started(starting: Awaitable[Process], kill: Callable[[int], None]) -> Process:
+    """Wait until the program has started. If the caller is canceled meanwhile, kill its processes, too.
+
+    By itself, asyncio would kill only the program, and leave the processes that it has begun in this short time.
+    """
+    start = asyncio.ensure_future(starting)
+    try:
+        return await asyncio.shield(start)
+    except asyncio.CancelledError:
+        start.add_done_callback(partial(_kill_started, kill))  # even if the caller is canceled a second time
+        await asyncio.wait({start})
+        raise
+
+
+def _kill_started(kill: Callable[[int], None], start: "asyncio.Future[Process]") -> None:
+    if not start.cancelled() and start.exception() is None:
+        kill(start.result().pid)
 
 
 async def _pump(stream: asyncio.StreamReader, collected: Collected, on_output: Callable[[str], None]) -> None:

@@ -32,8 +32,9 @@ KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
 placeholders.
 """
 
-_OF_A_COMMIT: Final = frozenset({"objects", "refs", "logs", "HEAD", "index", "packed-refs"})
-"""What Git writes in a repository when it commits."""
+_LEFT_BY_A_KILL: Final = frozenset({"loom-commit", "HEAD.lock", "index.lock"})
+_OF_A_COMMIT: Final = frozenset({"objects", "refs", "logs", "HEAD", "index", "packed-refs"}) | _LEFT_BY_A_KILL
+"""What Git and `git_commit` write in a repository when they commit."""
 _SETTINGS: Final = "config"
 
 _OPEN: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC

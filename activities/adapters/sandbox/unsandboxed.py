@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
@@ -11,6 +12,7 @@ import psutil
 
 from loom.activities.adapters.sandbox.command_environment import CommandEnvironment
 from loom.activities.adapters.sandbox.processes import kill_group, supervise
+from loom.activities.adapters.sandbox.sessions import Session, begin
 from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError
 
@@ -53,6 +55,24 @@ class Unsandboxed:
             kill=partial(_kill_marked, mark=mark),
             stdin=stdin,
         )
+
+    async def begin(self, program: Sequence[str], *, workspace: Path) -> Session:
+        """Start a program that stays between calls."""
+        _require(workspace)
+        self._environment.refuse_inside(workspace)
+        mark = token_hex(8)
+        return await begin(
+            program,
+            ExitStack(),
+            workspace=workspace,
+            environment={**self._environment.variables(str(Path.home())), _MARK: mark},
+            kill=partial(_kill_marked, mark=mark),
+        )
+
+    def places(self, workspace: Path) -> Sequence[str]:
+        """Return nothing, because nothing is hidden from the command."""
+        del workspace
+        return ()
 
 
 def _require(workspace: Path) -> None:

@@ -76,6 +76,8 @@ class Watchdog:
     limits: Limits
     seconds: float
     """The command's timeout in seconds."""
+    used: float = 0.0
+    """The processor time in seconds that the processes had used before."""
 
     async def wait_for_excess(self) -> str:
         """Wait until a limit is exceeded. Return a message that names the limit and tells the user what to do."""
@@ -113,11 +115,16 @@ class Watchdog:
         found = [each for each in map(self._status, ids) if each is not None]
         if sum(each.threads for each in found) > self.limits.processes:
             return "processes"
-        if sum(each.seconds for each in found) > self.limits.cpu * self.seconds:
+        if sum(each.seconds for each in found) - self.used > self.limits.cpu * self.seconds:
             return "cpu"
         if self._in_temporary() + sum(each.resident for each in found) > self.limits.memory and self._is_over(ids):
             return "memory"
         return self._disk(ids)
+
+    def processor_time(self) -> float:
+        """Return the processor time in seconds that the processes have used so far."""
+        found = map(self._status, self.processes())
+        return sum(each.seconds for each in found if each is not None)
 
     def processes(self) -> list[str]:
         """Return the ids of all processes in the sandbox's namespace. The list is empty before the sandbox starts and

@@ -12,9 +12,10 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
+from time import monotonic
 from typing import Final
 
 INTERVAL: Final = 0.25
@@ -33,19 +34,26 @@ class WorkerBeat:
         self._commands: set[int] = set()
         self._pipe: int | None = None
         self._beats = Event()
+        self._last = 0.0
+        self._gaps = 0
 
     @contextmanager
-    def needed_by(self, group: int) -> Iterator[None]:
-        """Kill the process group if this process stops running during the body."""
+    def needed_by(self, group: int) -> Iterator[Callable[[], bool]]:
+        """Kill the process group if this process stops running during the body. Yields a function that returns whether
+        it has stopped for so long.
+        """
         if sys.platform != "linux":
-            yield
+            yield lambda: False
             return
         with self._lock:
+            if not self._commands:
+                self._last = monotonic()
+            gaps = self._gaps
             self._commands.add(group)
             self._tell(f"+{group}\n")
         self._beats.set()
         try:
-            yield
+            yield lambda: self._gaps > gaps or monotonic() - self._last >= LIMIT
         finally:
             with self._lock:
                 self._commands.discard(group)
@@ -65,6 +73,9 @@ class WorkerBeat:
         while True:
             self._beats.wait()
             with self._lock:
+                now = monotonic()
+                self._gaps += now - self._last >= LIMIT
+                self._last = now
                 self._tell("\n")
             pause.wait(INTERVAL)
 

@@ -1,4 +1,4 @@
-"""Sign the requests that a Temporal client sends to runs: starts, signals and updates."""
+"""Sign the requests that a Temporal client sends to runs: starts, schedules, signals and updates."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -6,8 +6,11 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 from temporalio.client import (
+    CreateScheduleInput,
     Interceptor,
     OutboundInterceptor,
+    ScheduleActionStartWorkflow,
+    ScheduleHandle,
     SignalWorkflowInput,
     StartWorkflowInput,
     StartWorkflowUpdateInput,
@@ -47,6 +50,13 @@ class _SigningOutbound(OutboundInterceptor):
     async def start_workflow(self, input: StartWorkflowInput) -> WorkflowHandle[Any, Any]:  # noqa: A002
         input.headers = {**input.headers, **self._signer.header("start", input.workflow, input.id, input.args)}
         return await super().start_workflow(input)
+
+    async def create_schedule(self, input: CreateScheduleInput) -> ScheduleHandle:  # noqa: A002
+        action = input.schedule.action
+        if isinstance(action, ScheduleActionStartWorkflow):
+            signed = self._signer.header("schedule", action.workflow, action.id, action.args)
+            action.headers = {**(action.headers or {}), **signed}
+        return await super().create_schedule(input)
 
     async def signal_workflow(self, input: SignalWorkflowInput) -> None:  # noqa: A002
         input.headers = {**input.headers, **self._signer.header("signal", input.signal, input.id, input.args)}

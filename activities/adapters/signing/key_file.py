@@ -6,10 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
-
 from loom.activities.start_gate import SigningKey
 from loom.domain.core.errors import BadRequest
 
@@ -44,7 +40,7 @@ class KeyFile:
         """
         if (key := self.read()) is not None:
             return key
-        pem = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        pem = _new_key()
         fresh = self._path.with_name(f"{self._path.name}.{token_hex(4)}")
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fresh.touch(mode=0o600)
@@ -59,6 +55,11 @@ class KeyFile:
         return key
 
     def _parsed(self, pem: bytes) -> SigningKey:
+        # Slow to import, and only needed if there is a key.
+        from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
         try:
             private = load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -69,3 +70,10 @@ class KeyFile:
 
     def _unusable(self, why: str) -> BadRequest:
         return BadRequest(f"LOOM_SIGNING_KEY: {self._path} isn't a usable key: {why}", field="LOOM_SIGNING_KEY")
+
+
+def _new_key() -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - as above
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat  # noqa: PLC0415
+
+    return Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -32,7 +32,11 @@ LATEST: Final = "refs/base/latest"
 PATIENCE: Final = 60.0
 """Seconds to wait for another process that uses the same store."""
 
-_OPTIONS: Final = ("-c", "gc.auto=0", "-c", "core.protectNTFS=false", "-c", "core.protectHFS=false")
+_OPTIONS: Final = tuple(
+    word
+    for option in ("gc.auto=0", "core.protectNTFS=false", "core.protectHFS=false", "core.quotePath=false")
+    for word in ("-c", option)
+)
 _SEEN: Final = "seen.json"
 
 

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from loom.activities.ports import StoreUnavailable
-from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, is_placeholder
+from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, REGENERABLE, is_placeholder
 
 LARGEST: Final = 50 * 2**20
 """Maximum size of a file in bytes. Larger files aren't stored."""
 MOST: Final = 200_000
 """Maximum number of files and folders in a workspace. A larger workspace can't be stored."""
 DEEPEST: Final = 200
-REGENERABLE: Final = frozenset({"node_modules", ".venv", "__pycache__", ".tox", ".nox"})
 
 _CACHE: Final = "CACHEDIR.TAG"
 _CACHE_SIGNATURE: Final = b"Signature: 8a477f597d28d172789f06886806bc55"

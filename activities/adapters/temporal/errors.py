@@ -1,11 +1,13 @@
 """Translate Temporal errors into Loom errors for callers. Only this module translates them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from temporalio.api.failure.v1 import Failure
 from temporalio.client import WorkflowUpdateFailedError
+from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -17,6 +19,11 @@ NO_STORAGE: Final = "TMPRL1105"
 
 UNPROCESSED: Final = "UnprocessedUpdate"
 """The type of the failure with which the server rejects an update that a worker didn't respond to."""
+
+UNREADABLE: Final = (RPCError, ApplicationError, LoomError, ValueError, TypeError, RuntimeError)
+"""What reading a run's content may raise: the server has deleted it, a store has lost it, its key is missing, or
+another release has written it. A list of runs leaves out what it can't read of one run, and shows the others.
+"""
 
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
 """Matches the human-readable message in the SDK's error text."""
@@ -97,3 +104,18 @@ def refused(error: WorkflowUpdateFailedError) -> LoomError:
     message = cause.message if isinstance(cause, ApplicationError) else str(cause)
     kind = cause.type if isinstance(cause, ApplicationError) else ""
     return BadRequest(message, field="") if kind == "BadRequest" else RefusedError(message)
+
+
+async def failure_message(converter: DataConverter, failure: Failure) -> str:
+    """Return the message of the failure's cause, or of the failure itself. It may be encrypted."""
+    cause = await own_message(converter, failure.cause) if failure.HasField("cause") else ""
+    return cause or await own_message(converter, failure)
+
+
+async def own_message(converter: DataConverter, failure: Failure) -> str:
+    """Return the failure's message, which may be encrypted."""
+    if not failure.HasField("encoded_attributes"):
+        return failure.message
+    (attributes,) = await converter.decode([failure.encoded_attributes])
+    message = attributes.get("message") if isinstance(attributes, Mapping) else None
+    return message if isinstance(message, str) else failure.message

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
@@ -12,9 +12,11 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHistoryEventFilterType
 from temporalio.common import RawValue
-from temporalio.converter import DataConverter
+from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
 
+from loom.activities.adapters.temporal.errors import own_message
+from loom.activities.adapters.temporal.local_markers import local_activity
 from loom.activities.memory.backfill import Execution, Moved, UnreadableHistory
 from loom.domain.agents.hook_steps import HookResult
 from loom.domain.agents.spec import AgentSpec
@@ -32,6 +34,7 @@ from loom.domain.history.facts import (
     PublishedNotices,
     RunEnded,
 )
+from loom.domain.history.local_calls import LocalCalls
 from loom.domain.run.activity_payloads import (
     Compressed,
     CompressRequest,
@@ -64,8 +67,9 @@ TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] 
 }
 """Maps each activity that contributes facts to its input and result types."""
 
-_LOCAL: Final = "core_local_activity"
-_PUBLISH: Final = "publish"
+_LOCAL: Final[Mapping[str, type[Any]]] = {"publish": Published, "run_tool": ToolResult}
+"""The result types of the local activities that contribute facts."""
+
 _NOT_BEGUN: Final = ("NotFoundError",)
 _UNDECODABLE: Final = "Failed decoding"
 
@@ -100,7 +104,7 @@ class TemporalHistories:
             raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
         while found is not None:
             earlier = await self._found(run_id, found.before) if found.before else None
-            yield Execution(facts=found.facts, earlier=earlier.facts if earlier else ())
+            yield Execution(facts=found.facts, earlier=earlier.facts if earlier else (), began=found.began)
             if since is not None and found.began <= since:
                 return
             found = earlier
@@ -112,8 +116,13 @@ class TemporalHistories:
         return _Found(
             began=_at(events[0]),
             before=events[0].workflow_execution_started_event_attributes.continued_execution_run_id,
-            facts=await facts_of(self._client.data_converter, run_id, events),
+            facts=await facts_of(self._converter(run_id), run_id, events),
         )
+
+    def _converter(self, run_id: str) -> DataConverter:
+        """Return a converter that learns from what it decodes which tenant the run works for."""
+        context = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=run_id)
+        return self._client.data_converter.with_context(context)
 
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
         try:
@@ -188,6 +197,7 @@ class _Reading:
         self._run_id = run_id
         self._asked: dict[int, tuple[str, Any]] = {}
         self._began: dict[int, datetime] = {}
+        self._local = LocalCalls()
 
     async def fact(self, event: HistoryEvent) -> Fact | None:
         """Return the fact that this event completes, or None."""
@@ -200,7 +210,7 @@ class _Reading:
                 started = event.activity_task_started_event_attributes
                 self._began[started.scheduled_event_id] = _at(event)
             case EventType.EVENT_TYPE_MARKER_RECORDED:
-                return await self._told(event)
+                return await self._done_locally(event)
             case _:
                 return await self._over(event)
         return None
@@ -209,12 +219,14 @@ class _Reading:
         match event.event_type:
             case EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 done = event.activity_task_completed_event_attributes
-                name, _ = self._asked.get(done.scheduled_event_id, ("", None))
+                name, asked = self._asked.get(done.scheduled_event_id, ("", None))
                 came = await self._read(done.result, TYPES[name][1]) if name else None
+                if isinstance(asked, ModelRequest) and isinstance(came, ModelReply):
+                    self._local.answered(asked, came)
                 return self._did(done.scheduled_event_id, event, came)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED:
                 failed = event.activity_task_failed_event_attributes
-                return self._failed(failed.scheduled_event_id, event, failed.failure)
+                return await self._failed(failed.scheduled_event_id, event, failed.failure)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT:
                 return self._did(event.activity_task_timed_out_event_attributes.scheduled_event_id, event, None)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_CANCELED:
@@ -260,15 +272,18 @@ class _Reading:
         if name in TYPES:
             self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
 
-    async def _told(self, event: HistoryEvent) -> PublishedNotices | None:
-        marker = event.marker_recorded_event_attributes
-        if marker.marker_name != _LOCAL or "result" not in marker.details:
+    async def _done_locally(self, event: HistoryEvent) -> PublishedNotices | ActivityAttempt | None:
+        done = await local_activity(self._converter, event, _LOCAL)
+        if done is None:
             return None
-        (data,) = await self._converter.decode(list(marker.details["data"].payloads))
-        if not isinstance(data, Mapping) or data.get("activity_type") != _PUBLISH:
+        if isinstance(done.result, Published):
+            return PublishedNotices(published=done.result)
+        request = self._local.request(done.activity_id)
+        if request is None:
             return None
-        published = await self._read(marker.details["result"], Published)
-        return PublishedNotices(published=published) if isinstance(published, Published) else None
+        spent = sum(done.result.stage_ms) if isinstance(done.result, ToolResult) else 0.0
+        began = done.ended - timedelta(milliseconds=spent)
+        return ActivityAttempt(request=request, outcome=done.result, began=began, ended=done.ended)
 
     async def _ended(self, event: HistoryEvent, payloads: Payloads) -> RunEnded | None:
         if not payloads.payloads:
@@ -276,11 +291,11 @@ class _Reading:
         result = await self._read(payloads, RunResult)
         return RunEnded(result=result, at=_at(event)) if isinstance(result, RunResult) else None
 
-    def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> ActivityAttempt | None:
-        kind = failure.application_failure_info.type
-        if kind in _NOT_BEGUN or failure.message.startswith(_UNDECODABLE):
+    async def _failed(self, scheduled: int, event: HistoryEvent, failure: Failure) -> ActivityAttempt | None:
+        kind, message = failure.application_failure_info.type, await own_message(self._converter, failure)
+        if kind in _NOT_BEGUN or message.startswith(_UNDECODABLE):
             self._began.pop(scheduled, None)
-        return self._did(scheduled, event, AttemptFailure(type=kind, message=failure.message))
+        return self._did(scheduled, event, AttemptFailure(type=kind, message=message))
 
     def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> ActivityAttempt | None:
         if scheduled not in self._asked:

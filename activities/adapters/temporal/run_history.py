@@ -11,10 +11,12 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.temporal.errors import answered, unanswered
+from loom.activities.adapters.temporal.errors import answered, failure_message, unanswered
+from loom.activities.adapters.temporal.local_markers import local_activity
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tool_calls import ToolResult
+from loom.domain.history.local_calls import LocalCalls
 from loom.domain.history.past_turns import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
 from loom.domain.run.activity_payloads import (
     ChildOutcome,
@@ -38,6 +40,8 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
     "compress_context": (CompressRequest, Compressed),
 }
 """The input and result types of each activity."""
+
+_LOCAL: Final[Mapping[str, type[Any]]] = {"run_tool": ToolResult}
 
 _FIRST_EVENTS: Final = 20
 """Number of events to read from the start of a run. They include its preparation, unless the run had to wait for a
@@ -127,6 +131,7 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
     """Return the activities in one history, ordered by their end times. Activities that are still running come last."""
     open_ones: dict[int, tuple[str, Any]] = {}
     records: list[Record] = []
+    local = LocalCalls()
     for number, event in enumerate(history.events):
         if not number % _AT_ONCE:  # a long history must not keep a worker from its heartbeats
             await asyncio.sleep(0)
@@ -142,12 +147,20 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
                 open_ones[event.event_id] = (name, given)
                 if isinstance(given, PrepareRequest):
                     records.append(given.request)
-        elif (ended := await _ended(converter, event, open_ones)) is not None:
+        elif (ended := await _ended(converter, event, open_ones, local)) is not None:
             records.append(ended)
     return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
 
 
-async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]]) -> Record | None:
+async def _ended(
+    converter: DataConverter, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]], local: LocalCalls
+) -> Record | None:
+    if event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
+        done = await local_activity(converter, event, _LOCAL)
+        if done is None or (request := local.request(done.activity_id)) is None:
+            return None
+        why = "" if done.failure is None else await failure_message(converter, done.failure) or "failed"
+        return ToolAttempt(request=request, result=done.result, error=why)
     if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
         completed = event.activity_task_completed_event_attributes
         if completed.scheduled_event_id not in open_ones:
@@ -155,13 +168,15 @@ async def _ended(converter: DataConverter, event: HistoryEvent, open_ones: dict[
         name, given = open_ones.pop(completed.scheduled_event_id)
         hints = [_TYPES[name][1]]
         (came,) = await converter.decode(completed.result.payloads, hints)
+        if isinstance(came, ModelReply):
+            local.answered(given, came)
         return _record(name, given, came)
     if event.event_type in _BROKEN:
         broken = getattr(event, _BROKEN[event.event_type])
         if broken.scheduled_event_id in open_ones:
             name, given = open_ones.pop(broken.scheduled_event_id)
             failure = getattr(broken, "failure", None)
-            why = (failure.cause.message or failure.message) if failure is not None else "cancelled"
+            why = "cancelled" if failure is None else await failure_message(converter, failure)
             return _record(name, given, error=why or "failed")
     return None
 

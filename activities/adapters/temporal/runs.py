@@ -3,14 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest, ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -23,10 +23,9 @@ from temporalio.client import (
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.temporal.errors import answered, is_lost, refused, unanswered
+from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_lost, refused, unanswered
 from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
@@ -39,14 +38,20 @@ UPDATE_TRIES: Final = 3
 """How often an update is sent that the worker's SDK loses. It may lose one that reaches a run together with queries,
 shortly after the worker has started (sdk-core logs "unprocessed protocol messages"). The server then rejects it.
 """
+REOPEN_TRIES: Final = 5
+"""How often a run is reset for one retry. A run may end again before the retry reaches it."""
 NO_UPDATE_NOW: Final = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.FAILED_PRECONDITION)
 """The server's answers to an update that has had no effect, after which it still takes a signal: the run has too many
 updates at once, or a workflow task failed because something else happened to the run at the same time.
 """
-REOPEN_TRIES: Final = 5
-"""How often a run is reset for one retry. A run may end again before the retry reaches it."""
+LAST_EVENTS: Final = 30
+"""The number of events in which a change of what a run waits for is looked up, the newest first."""
 PAGE: Final = 50
 """The number of ended executions that one query checks for a retry that continued them."""
+
+
+UNQUOTABLE: Final = frozenset("'\\\0")
+"""Characters that no value in a List Filter can have."""
 
 
 class TemporalRuns:
@@ -81,7 +86,7 @@ class TemporalRuns:
 
     async def _not_continued(self, executions: Collection[WorkflowExecution]) -> list[WorkflowExecution]:
         ended = {each.id for each in executions if each.status is not WorkflowExecutionStatus.RUNNING}
-        ids = ", ".join(f"'{name}'" for name in sorted(ended) if "'" not in name)
+        ids = ", ".join(f"'{name}'" for name in sorted(ended) if not UNQUOTABLE.intersection(name))
         if not ids:
             return list(executions)
         known = f"WorkflowId IN ({ids}) AND ExecutionStatus != 'ContinuedAsNew'"
@@ -105,8 +110,23 @@ class TemporalRuns:
         try:
             result: RunResult = await handle.result()
             return result.status
-        except (RPCError, ApplicationError, ValueError, RuntimeError):
+        except UNREADABLE:
             return ""
+
+    async def waiting_since(self, execution: WorkflowExecution) -> datetime | None:
+        """Return when a run began to wait for its current reason. None if its last events don't show it."""
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self._client.namespace,
+            execution=ExecutionId(workflow_id=execution.id, run_id=execution.run_id),
+            maximum_page_size=LAST_EVENTS,
+        )
+        with answered(execution.id):
+            found = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
+        for event in found.history.events:
+            upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+            if "LoomWaitingOn" in upserted:
+                return event.event_time.ToDatetime(tzinfo=UTC)
+        return None
 
     async def query(self, run_id: str, name: str, result_type: Any, *arguments: object) -> Any:
         """Query a run. Raises UnreachableError if no worker answers the query."""

@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import cached_property
 from ipaddress import ip_address
-from typing import Final, TypeAlias
-
-import httpx2
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from loom.activities.toolbox.built_in.http_fetch import BODY_LIMIT, WebAnswer
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
 from loom.domain.web.addresses import EVERYWHERE, Address, Network, obstacle, read_opening
 from loom.domain.web.urls import WebUrl, joined
+
+if TYPE_CHECKING:  # imported with the first fetch, because most workers fetch nothing
+    import httpx2
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """A function that returns all addresses of a host, preferred addresses first. It raises OSError if the lookup fails."""
@@ -71,12 +72,16 @@ class PinnedFetcher:
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
+        import httpx2  # noqa: PLC0415
+
         return self._given_tls or httpx2.create_ssl_context()  # reading the certificates takes 50 ms
 
     async def fetch(self, url: WebUrl, limit: float) -> WebAnswer:
         """Fetch the page with GET. Raises ToolExecutionTimeout if this takes longer than `limit` seconds, and
         ToolExecutionError if the fetch fails.
         """
+        import httpx2  # noqa: PLC0415
+
         try:
             async with asyncio.timeout(limit) as whole:
                 return await self._fetch(url)
@@ -131,10 +136,12 @@ class PinnedFetcher:
             _require_open(url, address, self._opening.of(url.host))
 
     @asynccontextmanager
-    async def _asked(self, url: WebUrl, addresses: Sequence[Address]) -> AsyncIterator[httpx2.Response]:
+    async def _asked(self, url: WebUrl, addresses: Sequence[Address]) -> "AsyncIterator[httpx2.Response]":
         """Yield the response with an unread body. Each request uses a separate transport, so that a connection is never
         shared by two host names.
         """
+        import httpx2  # noqa: PLC0415
+
         async with httpx2.AsyncHTTPTransport(verify=self._tls) as transport:
             response = await _first_answer(transport, [_request(url, address) for address in addresses])
             try:
@@ -155,8 +162,10 @@ def _literal(host: str) -> Address | None:
         return None
 
 
-def _request(url: WebUrl, address: Address) -> httpx2.Request:
+def _request(url: WebUrl, address: Address) -> "httpx2.Request":
     """Return a request to this address. The host header and SNI contain the host's name."""
+    import httpx2  # noqa: PLC0415
+
     place = httpx2.URL(scheme=url.scheme, host=str(address), port=url.port, raw_path=url.target.encode("ascii"))
     timeouts = {"connect": _CONNECT, "read": _SILENCE, "write": _SILENCE, "pool": _CONNECT}
     return httpx2.Request(
@@ -167,8 +176,12 @@ def _request(url: WebUrl, address: Address) -> httpx2.Request:
     )
 
 
-async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence[httpx2.Request]) -> httpx2.Response:
+async def _first_answer(
+    transport: "httpx2.AsyncHTTPTransport", requests: "Sequence[httpx2.Request]"
+) -> "httpx2.Response":
     """Return the response from the first address that accepts a connection."""
+    import httpx2  # noqa: PLC0415
+
     *others, last = requests
     for request in others:
         try:
@@ -178,7 +191,7 @@ async def _first_answer(transport: httpx2.AsyncHTTPTransport, requests: Sequence
     return await transport.handle_async_request(last)
 
 
-def _target(url: WebUrl, response: httpx2.Response) -> WebUrl | None:
+def _target(url: WebUrl, response: "httpx2.Response") -> WebUrl | None:
     """Return the redirect target, or None if the response is final."""
     location = response.headers.get("location")
     if response.status_code not in _MOVED or not location:
@@ -194,7 +207,7 @@ def _is_same_place(url: WebUrl, target: WebUrl) -> bool:
     return url.host == target.host and (target.scheme == "https" or url.scheme == "http")
 
 
-async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
+async def _answer(url: WebUrl, response: "httpx2.Response") -> WebAnswer:
     coding = response.headers.get("content-encoding", "").strip().lower()
     if coding not in _DECODED:
         raise ToolExecutionError(f"{url} uses a compression that was not requested: try another source")
@@ -214,7 +227,7 @@ async def _answer(url: WebUrl, response: httpx2.Response) -> WebAnswer:
     )
 
 
-async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
+async def _body(response: "httpx2.Response") -> tuple[bytes, bool]:
     """Return the body up to the limit, and whether the body is complete. The body is decompressed in chunks, so that a
     decompression bomb can't exceed the limit.
     """

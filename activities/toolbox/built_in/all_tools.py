@@ -11,8 +11,10 @@ from loom.activities.toolbox.built_in.files import file_tools
 from loom.activities.toolbox.built_in.git_commit import git_commit_tool
 from loom.activities.toolbox.built_in.message_agent import Mailbox, message_tool
 from loom.activities.toolbox.built_in.python import python_tool
+from loom.activities.toolbox.built_in.python_sessions import PythonSessions
 from loom.activities.toolbox.built_in.search import search_tools
 from loom.activities.toolbox.built_in.search_history import search_history_tool
+from loom.activities.toolbox.built_in.search_tools import search_tools_tool
 from loom.activities.toolbox.built_in.shell import Sandbox, ShellParser, shell_tool
 from loom.activities.toolbox.built_in.todo import todo_tool
 
@@ -29,6 +31,7 @@ def built_in_tools(
     pasts: Pasts | None = None,
     others: Iterable[Tool] = (),
     parsers: Parsers | None = None,
+    sessions: PythonSessions | None = None,
 ) -> dict[str, Tool]:
     """Return the tools sorted by name, so that the model's prompt is always the same.
 
@@ -39,12 +42,13 @@ def built_in_tools(
         *file_tools(tool_timeout, home, parsers),
         *search_tools(tool_timeout, home),
         shell_tool(sandbox, shell_parser, tool_timeout, no_sandbox),
-        python_tool(sandbox, tool_timeout, no_sandbox),
+        python_tool(sandbox, tool_timeout, no_sandbox, sessions),
         git_commit_tool(sandbox, tool_timeout, no_sandbox, home),
         read_artifact_tool(artifacts),
         share_artifact_tool(artifacts),
         message_tool(mailbox),
         search_history_tool(pasts),
+        search_tools_tool(),
         todo_tool(),
         ask_user_tool(),
         done_tool(),

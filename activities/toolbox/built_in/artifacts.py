@@ -23,9 +23,9 @@ NO_STORE: Final = "this worker stores no outputs: set LOOM_DATABASE_URL on the w
 class ReadArtifact(Arguments):
     """Arguments of read_artifact."""
 
-    artifact: str = Field(min_length=1, max_length=200, description="Id, as shown in the truncated output")
-    offset: int = Field(default=0, ge=0, description="Position of the first character to read")
-    limit: int = Field(default=PAGE, ge=1, le=PAGE, description="Number of characters to read")
+    artifact: str = Field(min_length=1, max_length=200)
+    offset: int = Field(default=0, ge=0, description="First character")
+    limit: int = Field(default=PAGE, ge=1, le=PAGE, description=f"Characters, at most {PAGE}")
 
 
 def read_artifact_tool(store: ArtifactStore | None) -> Tool:
@@ -47,7 +47,7 @@ def read_artifact_tool(store: ArtifactStore | None) -> Tool:
             )
         return _page(text, arguments)
 
-    description = "Read a truncated output in full, one page at a time."
+    description = "Read a truncated output, one page at a time."
     return FunctionTool(
         spec=tool_spec(
             "read_artifact",
@@ -66,10 +66,8 @@ def read_artifact_tool(store: ArtifactStore | None) -> Tool:
 class ShareArtifact(Arguments):
     """Arguments of share_artifact."""
 
-    name: str = Field(
-        min_length=1, max_length=100, pattern=r"^[\w.-]+$", description="Its name: letters, digits, `.`, `_` or `-`"
-    )
-    content: str = Field(min_length=1, max_length=1_000_000, description="The whole content, as text")
+    name: str = Field(min_length=1, max_length=100, pattern=r"^[\w.-]+$", description="Letters, digits, `.`, `_`, `-`")
+    content: str = Field(min_length=1, max_length=1_000_000)
 
 
 def share_artifact_tool(store: ArtifactStore | None) -> Tool:

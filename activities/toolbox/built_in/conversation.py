@@ -19,14 +19,14 @@ class Done(BaseModel):
     # The answer is declared as text, but any value is accepted, because models often pass a JSON value if the answer
     # must be JSON.
     result: Annotated[Any, WithJsonSchema({"type": "string"})] = Field(
-        default="", description="The complete final answer. The user sees nothing else."
+        default="", description="The whole answer. The user sees nothing else"
     )
 
 
 class AskUser(Arguments):
     """One question."""
 
-    question: str = Field(min_length=1, description="The complete question. The person sees nothing else.")
+    question: str = Field(min_length=1, description="The person sees nothing else")
 
 
 async def _never_run(_arguments: BaseModel, _context: ToolContext) -> str:
@@ -35,14 +35,12 @@ async def _never_run(_arguments: BaseModel, _context: ToolContext) -> str:
 
 def done_tool() -> Tool:
     """Return the tool that a model calls to end the run."""
-    return _said(DONE, "End the run with the final result. Call it alone, when the task is done.", Done)
+    return _said(DONE, "End the run when the task is done. Call it alone.", Done)
 
 
 def ask_user_tool() -> Tool:
     """Return the tool that a model calls to ask a person a question. The run can wait days for the answer."""
-    description = (
-        "Ask the person a question that only they can answer, and wait for the answer. Ask rarely, and call it alone."
-    )
+    description = "Ask the person what only they can answer. Ask rarely, and call it alone."
     return _said(ASK_USER, description, AskUser)
 
 

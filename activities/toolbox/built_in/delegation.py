@@ -22,28 +22,28 @@ from loom.domain.skills.catalog import goes_along
 class DelegateTask(Arguments):
     """Arguments of delegate_task."""
 
-    description: str = Field(min_length=1, max_length=200, description="The task in three to five words")
+    description: str = Field(min_length=1, max_length=200, description="Three to five words")
     prompt: str = Field(
         min_length=1,
         max_length=100_000,
-        description="The task in full. The sub-agent sees only this and the hints, not your conversation",
+        description="The task in full. It sees only this and the hints",
     )
     tools: tuple[str, ...] = Field(
         (),
         max_length=100,
-        description=f"Names of your tools that it gets. Default: {', '.join(FILES)}, and your tools for shared memory",
+        description=f"Of your tools. Default: {', '.join(FILES)}, and those for shared memory",
     )
-    agent: str | None = Field(None, description="Name of a registered agent. Default: a copy of you")
-    context_hints: tuple[str, ...] = Field((), max_length=50, description="Facts that you know and it needs")
-    add_skills: tuple[str, ...] = Field((), max_length=50, description="Your skills that are active from its start")
+    agent: str | None = Field(None, description="A registered agent. Default: a copy of you")
+    context_hints: tuple[str, ...] = Field((), max_length=50, description="Facts that it needs")
+    add_skills: tuple[str, ...] = Field((), max_length=50, description="Your skills that it starts with")
 
 
 def delegation_tool(agents: Mapping[str, AgentDefinition]) -> Tool:
     """Return the tool for a worker with these agents. The tool has no effects of its own, and each call that a
     sub-agent makes is judged separately.
     """
-    about = "Give a self-contained task to a sub-agent with its own context. Its final answer is the result."
-    several = " Call it several times in one turn for tasks that do not depend on each other."
+    about = "Give a self-contained task to a sub-agent. Its final answer is the result."
+    several = " Call it several times in one turn for independent tasks."
     known = f" Registered agents: {', '.join(sorted(agents))}." if agents else ""
 
     return FunctionTool(

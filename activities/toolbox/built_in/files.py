@@ -2,10 +2,11 @@
 list_dir.
 
 Files are written on the event loop, not in a thread. A thread would keep running after its call was cancelled, and
-would change the file later.
+would change the file later. They are read in a thread, because a disk that doesn't respond must not block the worker.
 """
 
 import asyncio
+from base64 import b64encode
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
@@ -16,15 +17,15 @@ from pydantic import Field
 
 from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.built_in.edit_feedback import Parsers, changed_lines, parse_error, why_missed
+from loom.activities.toolbox.built_in.line_ends import with_line_ends_of
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.activities.toolbox.workspace import paths as workspace
-from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.errors import BadRequest, ToolValidationError
+from loom.domain.core.media import MOST_BYTES, recognized, sniffed
+from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import Effect
 from loom.domain.permissions.subjects import Subject
-
-_IN_ONE_GO: Final = 256 * 1024
-"""Maximum size in bytes of a file that is read on the event loop. A larger file could block the loop."""
 
 _EDITABLE: Final = 10 * 1024 * 1024
 _LINE: Final = 2000
@@ -35,47 +36,60 @@ _LISTED: Final = 1000
 class ReadFile(Arguments):
     """Arguments of read_file."""
 
-    path: str = Field(description="Path of a file, relative to the workspace")
-    offset: int = Field(default=1, ge=1, description="First line to show")
-    limit: int = Field(default=2000, ge=1, description="Number of lines to show")
+    path: str
+    offset: int = Field(default=1, ge=1, description="First line")
+    limit: int = Field(default=2000, ge=1, description="Lines")
 
 
 class WriteFile(Arguments):
     """Arguments of write_file."""
 
-    path: str = Field(description="Path of a file, relative to the workspace. Missing folders are created")
-    content: str = Field(description="The whole new content")
+    path: str
+    content: str
 
 
 class EditFile(Arguments):
     """Arguments of edit_file."""
 
-    path: str = Field(description="Path of a file, relative to the workspace")
-    old_string: str = Field(description="Text to replace, exactly as in the file, without line numbers")
-    new_string: str = Field(description="New text in its place")
-    replace_all: bool = Field(
-        default=False, description="Replace every occurrence. By default, there must be exactly one"
-    )
+    path: str
+    old_string: str = Field(description="Exactly as in the file, without line numbers. It must occur once")
+    new_string: str
+    replace_all: bool = False
 
 
 class DeleteFile(Arguments):
     """Arguments of delete_file."""
 
-    path: str = Field(description="Path of a file, relative to the workspace")
+    path: str
 
 
 class ListDir(Arguments):
     """Arguments of list_dir."""
 
-    path: str = Field(default=".", description="Path of a folder, relative to the workspace")
+    path: str = "."
 
 
-async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) -> str:
+async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) -> str | ToolOutput:
+    return await asyncio.to_thread(_read_now, home, arguments, context)
+
+
+def _read_now(home: Path | None, arguments: ReadFile, context: ToolContext) -> str | ToolOutput:
     real = workspace.resolve(context.workspace, arguments.path, home=home)
     with workspace.open_file(context.workspace, real) as file:
-        if _size(file) <= _IN_ONE_GO:
-            return page(file, arguments)
-        return await asyncio.to_thread(page, file, arguments)
+        if sniffed(_start(file)):
+            return _as_part(file, workspace.shown(context.workspace, real))
+        return page(file, arguments)
+
+
+def _as_part(file: BinaryIO, name: str) -> ToolOutput:
+    """Return an image, a PDF or a recording for the model to look at."""
+    data = file.read(MOST_BYTES + 1)
+    try:
+        what = recognized(data, name)
+    except BadRequest as error:
+        raise ToolValidationError(error.message) from None
+    part = Part(type=what.type, media_type=what.media_type, data=b64encode(data).decode(), name=name)
+    return ToolOutput(text=f"{name}: {what.media_type}, {len(data):,} bytes", parts=(part,))
 
 
 def page(file: BinaryIO, arguments: ReadFile) -> str:
@@ -114,10 +128,14 @@ def _nothing_there(arguments: ReadFile, lines: int) -> str:
 
 
 def _refuse_binary(file: BinaryIO, path: str) -> None:
+    if b"\0" in _start(file):
+        raise ToolValidationError(f"{path} is a binary file: look at it with bash (file, xxd, strings) if you need to")
+
+
+def _start(file: BinaryIO) -> bytes:
     start = file.read(8192)
     file.seek(0)
-    if b"\0" in start:
-        raise ToolValidationError(f"{path} is a binary file: look at it with bash (file, xxd, strings) if you need to")
+    return start
 
 
 def _size(file: BinaryIO) -> int:
@@ -145,7 +163,7 @@ async def _edit(home: Path | None, parsers: Parsers, arguments: EditFile, contex
         raise ToolValidationError("`old_string` and `new_string` are the same: nothing would change")
     real = workspace.resolve(context.workspace, arguments.path, home=home)
     text = _editable_text(context.workspace, real)
-    old, new = _with_line_ends_of(text, arguments)
+    old, new = with_line_ends_of(text, arguments.old_string, arguments.new_string)
     lines = list(_occurrences(text, old))
     if not lines:
         reason = await asyncio.to_thread(why_missed, text, arguments.old_string, arguments.new_string)
@@ -176,16 +194,6 @@ def _editable_text(root: Path, real: Path) -> str:
             raise ToolValidationError(f"{name} is not UTF-8: change it with bash (sed, iconv)") from None
 
 
-def _with_line_ends_of(text: str, arguments: EditFile) -> tuple[str, str]:
-    """Return the old and new text with the file's line endings, because models read and write plain newlines."""
-    if arguments.old_string in text or "\r\n" not in text:
-        return arguments.old_string, arguments.new_string
-    old, new = (
-        each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (arguments.old_string, arguments.new_string)
-    )
-    return old, new
-
-
 def _occurrences(text: str, old: str) -> Iterator[int]:
     """Yield the line number of each occurrence of `old`."""
     line, seen = 1, 0
@@ -207,6 +215,10 @@ async def _delete(home: Path | None, arguments: DeleteFile, context: ToolContext
 
 
 async def _list(home: Path | None, arguments: ListDir, context: ToolContext) -> str:
+    return await asyncio.to_thread(_list_now, home, arguments, context)
+
+
+def _list_now(home: Path | None, arguments: ListDir, context: ToolContext) -> str:
     real = workspace.resolve(context.workspace, arguments.path, home=home)
     found = workspace.entries(context.workspace, real)
     marks = {"folder": "/", "link": "@", "other": " (not a file)"}
@@ -230,16 +242,22 @@ def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None
     return (
         FunctionTool(
             spec=tool_spec(
-                "read_file", "Read a text file, with line numbers.", ReadFile, effect=Effect.READ, timeout=timeout
+                "read_file",
+                "Read a text file with line numbers, or look at an image, a PDF or a recording. Paths are relative to "
+                "the workspace.",
+                ReadFile,
+                effect=Effect.READ,
+                timeout=timeout,
             ),
             arguments=ReadFile,
             function=partial(_read, home),
             touches=touches,
+            quick=True,
         ),
         FunctionTool(
             spec=tool_spec(
                 "write_file",
-                "Create a file, or overwrite an existing one. To change a part of a file, use edit_file.",
+                "Create or overwrite a file. To change a part of it, use edit_file.",
                 WriteFile,
                 effect=Effect.IDEMPOTENT,
                 timeout=timeout,
@@ -253,7 +271,7 @@ def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None
         FunctionTool(
             spec=tool_spec(
                 "edit_file",
-                "Replace text in a file. Read the file first. The old text must occur exactly once.",
+                "Replace text in a file that you have read.",
                 EditFile,
                 effect=Effect.ONCE,
                 timeout=timeout,
@@ -266,7 +284,7 @@ def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None
         FunctionTool(
             spec=tool_spec(
                 "delete_file",
-                "Delete a file or a link, but not a folder.",
+                "Delete a file or a link.",
                 DeleteFile,
                 effect=Effect.ONCE,
                 timeout=timeout,
@@ -278,7 +296,7 @@ def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None
         FunctionTool(
             spec=tool_spec(
                 "list_dir",
-                "List the content of a folder. Names of folders end in /, names of links in @.",
+                "List a folder. Folders end in /, links in @.",
                 ListDir,
                 effect=Effect.READ,
                 timeout=timeout,
@@ -286,5 +304,6 @@ def file_tools(timeout: float, home: Path | None = None, parsers: Parsers | None
             arguments=ListDir,
             function=partial(_list, home),
             touches=touches,
+            quick=True,
         ),
     )

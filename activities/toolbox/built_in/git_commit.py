@@ -7,7 +7,10 @@ commands run. No hook, filter, monitor, signing program, editor or submodule's G
 repository says; if one did, it would still be in the sandbox.
 
 A commit is recorded in the reflog under a digest of the call's idempotency key. If a worker dies in the call, the next
-attempt finds the commit there and doesn't make a second one.
+attempt finds the commit there and doesn't make a second one. Git leaves its lock files behind when it is killed, and
+then refuses every further commit. Before Git takes a lock, the script therefore writes a note, which it removes at the
+end. The next call that finds the note removes the locks that are not older than the note. Calls wait for each other,
+so that a note is never that of a call that still runs.
 """
 
 import os
@@ -71,6 +74,15 @@ mark=$1 hidden=$2 subject=$3
 shift 3
 refuse() { printf '%s\n' "$1" >&2; exit 3; }
 cd "$GIT_WORK_TREE"
+exec 9< "$GIT_DIR"
+flock -w 30 9 || refuse "another commit is being made in this repository: try again"
+note="$GIT_DIR/loom-commit"
+if [ -e "$note" ]; then
+  for lock in HEAD.lock index.lock "$(git symbolic-ref -q HEAD || echo HEAD).lock"; do
+    [ "$note" -nt "$GIT_DIR/$lock" ] || rm -f "$GIT_DIR/$lock"
+  done
+fi
+trap 'rm -f "$note"' EXIT
 for state in MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD rebase-merge rebase-apply sequencer; do
   [ ! -e "$GIT_DIR/$state" ] || refuse "a merge or rebase is unfinished ($state): ask a person to finish it"
 done
@@ -103,10 +115,12 @@ $filtered"
   tree=$(git write-tree)
   if [ -n "$head" ]; then old=$(git rev-parse "$head^{tree}"); else old=$(git hash-object -t tree /dev/null); fi
   [ "$tree" != "$old" ] || refuse "nothing to commit: these paths are the same as in the last commit"
+  : > "$note"
   made=$(git commit-tree "$tree" ${head:+-p "$head"} -F -)
   git update-ref -m "loom $mark: $subject" HEAD "$made" "$head"
   unset GIT_INDEX_FILE
 fi
+[ -e "$note" ] || : > "$note"
 git reset -q -- "$@" > /tmp/reset 2>&1 || printf 'the index could not be updated: %s\n' "$(cat /tmp/reset)"
 branch=$(git symbolic-ref -q --short HEAD || echo 'a detached HEAD')
 printf 'committed %s on %s\n' "$(git rev-parse --short "$made")" "$branch"
@@ -124,10 +138,8 @@ def _said(text: str) -> str:
 class GitCommit(Arguments):
     """Arguments of git_commit."""
 
-    message: Annotated[str, AfterValidator(_said)] = Field(max_length=20_000, description="Commit message")
-    paths: tuple[str, ...] = Field(
-        default=(".",), min_length=1, max_length=1000, description="Files and folders to commit, including deleted ones"
-    )
+    message: Annotated[str, AfterValidator(_said)] = Field(max_length=20_000)
+    paths: tuple[str, ...] = Field(default=(".",), min_length=1, max_length=1000, description="Also deleted ones")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,7 +296,7 @@ def git_commit_tool(sandbox: Sandbox | None, timeout: float, missing: str, home:
     return FunctionTool(
         spec=tool_spec(
             "git_commit",
-            "Stage files and commit them. Hooks don't run. In `bash`, .git is read-only.",
+            "Stage and commit files, without hooks. In `bash`, .git is read-only.",
             GitCommit,
             effect=Effect.IDEMPOTENT,  # see the module's docstring
             timeout=timeout * 2,
@@ -294,6 +306,7 @@ def git_commit_tool(sandbox: Sandbox | None, timeout: float, missing: str, home:
         function=run,
         touches=partial(_touched, home),
         missing=missing if sandbox is None else None,
+        longest=timeout * 2,
         max_output=OUTPUT_LIMIT,
     )
 

@@ -84,6 +84,7 @@ class MadeTool:
     spec: ToolSpec
     schema: ArgumentSchema
     place: MadeTools
+    grace: float = GRACE
 
     def is_available(self) -> str | None:
         """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""

@@ -30,30 +30,28 @@ Moment: TypeAlias = Annotated[
 
 
 class _Asked(Arguments):
-    top_k: int = Field(default=5, ge=1, le=50, description="Maximum number of hits")
+    top_k: int = Field(default=5, ge=1, le=50)
 
 
 class Searched(_Asked):
     """Arguments of a search."""
 
-    query: str = Field(default="", max_length=2_000, description="Words or question. If empty, the newest are returned")
+    query: str = Field(default="", max_length=2_000, description="If empty: the newest")
 
 
 class Recent(_Asked):
     """Arguments of query_recent_events."""
 
-    since: Moment | None = Field(default=None, description="Only from this time on")
-    until: Moment | None = Field(default=None, description="Only before this time")
+    since: Moment | None = Field(default=None)
+    until: Moment | None = Field(default=None)
 
 
 class SearchMemory(Recent):
     """Arguments of search_memory."""
 
-    query: str = Field(min_length=1, max_length=2_000, description="Words or question")
-    min_importance: float = Field(default=0.0, ge=0, le=1, description="Minimum importance")
-    threshold: float = Field(
-        default=0.0, ge=0, le=1, description="Minimum similarity of hits that match only by meaning"
-    )
+    query: str = Field(default="", max_length=2_000, description="If empty: the newest")
+    min_importance: float = Field(default=0.0, ge=0, le=1)
+    threshold: float = Field(default=0.0, ge=0, le=1)
 
 
 class ByAction(_Asked):
@@ -73,7 +71,7 @@ class Collective(Arguments):
 
     action_filter: str | None = Field(default=None, max_length=200, description="Only this action")
     node_filter: str | None = Field(default=None, max_length=200, description="Only this agent")
-    limit: int = Field(default=10, ge=1, le=50, description="Maximum number of hits")
+    limit: int = Field(default=10, ge=1, le=50)
 
 
 class Siblings(_Asked):
@@ -91,9 +89,7 @@ def memory_tools(store: MemoryStore | None) -> tuple[Tool, ...]:
     asking = _Asking(store)
     return (
         *(_layer_tool(asking, layer, what) for layer, what in _LAYERS.items()),
-        asking.tool(
-            "search_memory", "Search all of this session's memory, by words and by meaning.", SearchMemory, _search
-        ),
+        asking.tool("search_memory", "Search this session's memory, by words and by meaning.", SearchMemory, _search),
         asking.tool("query_recent_events", "The newest events of this session.", Recent, _recent),
         asking.tool("query_events_by_action", "The newest events of one kind.", ByAction, _by_action),
         asking.tool("query_events_by_node", "The newest events of one agent.", ByNode, _by_node),

@@ -43,12 +43,10 @@ class MessageAgent(Arguments):
     to: str = Field(
         min_length=1,
         max_length=500,
-        description="`parent`, the name of an agent that works beside you or for you, or a run id in your own tree",
+        description="`parent`, an agent that works beside you or for you, or a run id of your tree",
     )
-    text: str = Field(min_length=1, max_length=20_000, description="The message. The recipient sees nothing else")
-    wait: float = Field(
-        0.0, ge=0, le=LONGEST_WAIT, description="Seconds to wait for an answer. You read it in your next turn"
-    )
+    text: str = Field(min_length=1, max_length=20_000, description="They see nothing else")
+    wait: float = Field(0.0, ge=0, le=LONGEST_WAIT, description="Seconds to wait for an answer")
 
 
 def message_tool(mailbox: Mailbox | None) -> Tool:

@@ -22,22 +22,22 @@ MOST_STEPS = 20
 class Step(Arguments):
     """One step."""
 
-    id: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="Short name")
+    id: str = Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     task: str = Field(
         min_length=1,
         max_length=50_000,
-        description="The step in full. Its agent sees only this, the goal and the results of `after`",
+        description="In full. Its agent sees only this, the goal and the results of `after`",
     )
-    after: tuple[str, ...] = Field((), max_length=MOST_STEPS, description="Ids of the steps whose results it needs")
-    agent: str | None = Field(None, description="Name of a registered agent. Default: a copy of you")
-    tools: tuple[str, ...] = Field((), max_length=100, description="Names of your tools that it gets. Default: all")
+    after: tuple[str, ...] = Field((), max_length=MOST_STEPS, description="Ids of steps that it needs")
+    agent: str | None = None
+    tools: tuple[str, ...] = Field((), max_length=100, description="Default: all of yours")
 
 
 class CreatePlan(Arguments):
     """Arguments of create_plan."""
 
-    goal: str = Field(min_length=1, max_length=50_000, description="The goal of the whole plan")
-    steps: tuple[Step, ...] = Field(min_length=1, max_length=MOST_STEPS, description="The steps")
+    goal: str = Field(min_length=1, max_length=50_000)
+    steps: tuple[Step, ...] = Field(min_length=1, max_length=MOST_STEPS)
 
     @field_validator("steps")
     @classmethod
@@ -58,8 +58,8 @@ class CreatePlan(Arguments):
 def plan_tool() -> Tool:
     """Return the tool. Each call that a step makes is judged separately."""
     about = (
-        "Carry out a plan. A sub-agent does each step, and independent steps run in parallel. The result shows what"
-        " each step returned, and lists steps that failed or were not started. Make another plan for the rest."
+        "Carry out a plan. A sub-agent does each step, and independent steps run in parallel. The result says what"
+        " each returned, and what failed or was not started."
     )
     return FunctionTool(
         spec=tool_spec(CREATE_PLAN, about, CreatePlan, effect=Effect.READ, scope=Scope.CONTEXT),

@@ -25,23 +25,23 @@ A = TypeVar("A", bound=BaseModel)
 class Publish(Arguments):
     """Arguments of publish_memory."""
 
-    id: str = Field(min_length=1, max_length=200, description="Name of the entry")
-    content: str = Field(max_length=_LONGEST, description="The whole content")
-    read_version: int | None = Field(default=None, ge=1, description="The version that you have read, if any")
+    id: str = Field(min_length=1, max_length=200)
+    content: str = Field(max_length=_LONGEST)
+    read_version: int | None = Field(default=None, ge=1)
 
 
 class Write(Publish):
     """Arguments of write_memory."""
 
     scope: Literal["local", "shared"] = Field(
-        default="local", description="local: for yourself; shared: also for agents above and below you"
+        default="local", description="shared: also for agents above and below you"
     )
 
 
 class Read(Arguments):
     """Arguments of read_memory."""
 
-    id: str | None = Field(default=None, max_length=200, description="Name of the entry. Default: list all entries")
+    id: str | None = Field(default=None, max_length=200, description="Default: list all")
 
 
 def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
@@ -57,7 +57,7 @@ def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
         ),
         tools.tool(
             "read_memory",
-            "Read one of your notes, a note of an agent above or below you, or a published note.",
+            "Read a note of yours or of an agent above or below you, or a published one.",
             Read,
             tools.read,
             Verdict.ALLOW,
@@ -100,6 +100,10 @@ class _Tools:
 
     async def publish(self, store: ScopedMemory, given: Publish, context: ToolContext) -> str:
         """Write a note for all sessions."""
+        if context.tenant:
+            raise ToolExecutionError(
+                "a published note would reach runs of other tenants: use write_memory with the scope `shared`"
+            )
         return await _written(store, given, MemoryScope.GLOBAL, context)
 
     async def read(self, store: ScopedMemory, given: Read, context: ToolContext) -> str:

@@ -39,18 +39,16 @@ _START: Final = (
 class Glob(Arguments):
     """Arguments of glob."""
 
-    pattern: str = Field(
-        min_length=1, description="`*.py` matches in every folder, `src/*.py` in src, `src/**/*.{ts,tsx}` below src"
-    )
-    path: str = Field(default=".", description="Folder to look in")
+    pattern: str = Field(min_length=1, description="`*.py` in every folder, `src/**/*.{ts,tsx}` below src")
+    path: str = "."
 
 
 class Grep(Arguments):
     """Arguments of grep."""
 
-    pattern: str = Field(min_length=1, description="Python regular expression to match against each line")
-    path: str = Field(default=".", description="File or folder to look in")
-    glob: str | None = Field(default=None, description="Only files whose path matches, e.g. `*.py`")
+    pattern: str = Field(min_length=1)
+    path: str = "."
+    glob: str | None = Field(default=None)
     ignore_case: bool = False
 
 
@@ -194,7 +192,7 @@ def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "glob",
-                "Find files by name. Files that .gitignore excludes are left out.",
+                "Find files by name. Skips what .gitignore excludes, virtual environments and node_modules.",
                 Glob,
                 effect=Effect.READ,
                 timeout=timeout,
@@ -206,7 +204,7 @@ def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:
         FunctionTool(
             spec=tool_spec(
                 "grep",
-                "Find lines by regular expression, as path:line:text. Files that .gitignore excludes are left out.",
+                "Find lines by a Python regular expression, as path:line:text. Skips the same files as glob.",
                 Grep,
                 effect=Effect.READ,
                 timeout=timeout,

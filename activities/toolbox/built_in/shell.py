@@ -16,7 +16,7 @@ from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.subjects import Subject
 
 OUTPUT_LIMIT: Final = 30_000
-_LONGEST: Final = 600.0
+_LONGEST: Final = 600
 KEPT: Final = 2_000_000
 """Maximum number of characters to store from a command's output. The start and the end are kept."""
 
@@ -91,6 +91,42 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def begin(self, program: Sequence[str], *, workspace: Path) -> "Session":
+        """Start a program that stays between calls. Its last argument is the number of the pipe for its replies."""
+        ...
+
+    def places(self, workspace: Path) -> Sequence[str]:
+        """Return what a program that starts now would see and could write. If this changes, a program that runs since
+        before should end, because it isn't kept from the new places.
+        """
+        ...
+
+
+class Session(Protocol):
+    """A program in the sandbox that stays between calls. It reads one command after the other."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program no longer runs."""
+        ...
+
+    async def call(
+        self,
+        command: bytes,
+        *,
+        timeout: float,  # noqa: ASYNC109 - as for Sandbox
+        max_output: int,
+        on_output: Callable[[str], None],
+    ) -> Finished:
+        """Carry out one command. If it doesn't end in time, exceeds a limit or is canceled, the program ends with all
+        processes that it started.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the program and all processes that it started."""
+        ...
+
 
 class ShellParser(Protocol):
     """Analyzes a shell command without running it."""
@@ -110,16 +146,14 @@ Runnable = Annotated[str, AfterValidator(_runnable)]
 """Text that can be executed."""
 
 
-Timeout = Annotated[
-    float | None, Field(gt=0, le=_LONGEST, description=f"Seconds until it is stopped, at most {_LONGEST:g}")
-]
+Timeout = Annotated[float | None, Field(gt=0, le=_LONGEST, description=f"Seconds, at most {_LONGEST}")]
 """The maximum duration of the program in the sandbox, as requested by the model."""
 
 
 class Bash(Arguments):
     """Arguments of bash."""
 
-    command: Runnable = Field(max_length=100_000, description="Shell command")
+    command: Runnable = Field(max_length=100_000)
     timeout: Timeout = None
 
 
@@ -129,7 +163,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
     async def run(arguments: Bash, context: ToolContext) -> str:
         if sandbox is None:
             raise ToolUnavailableError(missing)
-        seconds = arguments.timeout or timeout
+        seconds = seconds_for(arguments.timeout, context)
         finished = await sandbox.run(
             ["bash", "-c", arguments.command],
             workspace=context.workspace,
@@ -142,7 +176,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
     return FunctionTool(
         spec=tool_spec(
             "bash",
-            "Run a shell command in the workspace. Every call starts a new shell, and its processes end with it.",
+            "Run a shell command in the workspace. Each call has its own shell, and its processes end with it.",
             Bash,
             effect=Effect.ONCE,
             timeout=timeout + GRACE,
@@ -154,7 +188,14 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
         granted=lambda arguments: grants_of(parser.parse(arguments.command)),
         missing=missing if sandbox is None else None,
         max_output=OUTPUT_LIMIT,
+        grace=GRACE,
     )
+
+
+def seconds_for(asked: float | None, context: ToolContext) -> float:
+    """Return how many seconds a command may run: as many as its call asks for, but not more than the call has."""
+    most = context.timeout - GRACE
+    return most if asked is None else min(asked, most)
 
 
 def outcome(finished: Finished, seconds: float) -> str:

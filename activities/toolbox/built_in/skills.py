@@ -18,7 +18,16 @@ from loom.activities.ports import Tool, ToolContext, ToolOutput, ToolSet
 from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.files import ReadFile
-from loom.activities.toolbox.built_in.shell import GRACE, KEPT, OUTPUT_LIMIT, Sandbox, Timeout, limited, outcome
+from loom.activities.toolbox.built_in.shell import (
+    GRACE,
+    KEPT,
+    OUTPUT_LIMIT,
+    Sandbox,
+    Timeout,
+    limited,
+    outcome,
+    seconds_for,
+)
 from loom.activities.toolbox.built_in.skill_content import changed_since, content, missing, resource
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
@@ -37,25 +46,25 @@ _NAME: Final = "Skill"
 class LoadSkill(Arguments):
     """Arguments of load_skill."""
 
-    name: str = Field(description=_NAME)
+    name: str
 
 
 class ReadResource(Arguments):
     """Arguments of read_skill_resource."""
 
-    skill: str = Field(description=_NAME)
-    path: str = Field(description="File in its folder")
+    skill: str
+    path: str
     offset: int = Field(default=1, ge=1, description="First line")
-    limit: int = Field(default=2000, ge=1, description="Number of lines")
+    limit: int = Field(default=2000, ge=1, description="Lines")
 
 
 class RunScript(Arguments):
     """Arguments of run_skill_script."""
 
-    skill: str = Field(description=_NAME)
-    script: str = Field(description="File in its folder, such as scripts/check.py")
-    arguments: tuple[str, ...] = Field(default=(), max_length=100, description="Its command-line arguments")
-    stdin: str = Field(default="", max_length=1_000_000, description="Its standard input")
+    skill: str
+    script: str = Field(description="Such as scripts/check.py")
+    arguments: tuple[str, ...] = Field(default=(), max_length=100, description="Words of its command line")
+    stdin: str = Field(default="", max_length=1_000_000)
     timeout: Timeout = None
 
 
@@ -159,7 +168,7 @@ class SkillTools:
         )
 
         async def run(arguments: RunScript, context: ToolContext) -> str:
-            seconds = arguments.timeout or self.timeout
+            seconds = seconds_for(arguments.timeout, context)
             return await self.script(
                 arguments.script, context, seconds=seconds, stdin=arguments.stdin, arguments=arguments.arguments
             )
@@ -172,6 +181,7 @@ class SkillTools:
             granted=lambda arguments: (f"{RUN_SCRIPT}({arguments.skill}/{arguments.script})",),
             missing=None if self.sandbox else self.missing,
             max_output=OUTPUT_LIMIT,
+            grace=GRACE,
         )
 
 
@@ -182,6 +192,11 @@ class PinnedTool:
     spec: ToolSpec
     schema: ArgumentSchema
     tool: Tool
+
+    @property
+    def grace(self) -> float:
+        """Extra seconds that the tool needs to stop its program after an agent's timeout."""
+        return float(getattr(self.tool, "grace", 0.0))
 
     def is_available(self) -> str | None:
         """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""
@@ -214,6 +229,7 @@ class ScriptTool:
     schema: ArgumentSchema
     place: SkillTools
     max_output: int = OUTPUT_LIMIT
+    grace: float = GRACE
 
     def is_available(self) -> str | None:
         """Return None if the tool can run on this worker. Otherwise, explain what is missing and how to fix it."""

@@ -16,14 +16,14 @@ MOST: Final = 100
 class Item(Arguments):
     """One item to do."""
 
-    task: str = Field(min_length=1, max_length=500, description="The work to do")
+    task: str = Field(min_length=1, max_length=500)
     status: TodoStatus = "pending"
 
 
 class TodoArguments(Arguments):
     """Arguments of todo."""
 
-    items: tuple[Item, ...] = Field(max_length=MOST, description="The whole list. It replaces the previous one")
+    items: tuple[Item, ...] = Field(max_length=MOST)
 
 
 async def _listed(arguments: TodoArguments, _context: ToolContext) -> str:
@@ -33,7 +33,7 @@ async def _listed(arguments: TodoArguments, _context: ToolContext) -> str:
 
 def todo_tool() -> Tool:
     """Return the tool. Writing the same list again is harmless, and the tool changes nothing outside the run."""
-    description = "Keep your to-do list: send the whole list each time. Use it for work with three or more steps."
+    description = "Keep a to-do list for work with three or more steps. Send the whole list each time."
     return FunctionTool(
         spec=tool_spec(TODO, description, TodoArguments, effect=Effect.READ, scope=Scope.CONTEXT),
         arguments=TodoArguments,

@@ -7,10 +7,11 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from loom.activities.toolbox.function_tool import tool_spec
+from loom.activities.toolbox.function_tool import schema_of, tool_spec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
-from loom.domain.core.tool_names import CREATE_TOOL, MADE, MCP
+from loom.domain.core.tool_names import CALL_TOOL, CREATE_TOOL, MADE, MCP
+from loom.domain.core.value_problems import problem_of_value
 from loom.domain.permissions.rules import DEFAULT
 
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -33,6 +34,8 @@ class ToolOptions(TypedDict, total=False):
     """Timeout of one call in seconds. Default: LOOM_TOOL_TIMEOUT."""
     parallel: bool
     """Whether the tool may run in parallel with other calls. Default: true for `read`."""
+    quick: bool
+    """Whether a call usually takes a few milliseconds, so that it may run as a local activity. Only for `read`."""
     ephemeral: bool | Annotated[int, Field(ge=0)]
     """Keep only the tool's last results in the context: True for 3, or a number."""
     queue: Annotated[str, Field(min_length=1)]
@@ -58,10 +61,11 @@ def check_name(name: str, origin: str) -> None:
             " and underscores, and does not begin with a digit",
             field="tool",
         )
-    if name in (DEFAULT, CREATE_TOOL) or name.startswith((MCP, MADE)):
+    if name in (DEFAULT, CREATE_TOOL, CALL_TOOL) or name.startswith((MCP, MADE)):
         raise BadRequest(
             f"{origin}: {name!r} is reserved (`default` is the rule for all other tools, `mcp__…` are the tools of MCP"
-            " servers, `create_tool` and `made__…` are for tools that agents create): set another name with `name=`",
+            " servers, `create_tool` and `made__…` are for tools that agents create, `call_tool` is for calls of found"
+            " tools): set another name with `name=`",
             field="tool",
         )
 
@@ -75,7 +79,7 @@ def checked(options: ToolOptions, origin: str) -> ToolOptions:
         option = ".".join(str(step) for step in first["loc"][:1])
         known = ", ".join(ToolOptions.__annotations__)
         hint = f" (the options are {known})" if first["type"] == "extra_forbidden" else ""
-        raise BadRequest(f"{origin}: option `{option}`: {first['msg']}{hint}", field="tool") from None
+        raise BadRequest(f"{origin}: option `{option}` {problem_of_value(first)}{hint}", field="tool") from None
 
 
 def spec_for(name: str, description: str, arguments: type[BaseModel], options: ToolOptions, origin: str) -> ToolSpec:
@@ -85,6 +89,12 @@ def spec_for(name: str, description: str, arguments: type[BaseModel], options: T
     if options.get("parallel") and not reads:
         raise BadRequest(
             f'{origin}: only a tool that reads may run in parallel: set effect="read", or leave out `parallel`',
+            field="tool",
+        )
+    if options.get("quick") and (not reads or "queue" in options or options.get("parallel") is False):
+        raise BadRequest(
+            f"{origin}: only a tool that reads, in parallel and on the run's own queue, may be quick: set"
+            ' effect="read", and leave out `queue` and `parallel`, or leave out `quick`',
             field="tool",
         )
     ephemeral = options.get("ephemeral", 0)
@@ -99,4 +109,5 @@ def spec_for(name: str, description: str, arguments: type[BaseModel], options: T
         ephemeral=LAST_USES if ephemeral is True else int(ephemeral),
         queue=options.get("queue"),
         parallel=options.get("parallel"),
+        parameters=schema_of(arguments),  # whole, because its author decides what the model reads
     )

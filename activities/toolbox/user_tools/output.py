@@ -6,16 +6,17 @@ model would repeat the call.
 
 import mimetypes
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from loom.activities.ports import ToolOutput
+from loom.domain.core.media import IMAGES, PDF, UNKNOWN, part_type, sniffed
 from loom.domain.core.messages import Part
 
 PARTS_LIMIT: Final = 3_500_000
@@ -23,16 +24,7 @@ PARTS_LIMIT: Final = 3_500_000
 providers' limit for a single image.
 """
 
-PDF: Final = "application/pdf"
-_MAGIC: Final = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF8": "image/gif",
-    b"%PDF-": PDF,
-}
-_SHOWN: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _NOT_JSON: Final = (Part, ToolOutput, bytes, Path)
-_UNKNOWN: Final = "application/octet-stream"
 
 
 def to_output(value: object) -> str | ToolOutput:
@@ -50,7 +42,7 @@ def to_output(value: object) -> str | ToolOutput:
 def part_of(data: bytes, *, name: str = "", media_type: str = "") -> Part:
     """Convert bytes to an image, audio or a file. By default, the media type is derived from the name or content."""
     media = media_type or mimetypes.guess_type(name)[0] or _sniffed(data)
-    return Part(type=_kind(media), media_type=media, data=b64encode(data).decode(), name=name)
+    return Part(type=part_type(media), media_type=media, data=b64encode(data).decode(), name=name)
 
 
 def _pieces(value: object) -> Iterator[str | Part]:
@@ -122,16 +114,19 @@ def _checked(part: Part) -> tuple[Part, int]:
     """
     if not part.data:
         return part, 0
+    data = "".join(part.data.split())  # many encoders add line breaks
     try:
-        head = b64decode(part.data[:32])
+        head = b64decode(data[:32])
     except ValueError:
         part = replace(part, type="file", data=b64encode(part.data.encode()).decode())
         head = b""
+    else:
+        part = replace(part, data=data)
     size = len(part.data) * 3 // 4 - part.data[-2:].count("=")
     shown = _sniffed(head)
-    if part.type == "image" or part.media_type in (PDF, *_SHOWN):
-        media = shown if shown != _UNKNOWN or part.media_type in (PDF, *_SHOWN) else part.media_type
-        return replace(part, type=_kind(media), media_type=media), size
+    if part.type == "image" or part.media_type in (PDF, *IMAGES):
+        media = shown if shown != UNKNOWN or part.media_type in (PDF, *IMAGES) else part.media_type
+        return replace(part, type=part_type(media), media_type=media), size
     return part, size
 
 
@@ -140,11 +135,4 @@ def _left_out(name: str, size: int) -> str:
 
 
 def _sniffed(data: bytes) -> str:
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((media for magic, media in _MAGIC.items() if data.startswith(magic)), _UNKNOWN)
-
-
-def _kind(media: str) -> Literal["image", "audio", "file"]:
-    kinds: Sequence[Literal["image", "audio"]] = ("image", "audio")
-    return next((kind for kind in kinds if media.startswith(f"{kind}/")), "file")
+    return sniffed(data) or UNKNOWN

@@ -56,6 +56,8 @@ class UserTool:
     blocking: bool
     available: Callable[[], object] | None
     has_own_timeout: bool
+    quick: bool = False
+    """Whether a call may run as a local activity."""
     needs: Mapping[str, Any] = field(default_factory=dict)
     """The type of each parameter that receives a value from the worker's dependencies."""
     dependencies: Dependencies = field(default_factory=Dependencies)
@@ -182,6 +184,7 @@ def assembled(
         blocking=blocking,
         available=chosen.get("available"),
         has_own_timeout="timeout" in chosen,
+        quick=chosen.get("quick", False),
     )
     if tool.available is not None and is_asynchronous(tool.available):
         raise BadRequest(f"{origin}: `available` must be a plain function, not an async one", field="tool")

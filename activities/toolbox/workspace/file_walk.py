@@ -1,14 +1,20 @@
-"""List the files in a folder that Git wouldn't ignore, sorted by path."""
+"""List the files in a folder that Git wouldn't ignore, sorted by path.
+
+Folders that a command can create again, such as virtual environments, are skipped unless the search starts in them.
+They contain thousands of files that nobody in the project has written.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING, TypeAlias
 
 from loom.activities.toolbox.workspace import paths as workspace
 from loom.domain.core.errors import LoomError
 
-Layers = tuple[tuple[str, GitIgnoreSpec], ...]
+if TYPE_CHECKING:  # imported when the first `.gitignore` is read
+    from pathspec import GitIgnoreSpec
+
+Layers: TypeAlias = "tuple[tuple[str, GitIgnoreSpec], ...]"
 """The ignore files, from the workspace root downward, each with its folder (`""` or `a/b/`)."""
 
 
@@ -42,11 +48,17 @@ def _below(
             yield path
         elif (
             entry.kind == "folder"
-            and entry.name not in (workspace.READ_ONLY, workspace.HIDDEN)
             and path != hidden
             and not is_ignored(path + "/", layers)
+            and not _is_skipped(root, path)
         ):
             yield from _below(root, path + "/", layers, is_stopped, hidden)
+
+
+def _is_skipped(root: Path, path: str) -> bool:
+    name = path.rpartition("/")[2]
+    own = name in (workspace.READ_ONLY, workspace.HIDDEN)
+    return own or name in workspace.REGENERABLE or (root / path / "pyvenv.cfg").is_file()
 
 
 def is_ignored(path: str, layers: Layers) -> bool:
@@ -72,6 +84,8 @@ def _layers_above(root: Path, base: str) -> Layers:
 
 
 def _layer(root: Path, prefix: str) -> Layers:
+    from pathspec import GitIgnoreSpec  # noqa: PLC0415
+
     try:
         with workspace.open_file(root, root / prefix / ".gitignore") as file:
             return ((prefix, GitIgnoreSpec.from_lines(file.read().decode("utf-8", "replace").splitlines())),)

@@ -21,6 +21,8 @@ READ_ONLY: Final = ".git"
 """The folder with files that Git later runs or obeys outside any sandbox. Tools may read but never write them."""
 HIDDEN: Final = ".loom"
 """The usual name of the folder with Loom's own state, including server passwords and the histories of all runs."""
+REGENERABLE: Final = frozenset({"node_modules", ".venv", "__pycache__", ".tox", ".nox"})
+"""Folders that a command can create again."""
 SECRETS: Final = (HIDDEN, ".ssh", ".gnupg", ".aws", ".kube")
 """Folders whose content is hidden from commands: Loom's state, and folders with keys if the workspace is a home
 directory.

@@ -4,9 +4,9 @@ The JSON Schema of agent files is generated from this form (`loom validate --sch
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Required, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 from typing_extensions import TypedDict
 
 from loom.activities.output_schema import OutputSchema
@@ -15,7 +15,18 @@ from loom.app.output_types import schema_of
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.inheritance import inherit
 from loom.domain.agents.reflection import MOST_ROUNDS
-from loom.domain.agents.spec import Activation, AgentConfig
+from loom.domain.agents.spec import (
+    LONGEST_MODEL_WAIT,
+    LONGEST_TOOL_CALL,
+    MOST_KEPT_TURNS,
+    MOST_LOOPED_TURNS,
+    MOST_PARALLEL_CALLS,
+    MOST_PASSAGES,
+    MOST_TOOL_ATTEMPTS,
+    Activation,
+    AgentConfig,
+    KnowledgeLimit,
+)
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.model_options import LEAST_THINKING, MOST_STOPS, read_model_options
 from loom.domain.core.requests import LONGEST_RUN, Budget, ModelOptions, ReasoningEffort
@@ -25,6 +36,18 @@ from loom.domain.permissions.rules import parse_rules
 from loom.request_fields import ModelOptionFields
 
 Delay: TypeAlias = Annotated[float, Field(gt=0, le=86_400)]
+Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+ToolTimeout: TypeAlias = Annotated[float, Field(gt=0, le=LONGEST_TOOL_CALL)]
+Section: TypeAlias = Literal[
+    "background_context",
+    "key_decisions",
+    "tool_usage_log",
+    "user_intent_evolution",
+    "execution_results",
+    "errors_and_solutions",
+    "open_issues",
+    "future_plans",
+]
 
 
 class BudgetForm(Form):
@@ -51,6 +74,48 @@ class ModelOptionsForm(Form):
     parallel_tool_calls: bool | None = Field(None, description="If false, the model makes one tool call per turn.")
     extra_body: dict[str, Any] = Field({}, description="Fields to add to the body of each request to the provider.")
     extra_headers: dict[str, str] = Field({}, description="Headers to add to each request to the provider.")
+    accepts: list[Literal["text", "image", "pdf", "audio"]] = Field(
+        [], description="What the model takes besides text. Default: what Loom knows of the provider and the model."
+    )
+
+
+class CompressionForm(Form):
+    """When and how a conversation that is too long is compressed. Shares refer to the context window."""
+
+    threshold: Share | None = Field(None, description="Compress the conversation above this share of the window.")
+    warn_at: Share | None = Field(None, description="Warn the model and people above this share of the window.")
+    collapse_at: Share | None = Field(None, description="Shorten old tool results above this share of the window.")
+    target: Share | None = Field(None, description="Maximum share of a conversation that remains after compression.")
+    keep_turns: Annotated[int, Field(ge=1, le=MOST_KEPT_TURNS)] | None = Field(
+        None, description="Number of last turns to keep word for word, unless they don't fit."
+    )
+    sections: Annotated[list[Section], Field(min_length=1)] | None = Field(
+        None, description="Sections of the summary. Default: all."
+    )
+    section_tokens: Count | None = Field(None, description="Maximum number of tokens in one section.")
+
+
+class KnowledgeForm(Form):
+    """A knowledge base with its own limits."""
+
+    base: Name = Field(description="The name of the knowledge base.")
+    number: Annotated[int, Field(ge=1, le=MOST_PASSAGES)] | None = Field(
+        None, description="Maximum number of passages for each message from a person."
+    )
+    floor: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="Minimum relevance of a passage: its cosine similarity to the message, or the share of the"
+        " message's words that it contains, whichever is larger.",
+    )
+
+
+def _form_of_knowledge(given: Any) -> str:
+    return "[name]" if isinstance(given, str) else "[base]"
+
+
+KnowledgeEntry: TypeAlias = Annotated[
+    Annotated[Name, Tag("[name]")] | Annotated[KnowledgeForm, Tag("[base]")], Discriminator(_form_of_knowledge)
+]
 
 
 class AgentForm(Form):
@@ -86,7 +151,11 @@ class AgentForm(Form):
         description="The skills of a run. hybrid: the enabled skills, and others if there is space. auto: the same,"
         " without a preference for the enabled skills. explicit: only the enabled skills.",
     )
-    knowledge: list[str] = Field([], description="Knowledge bases to search whenever a person sends a message.")
+    knowledge: list[KnowledgeEntry] = Field(
+        [],
+        description="Knowledge bases to search whenever a person sends a message: names, or tables with `base`,"
+        " `number` and `floor`.",
+    )
     permissions: dict[str, Verdict] = Field(
         {}, description="Permission rules to merge over those of the extended agent."
     )
@@ -102,6 +171,22 @@ class AgentForm(Form):
     model_options: ModelOptionsForm = Field(ModelOptionsForm(), description="Options of the agent's model calls.")
     context_window: Annotated[int, Field(ge=1000)] | None = Field(
         None, description="Size of the model's context window in tokens."
+    )
+    compression: CompressionForm = Field(
+        CompressionForm(), description="When and how a conversation that is too long is compressed."
+    )
+    loop_window: Annotated[int, Field(ge=0, le=MOST_LOOPED_TURNS)] | None = Field(
+        None, description="Stop a run after this number of turns with identical calls and results. 0: never."
+    )
+    shown_tools: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="Maximum number of tools that the model is shown. If there are more, it searches for the others.",
+    )
+    shown_tool_tokens: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Maximum number of tokens in the descriptions of the tools that the model is shown."
+    )
+    parallel_limit: Annotated[int, Field(ge=1, le=MOST_PARALLEL_CALLS)] | None = Field(
+        None, description="Maximum number of read-only tool calls that a turn runs concurrently."
     )
     rpm: Count | None = Field(
         None, description="Maximum number of requests per minute to one model, for all runs of the agent together."
@@ -119,6 +204,27 @@ class AgentForm(Form):
         None, description="Seconds between the first two attempts. The delay doubles for each further attempt."
     )
     longest_retry_delay: Delay | None = Field(None, description="Longest delay in seconds between two attempts.")
+    model_timeout: Annotated[float, Field(gt=0, le=LONGEST_MODEL_WAIT)] | None = Field(
+        None, description="Seconds without data from a provider after which an attempt at a model call has failed."
+    )
+    tool_attempts: Annotated[int, Field(ge=1, le=MOST_TOOL_ATTEMPTS)] | None = Field(
+        None,
+        description="Attempts at a call that fails, for tools that only read or are idempotent. The delays are those of"
+        " model calls.",
+    )
+    tool_timeout: ToolTimeout | None = Field(
+        None,
+        description="Timeout of each tool call in seconds, in place of the tools' own. A tool with a shorter limit of"
+        " its own keeps it.",
+    )
+    tool_timeouts: dict[str, ToolTimeout] = Field(
+        {},
+        description="Timeouts of calls to single tools in seconds, by the tool's name. mcp__SERVER stands for all tools"
+        " of that server.",
+    )
+    priority: Annotated[int, Field(ge=1, le=5)] | None = Field(
+        None, description="Priority of the agent's runs, from 1, which goes first, to 5."
+    )
     patience: Annotated[float, Field(ge=0, le=LONGEST_RUN)] | None = Field(
         None,
         description="Seconds that a run waits for its provider, or for a person who must correct a key or a quota,"
@@ -147,7 +253,9 @@ class AgentForm(Form):
 
 
 _CONFIG: Final = ("enabled_skills", "disabled_skills", "extra_tools", "disabled_tools")
-_LISTS: Final = ("fallbacks", "knowledge", "hooks")
+_LISTS: Final = ("fallbacks", "hooks")
+_COMPRESSION: Final = {"threshold": "compress_at", "target": "compress_target"}
+"""The names of the definition's fields that differ from those of `CompressionForm`."""
 
 
 def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefinition:
@@ -160,12 +268,24 @@ def read_agent(given: Mapping[str, Any], *, name: str, origin: str) -> AgentDefi
         raise BadRequest("\n".join(problems), field="agent")
     form = AgentForm.model_validate(given)
     said = {
-        field: getattr(form, field) for field in AgentForm.model_fields if field not in ("kind", "evaluate", *_CONFIG)
+        field: getattr(form, field)
+        for field in AgentForm.model_fields
+        if field not in ("kind", "evaluate", "compression", *_CONFIG)
     }
+    bases = [KnowledgeForm(base=each) if isinstance(each, str) else each for each in form.knowledge]
+    compression = form.compression.model_dump()
     return AgentDefinition(
         **{
             **said,
             **{field: tuple(said[field]) for field in _LISTS},
+            **{_COMPRESSION.get(field, field): value for field, value in compression.items()},
+            "sections": tuple(form.compression.sections or ()),
+            "knowledge": tuple(each.base for each in bases),
+            "knowledge_limits": {
+                each.base: KnowledgeLimit(number=each.number, floor=each.floor)
+                for each in bases
+                if each.number is not None or each.floor is not None
+            },
             "name": form.name or name,
             "evaluates": form.evaluate,
             "extends": form.extends or "",
@@ -201,6 +321,19 @@ def complaints(given: Mapping[str, Any], *, where: str) -> Iterator[str]:
         yield f"{where}: rounds {form.rounds} must be at most {MOST_LEVELS} with the tree pattern"
     if form.branches is not None and form.pattern not in (None, "tree"):
         yield f"{where}: branches need the tree pattern, but the pattern is {form.pattern}: remove one of them"
+    yield from (f"{where}: {problem}" for problem in _contradictions(form))
+
+
+def _contradictions(form: AgentForm) -> Iterator[str]:
+    """Yield the pairs of fields that can't both have an effect."""
+    names = [each if isinstance(each, str) else each.base for each in form.knowledge]
+    yield from (f"knowledge: {name!r} occurs twice" for name in dict.fromkeys(names) if names.count(name) > 1)
+    begins, warns = form.compression.threshold, form.compression.warn_at
+    if begins is not None and warns is not None and warns >= begins:
+        yield f"compression.warn_at {warns:g} must be below compression.threshold {begins:g}: no warning would come"
+    first, longest = form.first_retry_delay, form.longest_retry_delay
+    if first is not None and longest is not None and first > longest:
+        yield f"first_retry_delay {first:g} must be at most longest_retry_delay {longest:g}"
 
 
 def _problems_inside(form: AgentForm) -> Iterator[str]:
@@ -225,8 +358,33 @@ def _options(form: ModelOptionsForm) -> ModelOptions:
 
 
 def _fields_at(location: Sequence[int | str]) -> Sequence[str]:
-    inner: dict[str, type[Form]] = {"budget": BudgetForm, "model_options": ModelOptionsForm}
+    inner: dict[str, type[Form]] = {
+        "budget": BudgetForm,
+        "model_options": ModelOptionsForm,
+        "compression": CompressionForm,
+        "knowledge": KnowledgeForm,
+    }
     return sorted(inner.get(str(location[0]), AgentForm).model_fields)
+
+
+class CompressionFields(TypedDict, total=False):
+    """When and how a conversation that is too long is compressed."""
+
+    threshold: float
+    warn_at: float
+    collapse_at: float
+    target: float
+    keep_turns: int
+    sections: Sequence[Section]
+    section_tokens: int
+
+
+class KnowledgeFields(TypedDict, total=False):
+    """A knowledge base with its own limits."""
+
+    base: Required[str]
+    number: int
+    floor: float
 
 
 class AgentFields(TypedDict, total=False):
@@ -243,7 +401,7 @@ class AgentFields(TypedDict, total=False):
     enabled_skills: Sequence[str]
     disabled_skills: Sequence[str]
     activation: Literal["hybrid", "explicit", "auto"] | None
-    knowledge: Sequence[str]
+    knowledge: Sequence[str | KnowledgeFields]
     permissions: Mapping[str, str] | None
     mode: Literal["default", "read-only", "accept-edits", "bypass"] | None
     max_turns: int | None
@@ -252,12 +410,22 @@ class AgentFields(TypedDict, total=False):
     temperature: float | None
     model_options: ModelOptionFields
     context_window: int | None
+    compression: CompressionFields
+    loop_window: int | None
+    shown_tools: int | None
+    shown_tool_tokens: int | None
+    parallel_limit: int | None
     rpm: int | None
     tpm: int | None
     approval_timeout: float | None
     model_attempts: int | None
     first_retry_delay: float | None
     longest_retry_delay: float | None
+    model_timeout: float | None
+    tool_attempts: int | None
+    tool_timeout: float | None
+    tool_timeouts: Mapping[str, float]
+    priority: int | None
     patience: float | None
     require_done_tool: bool | None
     output: Any
@@ -274,6 +442,10 @@ def plain_fields(fields: AgentFields) -> dict[str, Any]:
     given = {name: value for name, value in fields.items() if value is not None}
     if "output" in given:
         given["output_schema"] = schema_of(given.pop("output"))
-    listed = {name: list(value) for name, value in given.items() if isinstance(value, tuple | set | frozenset)}
-    tables = {name: dict(value) for name, value in given.items() if isinstance(value, Mapping)}
-    return {**given, **listed, **tables}
+    return {name: _plain(value) for name, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple | set | frozenset) else value

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from loom.domain.core.value_problems import problem_of_value
+
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s\x00-\x1f](.*[^\s])?$")]
-Model = Annotated[str, StringConstraints(pattern=r"^(demo|(openai|anthropic):.+)$")]
+Model = Annotated[str, StringConstraints(pattern=r"^(demo|(openai|openai-responses|anthropic):.+)$")]
 Verdict = Literal["allow", "ask", "deny"]
 Count = Annotated[int, Field(ge=1)]
 
@@ -24,7 +26,8 @@ def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[
     `fields_at` returns the valid fields at a location.
     """
     location, kind, value = problem["loc"], problem["type"], problem["input"]
-    field = ".".join(str(step) for step in location if step != "[key]")
+    # Steps in brackets aren't part of the document: a mapping's key, or one of several forms of a value.
+    field = ".".join(str(step) for step in location if not str(step).startswith("["))
     if kind == "extra_forbidden":
         known = fields_at(location)
         near = get_close_matches(str(location[-1]), known, n=1)
@@ -35,17 +38,15 @@ def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[
     if location[-1] == "name" and kind != "string_type":
         return f"{field}: {value!r} cannot be a name: use 1 to 64 characters on one line, without a space at either end"
     if kind == "string_pattern_mismatch":
-        return f"{field}: {value!r} is not a model: use openai:NAME, anthropic:NAME or demo"
+        return f"{field}: {value!r} is not a model: use openai:NAME, openai-responses:NAME, anthropic:NAME or demo"
     if kind == "list_type" and isinstance(value, str):
         return f"`{field}` must be a list of names: [{value!r}]"
     limits = problem.get("ctx", {})
     if (limit := next((limit for limit in _WORDS if limit in limits), None)) is not None:
         return f"{field} {value!r} {_WORDS[limit]} {str(limits[limit]).replace(chr(39), '')}"
-    return f"{field} is missing" if kind == "missing" else f"{field}: {value!r} is invalid: it {_fault(problem)}"
-
-
-def _fault(problem: Any) -> str:
-    return _KINDS.get(problem["type"], str(problem["msg"]))
+    if kind == "missing":
+        return f"{field} is missing"
+    return f"{field}: {value!r} is invalid: it {_KINDS.get(kind) or problem_of_value(problem)}"
 
 
 _WORDS: Final = {

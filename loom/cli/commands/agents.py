@@ -1,22 +1,21 @@
 """The `agents` commands, which show a worker's agents and their run statistics."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
-from loom.app.registry import Registry
 from loom.cli.arguments import App, Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, seconds, visible
-from loom.cli.worker_preview import agents_of, load_registry, named, with_app
-from loom.composition.build import default_agent, secret_mask
+from loom.cli.worker_preview import load_registry, named, running_worker, with_app
+from loom.composition.build import secret_mask
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
-from loom.composition.tool_registry import hidden_tools
-from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of
+from loom.composition.worker_catalog import agent_spec, agent_summaries, agents_of
+from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import UnreachableError
 from loom.domain.core.requests import ModelOptions
@@ -29,20 +28,15 @@ app = new_app("agents", "List and show a worker's agents.")
 
 @app.command("list")
 def list_agents(app: App = None, as_json: Json = False) -> None:
-    """List a worker's agents and show where they are defined."""
-    settings = with_app(load_settings(), app)
-    registry = load_registry(settings)
-    found = [
-        {
-            "name": agent.name,
-            "description": agent.description,
-            "model": agent.model or settings.model,
-            "extends": agent.extends or None,
-            "tools": None if agent.tools is None else len(_spec(settings, registry, agent).tools),
-            "origin": agent.origin or "built-in",
-        }
-        for _, agent in sorted(agents_of(registry).items())
-    ]
+    """List the running worker's agents, and show where they are defined.
+
+    If you name an app, or if no worker is running, list the agents that a worker started in this folder would have.
+    """
+    if (running := running_worker(app, "agents")) is not None:
+        found = running.agents
+    else:
+        settings = with_app(load_settings(), app)
+        found = agent_summaries(load_registry(settings), settings)
     if as_json:
         print_json(found)
     else:
@@ -51,7 +45,9 @@ def list_agents(app: App = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the agent.")], app: App = None, as_json: Json = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")],
+    app: App = None,
+    as_json: Json = False,
 ) -> None:
     """Show an agent and its run statistics.
 
@@ -61,7 +57,7 @@ def show(
     registry = load_registry(settings)
     agent = named(name, agents_of(registry), "agent", otherwise="`loom agents list` shows all agents")
     stats, hint = _stats(name, settings)
-    facts = _facts(agent, _spec(settings, registry, agent), settings) | {"stats": stats}
+    facts = _facts(agent, agent_spec(settings, registry, agent), settings) | {"stats": stats}
     if as_json:
         print_json(facts)
         return
@@ -71,12 +67,12 @@ def show(
         typer.echo(plain(f"{label:<{COLUMN}}{text}"))
 
 
-def _print_agents(found: list[dict[str, Any]]) -> None:
+def _print_agents(found: Sequence[Mapping[str, Any]]) -> None:
     table = Table("agent", "model", "tools", "extends", "what it is good at", "from", box=None, padding=(0, 2, 0, 0))
     for each in found:
         cells = (
             each["name"],
-            each["model"] or "",
+            "(code)" if each["node"] else each["model"] or "",
             "all" if each["tools"] is None else each["tools"],
             each["extends"] or "",
             one_line(str(each["description"]), 60),
@@ -98,24 +94,23 @@ def _stats_lines(stats: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _spec(settings: Settings, registry: Registry, agent: AgentDefinition) -> AgentSpec:
-    """Return the agent's spec as in a run, but without MCP tools, because no MCP servers are connected yet."""
-    hidden = hidden_tools(settings)
-    tools = tools_of(agent, (tool.spec for name, tool in registry.tools.items() if name not in hidden))
-    return replace(spec_of(agent, default_agent(settings)), tools=tools)
-
-
 def _facts(agent: AgentDefinition, spec: AgentSpec, settings: Settings) -> dict[str, Any]:
     pinned = ("model", "fallbacks", "system_prompt", "permissions", "mode", "max_turns", "max_output_tokens")
     limits = ("temperature", "context_window", "rpm", "tpm", "approval_timeout", "require_done_tool")
-    retries = ("model_attempts", "first_retry_delay", "longest_retry_delay", "patience")
+    compression = ("compress_at", "warn_at", "collapse_at", "compress_target", "keep_turns", "sections")
+    loop = ("section_tokens", "loop_window", "shown_tools", "shown_tool_tokens", "parallel_limit", "priority")
+    retries = ("model_attempts", "first_retry_delay", "longest_retry_delay", "patience", "tool_attempts")
+    timeouts = ("model_timeout", "tool_timeout", "tool_timeouts")
     answers = ("output_schema", "pattern", "rounds", "evaluates")
     skills = ("enabled_skills", "disabled_skills", "activation")
     return {
         **{key: getattr(agent, key) for key in ("name", "description")},
         "origin": agent.origin or "built-in",
+        "node": None if agent.node is None else asdict(agent.node),
         "extends": agent.extends or None,
         **{key: getattr(spec, key) for key in (*pinned, *limits, *retries, *answers)},
+        **{key: getattr(spec, key) for key in (*compression, *loop, *timeouts)},
+        "knowledge": [_base(name, spec) for name in spec.knowledge],
         "branches": agent.branches,
         "budget": asdict(spec.budget),
         "model_options": _options(spec.model_options, settings),
@@ -125,6 +120,12 @@ def _facts(agent: AgentDefinition, spec: AgentSpec, settings: Settings) -> dict[
         **{key: getattr(spec.config, key) for key in skills},
         "hooks": agent.hooks,
     }
+
+
+def _base(name: str, spec: AgentSpec) -> dict[str, Any]:
+    """Return a knowledge base with its own limits, if it has any."""
+    limit = spec.knowledge_limits.get(name)
+    return {"base": name} | ({} if limit is None else asdict(limit))
 
 
 def _options(options: ModelOptions, settings: Settings) -> dict[str, Any]:

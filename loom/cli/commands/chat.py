@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
@@ -11,18 +11,33 @@ import typer
 
 from loom.activities.ports import StreamUnavailable
 from loom.chat_session import ChatSession, SentMessage
-from loom.cli.arguments import Budget, Tenant, User, absolute, new_app, read_object, read_permissions, user_name
+from loom.cli.arguments import (
+    Attach,
+    Budget,
+    Tenant,
+    User,
+    absolute,
+    new_app,
+    read_attachments,
+    read_object,
+    read_permissions,
+    user_name,
+)
 from loom.cli.connection import with_client
 from loom.cli.output import console, one_line, plain, print_json, print_notice
+from loom.cli.run_names import remember_started
 from loom.cli.watch.approval_prompt import Prompter
 from loom.cli.watch.follower import Follower
 from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.screen import Screen
-from loom.client import LoomClient, closing
+from loom.client import LoomClient
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message, is_from_person
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Task
 from loom.domain.run.chat import ChatAnswer, WhenBusy, answer_view
+from loom.request_fields import PartFields
+from loom.watching import closing
 
 EXIT: Final = ("/exit", "/quit")
 LAST_WORDS: Final = 6
@@ -37,13 +52,14 @@ app = new_app()
 @app.command()
 def chat(
     message: Annotated[
-        str | None, typer.Argument(metavar="[MESSAGE]", help="Send one message, print the answer and return.")
+        str | None, typer.Argument(metavar="MESSAGE", help="Send one message, print the answer and return.")
     ] = None,
     *,
     session: Annotated[str | None, typer.Option(help="Conversation to begin or to come back to.")] = None,
+    attach: Attach = None,
     when_busy: Annotated[
         Literal["queue", "interrupt", "own-run"],
-        typer.Option(help="What a message does while the agent works on another one."),
+        typer.Option(help="What happens to a message while the agent works on another one."),
     ] = "queue",
     agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
     model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
@@ -64,6 +80,10 @@ def chat(
     work, and the conversation stays. Without a terminal, each line of standard input is a message, and the answers go
     to standard output. The agent and its other options apply when a conversation begins.
     """
+    if message is not None and not message.strip():
+        raise BadRequest("the message is empty: pass a text for the agent", field="text")
+    if attach and message is None:
+        raise BadRequest("--attach belongs to a message: pass MESSAGE, too")
     name = session or f"s-{uuid4().hex[:8]}"
     given = {
         "agent": agent,
@@ -77,11 +97,12 @@ def chat(
     }
     request = {field: value for field, value in given.items() if value is not None}
     talk = _Talk(name, request, _WAYS[when_busy], as_json=as_json, in_place=at_terminal() and not as_json)
+    parts = read_attachments(attach) if attach else ()
     try:
-        talk.all([message] if message is not None else None)
+        talk.all([message] if message is not None else None, parts)
     except (KeyboardInterrupt, EOFError):
         print_notice("")
-        print_notice(f"left; `loom chat --session {name}` comes back")
+        print_notice(f"to come back: `loom chat --session {name}`")
 
 
 class _Talk:
@@ -99,14 +120,14 @@ class _Talk:
         self._seen: int | None = None
         """The offset of the last event that the screen has shown."""
 
-    def all(self, messages: list[str] | None) -> None:
-        """Send these messages, or else those that a person types or a program writes."""
+    def all(self, messages: list[str] | None, parts: Sequence[PartFields] = ()) -> None:
+        """Send these messages with these parts, or else the messages that a person types or a program writes."""
         if messages is None and self._in_place:
-            print_notice(f"session {self._session}; /exit leaves")
+            print_notice(f"session {self._session}; to leave, type /exit")
             for said in with_client(lambda loom: self._chat(loom).messages())[-LAST_WORDS:]:
                 _print_words(said)
         for text in messages or self._lines():
-            answer = with_client(lambda loom: self._ask(loom, text))  # noqa: B023 - called in this round
+            answer = with_client(lambda loom: self._ask(loom, text, parts))  # noqa: B023 - called in this round
             self._print(answer)
 
     def _lines(self) -> Iterator[str]:
@@ -123,11 +144,12 @@ class _Talk:
     def _chat(self, loom: LoomClient) -> ChatSession:
         return ChatSession(loom, self._session, **self._request)
 
-    async def _ask(self, loom: LoomClient, text: str) -> ChatAnswer:
+    async def _ask(self, loom: LoomClient, text: str, parts: Sequence[PartFields]) -> ChatAnswer:
         chat = self._chat(loom)
         if self._in_place and self._seen is None:
             self._seen = await _last_offset(loom, chat.run_id)
-        sent = await chat.send(text, when_busy=self._when_busy, by=self._by)
+        sent = await chat.send(text, parts=parts, when_busy=self._when_busy, by=self._by)
+        remember_started(loom, sent.run_id)
         if sent.handling is None:
             print_notice("no worker responds; the message waits for one. Start one with `loom worker` or `loom up`")
         elif sent.handling == "queued":
@@ -180,7 +202,7 @@ async def _watched(
 ) -> ChatAnswer:
     """Show the work on a message, ask for approvals in place, and return the answer."""
     keyboard = Keyboard(sys.stdin.fileno())
-    prompter = Prompter(screen, keyboard, sent.run_id)
+    prompter = Prompter(screen, keyboard, sent.run_id, loom.workspace_of)
     follower = Follower(loom, sent.run_id, screen, prompter.answer, user_name(), replier=prompter.reply)
     with keyboard.opened():
         async with screen.moving():

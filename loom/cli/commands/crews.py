@@ -1,6 +1,7 @@
 """The `crew` commands, which run and inspect crews. In a crew, several agents work on one task."""
 
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -27,8 +28,9 @@ from loom.cli.arguments import (
 from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.validate import validate as validate_files
 from loom.cli.output import console, counted, one_line, plain, print_json, visible
-from loom.cli.worker_preview import load_registry, named, with_app
+from loom.cli.worker_preview import load_registry, named, running_worker, with_app
 from loom.composition.load_settings import load_settings
+from loom.composition.worker_catalog import crew_summaries
 from loom.domain.core.messages import JsonObject
 from loom.domain.crews.crew import Crew
 from loom.workflows.validation import read_crew_request
@@ -139,17 +141,12 @@ def validate(
 
 @app.command("list")
 def list_crews(app: App = None, as_json: Json = False) -> None:
-    """List a worker's crews and show where they are defined."""
-    found = [
-        {
-            "name": crew.name,
-            "description": crew.description,
-            "mode": crew.mode.value,
-            "members": [member.name for member in crew.members],
-            "origin": crew.origin,
-        }
-        for crew in _crews(app).values()
-    ]
+    """List the running worker's crews, and show where they are defined.
+
+    If you name an app, or if no worker is running, list the crews that a worker started in this folder would have.
+    """
+    running = running_worker(app, "crews")
+    found = crew_summaries(_crews(app).values()) if running is None else running.crews
     if as_json:
         print_json(found)
         return
@@ -177,8 +174,8 @@ def _in_file(crew: str) -> Crew | None:
     return read_crew_file(Path(crew)) if crew.lower().endswith(FILE_ENDINGS) else None
 
 
-def _crews(app: str | None) -> dict[str, Crew]:
-    return dict(load_registry(with_app(load_settings(), app)).crews)
+def _crews(app: str | None) -> Mapping[str, Crew]:
+    return load_registry(with_app(load_settings(), app)).crews
 
 
 def _lines(crew: Crew) -> list[str]:

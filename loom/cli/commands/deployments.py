@@ -15,7 +15,7 @@ from loom.cli.arguments import Json
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, print_json, print_notice
 from loom.domain.core.errors import BadRequest
-from loom.workflows.validation import AGENT_RUN, CREW_RUN
+from loom.domain.core.requests import AGENT_RUN, CREW_RUN
 
 Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="The deployment: LOOM_DEPLOYMENT of its workers.")]
 Build: TypeAlias = Annotated[str, typer.Argument(metavar="BUILD", help="The version: LOOM_BUILD of its workers.")]
@@ -89,7 +89,7 @@ def drain(deployment: Name, build: Build, as_json: Json = False) -> None:
     if as_json:
         print_json({"deployment": deployment, "build": build, "left": 0})
     else:
-        typer.echo(f"Nothing is running on {deployment} {build} any more: you can stop its workers.")
+        typer.echo(f"Nothing is left on {deployment} {build}: you can stop its workers.")
 
 
 def _version(deployment: str, build: str) -> WorkerDeploymentVersion:

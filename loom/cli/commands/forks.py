@@ -7,11 +7,22 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
-from loom.cli.arguments import Budget, Json, Patience, RunId, absolute, new_app, read_object, read_permissions
+from loom.cli.arguments import (
+    RUN_HELP,
+    Budget,
+    Json,
+    Patience,
+    RunId,
+    absolute,
+    new_app,
+    read_object,
+    read_permissions,
+)
 from loom.cli.commands.run import given, launch, unattended
 from loom.cli.commands.snapshots import explained, shadow_git
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, money, one_line, print_json, print_notice, tokens
+from loom.cli.run_names import run_named
 from loom.client import LoomClient
 from loom.domain.core.requests import ENDED, ForkedFrom
 from loom.domain.history.diffs import Side, TurnPair, TurnSeen, first_difference, paired, tools_used
@@ -79,19 +90,19 @@ def fork(
     )
     if yes and detach:
         changes = unattended(changes)
-    forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
 
     async def start(loom: LoomClient) -> str:
-        point = await loom.fork_point(forked)
+        source = await run_named(loom, run_id)
+        point = await loom.fork_point(ForkedFrom(run_id=source, turn=turn, message=message))
         if restore is not None:
-            _restore(run_id, turn, absolute(restore))
+            _restore(source, turn, absolute(restore))
         elif workspace is None and point.later_effects:
             print_notice(
                 f"the fork uses current files in {point.spec.workspace}: {counted(point.later_effects, 'later call')}"
                 f" may have changed them. --restore DIR restores the files of turn {turn} to a new folder;"
-                f" `loom restore {run_id} --turn {turn + 1}` restores them in place"
+                f" `loom restore {source} --turn {turn + 1}` restores them in place"
             )
-        return await loom.fork(run_id, turn=turn, message=message, fork_id=fork_id, **changes)
+        return await loom.fork(source, turn=turn, message=message, fork_id=fork_id, **changes)
 
     launch(start, detach=detach, yes=yes, as_json=as_json)
 
@@ -105,14 +116,14 @@ def _restore(run_id: str, turn: int, folder: str) -> None:
 
 @app.command(name="diff-runs")
 def diff_runs(
-    a: Annotated[str, typer.Argument(metavar="A", help="A run's id.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another run's id.")],
+    a: Annotated[str, typer.Argument(metavar="A", help=RUN_HELP)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another run, named in the same way.")],
     as_json: Json = False,
 ) -> None:
     """Compare two runs turn by turn."""
 
     async def read(loom: LoomClient) -> tuple[Compared, Compared]:
-        return await _side(loom, a), await _side(loom, b)
+        return await _side(loom, await run_named(loom, a)), await _side(loom, await run_named(loom, b))
 
     one, other = with_client(read)
     if as_json:

@@ -1,4 +1,4 @@
-"""The `mcp` commands, which sign a person in at MCP servers. These commands need no worker."""
+"""The `mcp` commands: sign in at MCP servers, and serve Loom as one."""
 
 import asyncio
 import os
@@ -9,17 +9,14 @@ import typer
 
 from loom.cli.arguments import new_app
 from loom.cli.output import print_notice
+from loom.composition.build import secret_mask
 from loom.composition.load_settings import load_settings
+from loom.composition.logs import configure_logs
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.tools.mcp_servers import read_servers
 
-app = new_app("mcp", "Sign in at MCP servers.")
-
-
-@app.callback()
-def group() -> None:
-    """Keep this a group of commands while it has only one."""
+app = new_app("mcp", "Sign in at MCP servers, and serve Loom as one.")
 
 
 @app.command()
@@ -43,3 +40,26 @@ def login(
 
     tools = asyncio.run(sign_in(server, os.environ, settings.home, show))
     print_notice(f"Signed in: {name} lists {tools} tools.")
+
+
+@app.command()
+def serve(
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve streamable HTTP at /mcp instead, as `loom serve` does.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="With --http: the address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --http: the port. 0: any free port.")] = 8000,
+) -> None:
+    """Serve Loom as an MCP server, whose tools start, follow and control runs.
+
+    Over stdin and stdout, the client that starts this command has the rights that you have on the command line.
+    Over HTTP, callers need a token (`loom tokens add`), and the service also serves the HTTP API.
+    """
+    from loom.serve import server  # noqa: PLC0415 - not for `login`: importing the service takes a second
+
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
+    if http:
+        asyncio.run(server.serve(settings, host=host, port=port, insecure=False))
+    else:
+        asyncio.run(server.serve_mcp_over_stdio(settings))

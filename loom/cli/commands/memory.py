@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
-from uuid import uuid4
 
 import typer
 
@@ -27,6 +26,7 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
+from loom.added_memory import NO_DATABASE, learn, memory_task
 from loom.cli import person_facts
 from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
@@ -34,17 +34,15 @@ from loom.cli.logs import silence
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice
 from loom.client import LoomClient
 from loom.composition.build import embedder_from
+from loom.composition.encryption import opened_database
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.core.tasks import Action, Task
-from loom.domain.memory.content import LONGEST
-from loom.domain.memory.layers import Forgotten, Layer, MemoryScope, MemoryStats, Query, View, hit_view, memory_view
-from loom.domain.memory.people import FactOwner, fact_view, owner_named
+from loom.domain.memory.layers import Forgotten, Layer, MemoryStats, Query, View, hit_view, memory_view
+from loom.domain.memory.people import FactOwner, ForgottenFacts, fact_view, owner_named
 
 T = TypeVar("T")
 
-NO_DATABASE: Final = "memory needs a database: start `loom up`, or set LOOM_DATABASE_URL"
 RUNNING_SINCE: Final = "WorkflowType IN ('AgentRun', 'CrewRun') AND (ExecutionStatus = 'Running' OR CloseTime > '{}')"
 
 JsonLines: TypeAlias = Annotated[bool, typer.Option("--json", help="Has no effect: the output is always JSON lines.")]
@@ -53,10 +51,11 @@ Session: TypeAlias = Annotated[
 ]
 OneSession: TypeAlias = Annotated[str | None, typer.Option("--session", metavar="S", help="The session.")]
 OneUser: TypeAlias = Annotated[
-    str | None, typer.Option("--user", metavar="U", help="The person, by the id in the requests of its runs.")
+    str | None, typer.Option("--user", metavar="U", help="The person's id, as in the `user_id` of requests.")
 ]
 OneTenant: TypeAlias = Annotated[
-    str | None, typer.Option("--tenant", metavar="T", help="The user's tenant; without --user: everybody in it.")
+    str | None,
+    typer.Option("--tenant", metavar="T", help="The person's tenant. Without --user: everybody in this tenant."),
 ]
 FactId: TypeAlias = Annotated[int, typer.Argument(metavar="ID", help="The fact's id, which `list` prints.")]
 
@@ -81,7 +80,7 @@ def search(
         typer.Option(
             formats=_FORMATS,
             metavar="TIME",
-            help="Only memories from this time on, such as 2026-01-31 or 2026-01-31T12:00. UTC unless it has a zone.",
+            help="Only memories from this time on, such as 2026-01-31 or 2026-01-31T12:00. UTC unless you add a zone.",
         ),
     ] = None,
     until: Annotated[
@@ -94,6 +93,8 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Search by words and by meaning, best hits first."""
+    if not query.strip():
+        raise BadRequest("the query is empty: pass words to search for")
     view = View(
         session_id=session,
         layers=frozenset(layer or ()),
@@ -132,18 +133,18 @@ def add(
     importance: Annotated[float, typer.Option(min=0, max=1, help="Importance, from 0 to 1.")] = 0.8,
     as_json: Json = False,
 ) -> None:
-    """Add a memory by hand.
+    """Add a memory.
 
-    Runs can find it like a message from a person: those of one session (--session) or all of them (--global). With
-    --user or --tenant, it is a fact for all runs of a person, or of everybody in a tenant.
+    Runs can find it like a message from a person. With --session, the runs of one session can find it. With --global,
+    all runs can find it. With --user or --tenant, it is a fact for all runs of a person, or of everybody in a tenant.
     """
     if user is not None or tenant is not None:
         owner = _owner(user, tenant, session=session or ("--global" if for_all else None))
-        _with_memory(lambda opened: person_facts.add(opened.people, owner, text))
+        _with_memory(lambda opened: learn(opened.people, owner, text))
         facts = {"user_id": user, "tenant": tenant}
-        print_json(facts) if as_json else typer.echo(f"added to what is remembered of {plain(owner.named)}")
+        print_json(facts) if as_json else typer.echo(f"added to the facts about {plain(owner.named)}")
         return
-    task = _added(text, session, for_all=for_all, by=by, importance=importance)
+    task = memory_task(text, session, for_all=for_all, by=by, importance=importance)
     _with_memory(lambda opened: opened.memory.remember([task]))
     if as_json:
         print_json({"task_id": task.task_id, "session_id": task.session_id})
@@ -158,7 +159,7 @@ def show(
 ) -> None:
     """Show a memory and its source.
 
-    The output includes the whole Task while Loom still stores it.
+    The output includes the complete Task if Loom still stores it.
     """
     memory = _with_memory(lambda opened: opened.memory.by_id(memory_id))
     if memory is None:
@@ -193,13 +194,19 @@ def stats(session: Session = None, as_json: Json = False) -> None:
 
 
 @app.command("list")
-def list_facts(user: OneUser = None, tenant: OneTenant = None, as_json: Json = False) -> None:
-    """List what is remembered of a person, newest first.
+def list_facts(
+    user: OneUser = None,
+    tenant: OneTenant = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Include facts that newer ones have replaced.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List what Loom remembers about a person, newest first.
 
-    These are preferences, decisions and corrections, which the person's runs have in every session.
+    These are preferences, decisions and corrections. The person's runs see them in every session.
     """
     owner = _owner(user, tenant)
-    facts = _with_memory(lambda opened: opened.people.listed(owner))
+    facts = _with_memory(lambda opened: opened.people.listed(owner, with_replaced=every))
     person_facts.show(owner, facts, as_json=as_json)
 
 
@@ -212,7 +219,7 @@ def edit(
     tenant: OneTenant = None,
     as_json: Json = False,
 ) -> None:
-    """Correct a fact about a person. The old text is forgotten."""
+    """Correct a fact about a person. Loom forgets the old text."""
     owner = _owner(user, tenant)
     _with_memory(lambda opened: person_facts.edit(opened.people, owner, fact_id, text))
     if as_json:
@@ -232,7 +239,7 @@ def export(
     del as_json
     if session is None:
         owner = _owner(user, tenant)
-        for fact in _with_memory(lambda opened: opened.people.listed(owner)):
+        for fact in _with_memory(lambda opened: opened.people.listed(owner, with_replaced=True)):
             print_json(fact_view(fact))
         return
     _session_alone(session, user, tenant)
@@ -256,14 +263,17 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Permanently delete all memories of a session, or what is remembered of a person.
+    """Permanently delete all memories of a session, or what Loom remembers about a person.
 
-    With --user or --tenant, this deletes all facts about the person, or the one with --id. The next model call of
-    every run goes without them.
+    With --session, this deletes the session's memories, its agents' notes, stored tool outputs, recorded call results,
+    and its runs' data in Redis.
 
-    This deletes the session's memories, its agents' notes, whole tool outputs, recorded call results, and its runs'
-    data in Redis. The run histories and the payloads that they need stay on the Temporal server for the namespace's
-    retention period.
+    With --user, this deletes all facts about the person, and the same data of all runs that named the person, in every
+    session. With --id, it deletes only one fact. With --tenant alone, it deletes the facts for everybody in it. From
+    its next model call on, no run sees these facts.
+
+    The run histories and the payloads that they need stay on the Temporal server for the namespace's retention period.
+    The command lists what it could not delete.
     """
     if session is None:
         _forget_facts(_owner(user, tenant), fact_id, ask=not yes and not as_json, as_json=as_json)
@@ -272,18 +282,12 @@ def forget(
     if not yes and not as_json and sys.stdin.isatty():
         typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
     gone, live, left = _with_memory(partial(_forget, session))
-    counts = {
-        "note": gone.notes,
-        "fact": gone.person_facts,
-        "artifact": gone.artifacts,
-        "effect": gone.effects,
-        "key": live,
-    }
+    counts = {**person_facts.trace_counts(gone), "key": live}
     if as_json:
         views = {f"{noun}s": count for noun, count in counts.items()}
         print_json({"session_id": session, "forgotten": gone.memories + gone.notes, **views, "left": left})
         return
-    others = [f"{counted(n, noun)}{' in Redis' if noun == 'key' else ''}" for noun, n in counts.items() if n]
+    others = person_facts.told_counts(counts)
     memories = counted(gone.memories, "memory", "memories")
     typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}")
     for reason in left:
@@ -333,9 +337,10 @@ def reembed(as_json: Json = False) -> None:
 
 def _forget_facts(owner: FactOwner, fact_id: int | None, *, ask: bool, as_json: bool) -> None:
     if ask and fact_id is None and sys.stdin.isatty():
-        typer.confirm(f"Forget all facts of {plain(owner.named)}?", abort=True)
-    gone = _with_memory(lambda opened: person_facts.forget(opened.people, owner, fact_id))
-    person_facts.tell_forgotten(owner, gone, as_json=as_json)
+        runs = " and all that the user's runs have left" if owner.user_id else ""
+        typer.confirm(f"Forget all facts of {plain(owner.named)}{runs}?", abort=True)
+    gone, live, left = _with_memory(partial(_forget_of_person, owner, fact_id))
+    person_facts.tell_forgotten(owner, gone, live, left, as_json=as_json)
 
 
 def _owner(user: str | None, tenant: str | None, session: str | None = None) -> FactOwner:
@@ -348,27 +353,6 @@ def _owner(user: str | None, tenant: str | None, session: str | None = None) -> 
 def _session_alone(session: str, *others: str | int | None) -> None:
     if any(other is not None for other in others):
         raise BadRequest(f"session {session!r} has no users: pass --session, or --user and --tenant", field="session")
-
-
-def _added(text: str, session: str | None, *, for_all: bool, by: str, importance: float) -> Task:
-    """Return the text as a task. Raises BadRequest if the text or the session is missing."""
-    if not 0 < len(text.strip()) <= LONGEST:
-        told = f"has {len(text.strip()):,} characters" if text.strip() else "is empty"
-        raise BadRequest(f"the text {told}: it must have 1 to {LONGEST:,} characters", field="text")
-    if bool(session) == for_all:
-        raise BadRequest("choose which runs can find it: pass either --session S or --global", field="session")
-    name = f"memory-{uuid4()}"
-    return Task(
-        task_id=f"{name}/1",
-        run_id=name,
-        root_run_id=name,
-        session_id=session or name,
-        source_agent="person",
-        action=Action.MESSAGE,
-        created_at=datetime.now(UTC),
-        parameters={"text": text.strip(), **({"by": by} if by else {})},
-        metadata={"importance": importance, **({"scope": str(MemoryScope.GLOBAL)} if for_all else {})},
-    )
 
 
 def _with_zone(at: datetime | None) -> datetime | None:
@@ -406,20 +390,40 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)
     embedder = embedder_from(settings)
-    database = Database(settings.database_url, max_connections=2, name="loom-memory")
-    memory = PostgresMemory(database, embedder=embedder, settings=settings.memory_limits)
-    people = PostgresPersonFacts(database, embedder=embedder, settings=settings.memory_limits)
     try:
-        yield Opened(memory=memory, people=people, database=database, embedder=embedder, settings=settings)
+        async with opened_database(settings, max_connections=2, name="loom-memory") as database:
+            memory = PostgresMemory(database, embedder=embedder, settings=settings.memory_limits)
+            people = PostgresPersonFacts(database, embedder=embedder, settings=settings.memory_limits)
+            yield Opened(memory=memory, people=people, database=database, embedder=embedder, settings=settings)
     finally:
-        await database.aclose()
         if embedder is not None:
             await embedder.aclose()
 
 
 async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[str]]:
     """Return the counts of deleted entries and Redis keys, and messages about data that couldn't be deleted."""
-    gone, live, left = await opened.memory.forget(session), 0, []
+    gone = await opened.memory.forget(session)
+    return gone, *(await _forget_runs(opened, gone))
+
+
+async def _forget_of_person(
+    owner: FactOwner, fact_id: int | None, opened: Opened
+) -> tuple[ForgottenFacts, int, list[str]]:
+    """Return the same for a person. Without a user, and with a fact's id, only facts are deleted."""
+    gone = await person_facts.forget(opened.people, owner, fact_id)
+    if gone.traces is None:
+        told = "not deleted: memories of session {}; use `loom memory forget --session`"
+        return gone, 0, [told.format(name) for name in gone.sessions]
+    live, left = await _forget_runs(opened, gone.traces)
+    left.append("not deleted: what the person said in runs that name another user, or none")
+    if gone.traces.unnamed:
+        left.append("not deleted: memories of an earlier release, which don't name a user; they belong to sessions")
+    return gone, live, left
+
+
+async def _forget_runs(opened: Opened, gone: Forgotten) -> tuple[int, list[str]]:
+    """Delete the data of these runs in Redis. Return the number of keys, and the runs with remaining data."""
+    live, left = 0, []
     if gone.effects_left:
         left.append(f"not deleted: {counted(gone.effects_left, 'effect')} of runs that may still be running")
     if opened.settings.redis_url is not None and gone.runs:
@@ -428,7 +432,7 @@ async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[st
         except (StreamUnavailable, TimeoutError):
             runs = counted(len(gone.runs), "run")
             left.append(f"not deleted: data of {runs} in Redis, which is not responding; it expires within seven days")
-    return gone, live, left
+    return live, left
 
 
 async def _retain(loom: LoomClient, before: datetime, *, dry_run: bool) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
-from loom.cli.arguments import Json, new_app
+from loom.cli.arguments import Json, OptionalRunId, new_app
 from loom.cli.connection import with_client
 from loom.cli.logs import silence
 from loom.cli.output import counted, one_line, print_json, print_notice
+from loom.cli.run_names import run_named
 from loom.client import LoomClient
+from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.replay import RUNNING, Replay, histories_in, histories_matching, histories_of, replay
 from loom.domain.core.errors import BadRequest
@@ -32,7 +34,7 @@ app = new_app()
 
 @app.command(name="replay")
 def replay_runs(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id.")] = None,
+    run_id: OptionalRunId = None,
     every: Annotated[bool, typer.Option("--all", help="Replay all runs that are in progress.")] = False,
     query: Annotated[
         str | None, typer.Option(metavar="FILTER", help="Replay the runs that match Temporal's List Filter instead.")
@@ -65,18 +67,23 @@ def replay_runs(
 
 async def _replay_files(files: list[Path]) -> list[Replay]:
     silence()
-    url = load_settings().database_url
-    storage = PostgresPayloads(url) if url else None
+    settings = load_settings()
+    storage = PostgresPayloads(settings.database_url) if settings.database_url else None
+    encryption = encryption_from(settings)
     try:
-        return await _replayed(histories_in(files), data_converter(storage))
+        converter = data_converter(storage, encryption.codec, encrypts=encryption.cipher.is_on)
+        return await _replayed(histories_in(files), converter)
     finally:
+        await encryption.aclose()
         if storage is not None:
             await storage.aclose()
 
 
 async def _replay_runs(loom: LoomClient, run_id: str | None, query: str) -> list[Replay]:
-    histories = histories_matching(loom.temporal, query) if run_id is None else histories_of(loom.temporal, run_id)
-    return await _replayed(histories, loom.temporal.data_converter)
+    temporal = loom.temporal
+    if run_id is None:
+        return await _replayed(histories_matching(temporal, query), temporal.data_converter)
+    return await _replayed(histories_of(temporal, await run_named(loom, run_id)), temporal.data_converter)
 
 
 async def _replayed(histories: AsyncIterator[WorkflowHistory], converter: DataConverter) -> list[Replay]:

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from loom.cli.arguments import Budget, new_app, read_object, user_name
+from loom.cli.arguments import Budget, OptionalRunId, new_app, read_object, user_name
 from loom.cli.connection import with_client
 from loom.cli.output import counted, one_line, print_json, print_notice
+from loom.cli.run_names import with_run
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, LoomError
 from loom.domain.core.messages import JsonObject
-from loom.domain.run.state import ParkedOn
+from loom.domain.core.requests import ParkedOn
 
 MOST_RETRIED: Final = 10_000
 """Maximum number of runs that one command retries."""
@@ -22,7 +23,7 @@ app = new_app()
 
 @app.command()
 def retry(
-    run_id: Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id; omit it with --all.")] = None,
+    run_id: OptionalRunId = None,
     *,
     model: Annotated[
         str | None, typer.Option(help="Continue with this model: openai:NAME, anthropic:NAME or demo.")
@@ -55,9 +56,8 @@ def retry(
         chosen = tuple(ParkedOn) if waiting is None else (waiting,)
         receipts = with_client(lambda loom: _retried(loom, chosen, model))
     else:
-        receipts = [
-            with_client(lambda loom: loom.retry(run_id, model=model, message=message, by=user_name(), **changes))
-        ]
+        by = user_name()
+        receipts = [with_run(run_id, lambda loom, run: loom.retry(run, model=model, message=message, by=by, **changes))]
     if as_json:
         print_json(receipts if run_id is None else receipts[0])
     else:

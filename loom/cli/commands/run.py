@@ -1,21 +1,21 @@
 """The `run`, `watch`, `result` and `events` commands, which start a run and follow it to its end."""
 
+import shlex
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import typer
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.service import RPCError
 
 from loom.activities.adapters.redis.stream import task_view
 from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import (
+    Attach,
     Budget,
     Json,
+    OptionalRunId,
     Patience,
     Priority,
     RunId,
@@ -23,6 +23,7 @@ from loom.cli.arguments import (
     User,
     absolute,
     new_app,
+    read_attachments,
     read_object,
     read_permissions,
     read_schema,
@@ -30,13 +31,16 @@ from loom.cli.arguments import (
 )
 from loom.cli.connection import with_client
 from loom.cli.output import console, print_json, print_notice
+from loom.cli.run_names import remember_started, with_run
 from loom.cli.watch import panels
 from loom.cli.watch.watch_run import watch_run
-from loom.client import LoomClient, Streamed, closing
+from loom.client import LoomClient
+from loom.composition.live_workers import live_pollers
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.exit_codes import ABORTED, COMPLETED, FAILED, LIMIT
+from loom.watching import Streamed, closing
 from loom.workflows.validation import read_request
 
 CODES: Final = {
@@ -47,9 +51,6 @@ CODES: Final = {
     RunStatus.BUDGET_EXHAUSTED: LIMIT,
 }
 """The exit codes of `run`, `watch` and `result`, by the run's final status."""
-
-POLLER_MEMORY: Final = timedelta(seconds=90)
-"""The maximum time between two polls of a live worker. The server lists a dead worker for five more minutes."""
 
 T = TypeVar("T")
 JsonEvents: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the events as JSON lines and nothing else.")]
@@ -93,6 +94,7 @@ def run(
         str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
     ] = None,
     metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    attach: Attach = None,
     priority: Priority = None,
     tenant: Tenant = None,
     user: User = None,
@@ -121,6 +123,7 @@ def run(
         skills=skills or None,
         output_schema=read_schema(output_schema) if output_schema is not None else None,
         metadata=read_object(metadata, "--metadata") if metadata is not None else None,
+        parts=read_attachments(attach) if attach else None,
         priority=priority,
         tenant=tenant,
         user_id=user,
@@ -133,15 +136,28 @@ def run(
 
 
 @app.command()
-def watch(run_id: RunId, after: From = 0, as_json: JsonEvents = False) -> None:
-    """Watch a run until it ends, and answer its requests.
+def watch(run_id: OptionalRunId = None, after: From = 0, as_json: JsonEvents = False) -> None:
+    """Watch a run until it ends, and answer its requests. Without RUN, watch all runs.
 
     Ctrl-C detaches; the run continues. Exit codes are the same as for `loom run`.
     """
-    ended = _detachable(
-        lambda _: with_client(lambda loom: watch_run(loom, run_id, after=after, as_json=as_json)), run_id
-    )
+    if run_id is None:
+        if after or as_json:
+            raise BadRequest("--from and --json are for a single run: name one", field="run_id")
+        _watch_all()
+        return
+
+    ended = _attached(run_id, lambda loom, run: watch_run(loom, run, after=after, as_json=as_json))
     _exit_with_status(ended)
+
+
+def _watch_all() -> None:
+    from loom.cli.watch.watch_all import watch_all  # noqa: PLC0415 - only without a run
+
+    try:
+        with_client(watch_all)
+    except KeyboardInterrupt:
+        print_notice("the runs continue")
 
 
 @app.command()
@@ -150,12 +166,16 @@ def result(run_id: RunId, as_json: Json = False) -> None:
 
     Exit codes are the same as for `loom run`.
     """
-    ended = _detachable(lambda _: with_client(lambda loom: loom.result(run_id)), run_id)
+
+    async def awaited(loom: LoomClient, run: str) -> tuple[str, RunResult]:
+        return run, await loom.result(run)
+
+    run, ended = _attached(run_id, awaited)
     if as_json:
         print_json(ended)
     else:
         out = console()
-        out.print(panels.result(ended, run_id, boxed=out.is_terminal), soft_wrap=not out.is_terminal)
+        out.print(panels.result(ended, run, boxed=out.is_terminal), soft_wrap=not out.is_terminal)
     _exit_with_status(ended)
 
 
@@ -169,7 +189,7 @@ def events(
     """Print a run's events as JSON lines."""
     del as_json  # every command accepts --json; events are always JSON
     write = follow_events if follow else print_events
-    _detachable(lambda _: with_client(lambda loom: write(loom, run_id, after=after)), run_id)
+    _attached(run_id, lambda loom, run: write(loom, run, after=after))
 
 
 def given(**fields: Any) -> dict[str, Any]:
@@ -195,7 +215,8 @@ def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: 
     def work(started: Callable[[str], None]) -> RunResult | None:
         async def start_and_watch(loom: LoomClient) -> RunResult | None:
             run_id = await start(loom)
-            await _warn_without_worker(loom)
+            remember_started(loom, run_id)
+            await warn_without_worker(loom)
             started(run_id)
             if detach:
                 return None
@@ -204,12 +225,20 @@ def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: 
 
         return with_client(start_and_watch)
 
-    ended = _detachable(work, None, announce=lambda run_id: _announce(run_id, detach=detach, yes=yes, as_json=as_json))
+    ended = _detachable(work, announce=lambda run_id: _announce(run_id, detach=detach, yes=yes, as_json=as_json))
     if ended is None:
         return
     if as_json:
         print_json(ended)
     _exit_with_status(ended)
+
+
+async def warn_without_worker(loom: LoomClient) -> None:
+    """Print a notice if no worker is polling the task queue."""
+    queue = load_settings().task_queue
+    with suppress(RPCError):
+        if not await live_pollers(loom.temporal, queue):
+            print_notice(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
 
 
 async def print_events(loom: LoomClient, run_id: str, *, after: int) -> None:
@@ -241,59 +270,47 @@ async def follow_events(loom: LoomClient, run_id: str, *, after: int) -> None:
         raise StreamUnavailable(outage)
 
 
-async def _warn_without_worker(loom: LoomClient) -> None:
-    queue = load_settings().task_queue
-    if not await _has_worker(loom, queue):
-        print_notice(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
-
-
-async def _has_worker(loom: LoomClient, queue: str) -> bool:
-    """Return whether a worker has recently polled this task queue, or True if the query fails."""
-    request = DescribeTaskQueueRequest(
-        namespace=loom.temporal.namespace,
-        task_queue=TaskQueue(name=queue),
-        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-    )
-    try:
-        answer = await loom.temporal.workflow_service.describe_task_queue(request, timeout=timedelta(seconds=2))
-    except RPCError:
-        return True
-    oldest = datetime.now(UTC) - POLLER_MEMORY
-    return any(poller.last_access_time.ToDatetime(tzinfo=UTC) > oldest for poller in answer.pollers)
-
-
 def _announce(run_id: str, *, detach: bool, yes: bool, as_json: bool) -> None:
     if detach and as_json:
         print_json({"run_id": run_id})
     elif detach:
         typer.echo(run_id)
-        print_notice(f"started; watch it with `loom watch {run_id}`")
+        print_notice(f"started; watch it with `loom watch {shlex.quote(run_id)}`")
     elif as_json:
         print_notice(f"run {run_id} started")
     if yes and not detach:
         print_notice("--yes: every tool call of this run is approved")
 
 
-def _detachable(
-    work: Callable[[Callable[[str], None]], T],
-    run_id: str | None,
-    announce: Callable[[str], None] = lambda _: None,
-) -> T:
-    """Call `work`, which reports the id of the run that it starts. Ctrl-C stops `work` without affecting the run."""
-    run_ids = [run_id] if run_id else []
+def _attached(name: str, work: Callable[[LoomClient, str], Awaitable[T]]) -> T:
+    """Call `work` with the run that a person names. Ctrl-C stops `work` without affecting the run."""
 
-    def started(new: str) -> None:
-        run_ids.append(new)
-        announce(new)
+    def begin(attached: Callable[[str], None]) -> T:
+        async def named(loom: LoomClient, run_id: str) -> T:
+            attached(run_id)
+            return await work(loom, run_id)
+
+        return with_run(name, named)
+
+    return _detachable(begin)
+
+
+def _detachable(work: Callable[[Callable[[str], None]], T], announce: Callable[[str], None] = lambda _: None) -> T:
+    """Call `work`, which reports the id of its run. Ctrl-C stops `work` without affecting the run."""
+    run_ids: list[str] = []
+
+    def attached(run_id: str) -> None:
+        run_ids.append(run_id)
+        announce(run_id)
 
     try:
-        return work(started)
+        return work(attached)
     except KeyboardInterrupt:
         if not run_ids:
             raise
-        last = run_ids[-1]
+        last = shlex.quote(run_ids[-1])
         print_notice(
-            f"detached; the run continues. `loom watch {last}` attaches again, and `loom abort {last}` stops it"
+            f"detached; the run continues\nattach again with `loom watch {last}`\nstop it with `loom abort {last}`"
         )
         raise typer.Exit(COMPLETED) from None
 

@@ -5,14 +5,18 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from loom.cli.arguments import Json, RunId, new_app
-from loom.cli.connection import with_client
+from loom.cli.arguments import Json, NoPager, RunId, new_app
 from loom.cli.output import console, one_line, plain, print_json, tokens
+from loom.cli.pager import paged
+from loom.cli.run_names import with_run
+from loom.client import LoomClient
 from loom.domain.context.assembler import ContextPart
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message
+from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import choice_in
 from loom.domain.history.past_turns import PastCall, PastTurn
+from loom.domain.run.stream_events import NOT_RUN
 
 MAX_CHARACTERS: Final = 400
 """Maximum length of a displayed text in characters, unless `--json` is used."""
@@ -28,6 +32,7 @@ def show(
     context: Annotated[
         bool, typer.Option("--context", help="Show the model's context in that turn, part by part, with token counts.")
     ] = False,
+    no_pager: NoPager = False,
     as_json: Json = False,
 ) -> None:
     """Show a run turn by turn.
@@ -36,19 +41,23 @@ def show(
     """
     if context and turn is None:
         raise BadRequest("--context needs --turn N", field="turn")
-    turns = with_client(lambda loom: loom.turns(run_id))
+    run_id, turns = with_run(run_id, _read)
     if turn is not None and turn not in {past.number for past in turns}:
         raise BadRequest(f"--turn: the run has no turn {turn}; its last turn is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]
     if context:
-        _show_context(run_id, chosen[0], as_json=as_json)
+        _show_context(run_id, chosen[0], as_json=as_json, in_pager=not no_pager)
     elif as_json:
         print_json({"run_id": run_id, "turns": [_turn_view(past) for past in chosen]})
     else:
-        _print_lines(line for past in chosen for line in _turn_lines(past))
+        _print_lines((line for past in chosen for line in _turn_lines(past)), in_pager=not no_pager)
 
 
-def _show_context(run_id: str, turn: PastTurn, *, as_json: bool) -> None:
+async def _read(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...]]:
+    return run_id, await loom.turns(run_id)
+
+
+def _show_context(run_id: str, turn: PastTurn, *, as_json: bool, in_pager: bool) -> None:
     call = turn.calls[-1] if turn.calls else None
     parts = call.context if call else None
     if call is None or parts is None:
@@ -56,7 +65,7 @@ def _show_context(run_id: str, turn: PastTurn, *, as_json: bool) -> None:
     if as_json:
         print_json({"run_id": run_id, "turn": turn.number, **context_view(call, parts)})
     else:
-        _print_lines(_context_lines(call, parts))
+        _print_lines(_context_lines(call, parts), in_pager=in_pager)
 
 
 def context_view(call: PastCall, parts: tuple[ContextPart, ...]) -> dict[str, Any]:
@@ -113,6 +122,9 @@ def _turn_lines(turn: PastTurn) -> Iterator[str]:
         result = tool.result.content if tool.result else tool.error or "still running"
         mark = "✓" if tool.result and tool.result.status != "error" else "✗"
         yield f"  {mark} {tool.request.tool}: {one_line(result, MAX_CHARACTERS)}"
+    for left in turn.not_run:
+        mark = "✗" if left.is_error else "✓"
+        yield f"  {mark} {one_line(describe(left.call))}: {one_line(left.content, MAX_CHARACTERS)}"
     for child in turn.children:
         mark = "✗" if child.answer.status == "error" else "✓"
         yield f"  {mark} {one_line(child.run_id)}: {one_line(child.answer.content, MAX_CHARACTERS)}"
@@ -152,6 +164,18 @@ def _turn_view(turn: PastTurn) -> dict[str, Any]:
                 "error": tool.error or None,
             }
             for tool in turn.tools
+        ]
+        + [
+            {
+                "call_id": each.call.id,
+                "tool": each.call.name,
+                "attempt": NOT_RUN,
+                "status": "error" if each.is_error else "success",
+                "content": each.content,
+                "artifact": None,
+                "error": None,
+            }
+            for each in turn.not_run
         ],
         "children": [
             {
@@ -182,7 +206,8 @@ def _chosen(message: Message) -> Iterator[str]:
         yield f"    {one_line(score, MAX_CHARACTERS)}"
 
 
-def _print_lines(lines: Iterator[str]) -> None:
+def _print_lines(lines: Iterator[str], *, in_pager: bool) -> None:
     out = console()
-    for line in lines:
-        out.print(line, soft_wrap=not out.is_terminal)
+    with paged(out, wanted=in_pager):
+        for line in lines:
+            out.print(line, soft_wrap=not out.is_terminal)

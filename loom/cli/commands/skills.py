@@ -31,10 +31,11 @@ from loom.activities.toolbox.built_in.skill_files import (
 from loom.app.packages import enabled, installed, unopened_skills
 from loom.cli.arguments import App, Json, new_app
 from loom.cli.output import console, counted, plain, print_json, print_notice
-from loom.cli.worker_preview import load_registry, named, with_app
+from loom.cli.worker_preview import load_registry, named, running_worker, with_app
 from loom.composition.load_settings import read_settings
 from loom.composition.settings import Settings
 from loom.composition.tool_registry import skills_from
+from loom.composition.worker_catalog import skills_view
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tokens import text_tokens
 from loom.domain.skills.catalog import FoundSkills, Skill, SkillFolder, tool_name
@@ -58,8 +59,17 @@ app = new_app("skills", "List, check and add skills.")
 
 @app.command("list")
 def list_skills(workspace: Workspace = None, app: App = None, as_json: Json = False) -> None:
-    """List available skills, and the reasons why other skills were skipped."""
-    found = _listed(with_app(read_settings(), app), workspace)
+    """List the running worker's skills, and show why other skills were skipped.
+
+    If you name an app or a workspace, or if no worker is running, list the skills that a worker started in this folder
+    would have.
+    """
+    settings = with_app(read_settings(), app)
+    running = None if workspace is not None else running_worker(app, "skills")
+    found = {
+        **(skills_view(_found(settings, workspace)) if running is None else running.skills),
+        "packages": _packages(settings),
+    }
     if as_json:
         print_json(found)
         return
@@ -68,7 +78,7 @@ def list_skills(workspace: Workspace = None, app: App = None, as_json: Json = Fa
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the skill.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the skill.")],
     workspace: Workspace = None,
     app: App = None,
     as_json: Json = False,
@@ -209,22 +219,11 @@ def _found(settings: Settings, workspace: Path | None) -> FoundSkills:
     return skills_from(settings, load_registry(settings)).found(place)
 
 
-def _listed(settings: Settings, workspace: Path | None) -> dict[str, Any]:
-    found = _found(settings, workspace)
-    brief = ("name", "description", "source", "root")
-    problems = [
-        (each.is_warning, {"path": each.path, "source": each.source, "why": each.why}) for each in found.problems
+def _packages(settings: Settings) -> list[dict[str, Any]]:
+    return [
+        {"name": folder.source.removeprefix("package "), "path": folder.path, "enabled": False}
+        for folder in _not_enabled(settings)
     ]
-    return {
-        "skills": [{key: getattr(skill, key) for key in brief} for skill in found.skills],
-        "hidden": [{key: getattr(skill, key) for key in brief} for skill in found.hidden],
-        "skipped": [view for is_warning, view in problems if not is_warning],
-        "warnings": [view for is_warning, view in problems if is_warning],
-        "packages": [
-            {"name": folder.source.removeprefix("package "), "path": folder.path, "enabled": False}
-            for folder in _not_enabled(settings)
-        ],
-    }
 
 
 def _not_enabled(settings: Settings) -> tuple[SkillFolder, ...]:

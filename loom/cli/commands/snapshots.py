@@ -1,11 +1,11 @@
 """The `diff` and `restore` commands, which show and undo a run's changes to its workspace.
 
-These commands need neither a server nor a worker.
+These commands need neither a server nor a worker, unless you shorten the run's id.
 """
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,6 +17,7 @@ from loom.activities.ports import StoreUnavailable
 from loom.cli.arguments import Json, RunId, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
+from loom.cli.run_names import run_named
 from loom.composition.load_settings import read_settings
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
 from loom.domain.core.requests import RunStatus
@@ -40,6 +41,7 @@ def diff(
     Without --turn, the diff covers the time from the run's first change until now. With --turn, it starts at that turn
     and ends at the next snapshot, or now if there is none. Later turns and restores take snapshots.
     """
+    run_id = _named(run_id)
     with explained():
         found = shadow_git().diff(run_id, turn)
     if as_json:
@@ -68,6 +70,7 @@ def restore(
     Loom takes a snapshot of the current state first, so that you can undo the restore. Exit code 1 means that some
     paths were left unchanged.
     """
+    run_id = _named(run_id)
     snapshots = shadow_git()
     with explained():
         target, todo = snapshots.plan(run_id, turn=turn, snapshot=snapshot)
@@ -97,6 +100,16 @@ def explained() -> Iterator[None]:
 def shadow_git() -> ShadowGit:
     """Return the snapshot store in Loom's home directory."""
     return ShadowGit(read_settings().home)
+
+
+def _named(name: str) -> str:
+    """Return the id of the run that a person names. A run with exactly this id needs no server."""
+    with explained(), suppress(RunNotFoundError):
+        shadow_git().list(name)
+        return name
+    with suppress(RunNotFoundError, UnreachableError):
+        return with_client(lambda loom: run_named(loom, name))
+    return name
 
 
 def _refuse_while_open(run_id: str) -> None:

@@ -5,6 +5,8 @@ import json
 import os
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -12,13 +14,15 @@ import typer
 
 from loom.app.loading import with_absolute_file
 from loom.cli.arguments import Json, new_app
-from loom.composition.load_settings import load_settings, read_settings
+from loom.cli.connection import server_named
+from loom.composition.load_settings import load_settings, misspelled_variables, read_settings
 from loom.composition.settings import Settings
 from loom.doctor import examine, with_addresses_of
 from loom.domain.core.errors import BadRequest
 from loom.exit_codes import UNREACHABLE
 from loom.stack import state as stack_state
 from loom.stack import up_down
+from loom.stack.backup import back_up
 from loom.stack.plan import Plan
 from loom.stack.state import StackState
 
@@ -63,10 +67,21 @@ def up(  # noqa: PLR0917 - one parameter for each option
     if os.geteuid() == 0:
         typer.echo(AS_ROOT, err=True)
     plan = _plan(settings, no_worker=no_worker, names_roots=bool(workspace_root), private=private)
+    now = stack_state.read(settings.home)
+    before = now.living().get("worker") if plan.worker is not None else None
+    replaces = before if app is not None else None  # whoever names the app wants its code as it is now
+    if replaces is not None or (before is not None and settings.app not in (None, now.app)):
+        _refuse_a_broken_app(settings)
+
+    def on_ready(state: StackState) -> None:
+        _print_state(state, settings, as_json=as_json)
+        if before is not None and state.app is not None:
+            typer.echo(_code_of_worker(state.app, is_new=state.parts.get("worker") != before), err=True)
+
     if detach:
-        _print_state(up_down.up_detached(plan), settings, as_json=as_json)
+        on_ready(up_down.up_detached(plan, replaces=replaces))
         return
-    started = up_down.up_here(plan, lambda state: _print_state(state, settings, as_json=as_json))
+    started = up_down.up_here(plan, on_ready, replaces=replaces)
     if not started and not as_json:
         typer.echo("It was already running; `loom down` stops it.")
 
@@ -85,11 +100,27 @@ def down(as_json: Json = False) -> None:
 
 
 @app.command()
+def backup(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the copy.")], as_json: Json = False
+) -> None:
+    """Copy the running stack to a folder, which `loom up` can start.
+
+    Runs go on meanwhile. Workspaces outside the stack's folder, and Redis with its live events, aren't copied.
+    """
+    copied = back_up(read_settings().home, folder.absolute())
+    if as_json:
+        typer.echo(json.dumps({"backup": str(copied)}))
+    else:
+        typer.echo(f"Copied to {copied}. To start it: LOOM_HOME={copied} loom up")
+
+
+@app.command()
 def doctor(as_json: Json = False) -> None:
     """Check everything that a run needs."""
     settings = load_settings()
     report = _examine(settings, stack_state.read(settings.home))
-    typer.echo(json.dumps(report) if as_json else _as_text(report))
+    typer.echo(json.dumps(report) if as_json else f"server: {server_named(settings)}\n{_as_text(report)}")
+    _note_misspelled_variables()
     if not report["ok"]:
         raise typer.Exit(UNREACHABLE)
 
@@ -114,6 +145,25 @@ def worker(
     os.environ.update({k: v for k, v in {"LOOM_DEPLOYMENT": deployment, "LOOM_BUILD": build}.items() if v is not None})
     _add_roots(workspace_root)
     pkgutil.resolve_name(WORKER)(fail_fast=fail_fast)
+
+
+def _code_of_worker(app: str, *, is_new: bool) -> str:
+    """Return a note that says which code of the app a worker has, if there was a worker before."""
+    if is_new:
+        return f"Note: the worker was restarted, and has loaded {app}. Runs in flight continue."
+    return f"Note: the worker was already running, with {app} as it was then. `loom up --app {app}` loads it again."
+
+
+def _refuse_a_broken_app(settings: Settings) -> None:
+    """Raise BadRequest if the app can't be loaded. The running worker then goes on.
+
+    The app is loaded in another process, because this one may supervise the stack for months.
+    """
+    command = (sys.executable, "-P", "-m", "loom", "agents", "list", "--json", "--app", str(settings.app))
+    tried = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        said = tried.stderr.strip().removeprefix("loom: ") or f"exit code {tried.returncode}"
+        raise BadRequest(said, field="--app")
 
 
 def _set_app(app: str | None) -> None:
@@ -142,6 +192,7 @@ def _add_roots(folders: list[Path] | None) -> None:
 
 def _plan(settings: Settings, *, no_worker: bool, names_roots: bool, private: bool) -> Plan:
     plan = Plan(
+        codec_endpoint=settings.codec_endpoint,
         home=settings.home,
         task_queue=settings.task_queue,
         namespace=settings.temporal_namespace,
@@ -160,6 +211,12 @@ def _print_state(state: StackState, settings: Settings, *, as_json: bool) -> Non
     for variable in ("TEMPORAL_ADDRESS", "LOOM_DATABASE_URL", "LOOM_REDIS_URL"):
         if os.environ.get(variable):
             typer.echo(f"Note: {variable} is set; other commands use it instead of this stack.", err=True)
+    _note_misspelled_variables()
+
+
+def _note_misspelled_variables() -> None:
+    for note in misspelled_variables():
+        typer.echo(f"Note: {note}", err=True)
 
 
 def _examine(settings: Settings, state: StackState) -> dict[str, Any]:
@@ -173,6 +230,8 @@ def _as_text(report: dict[str, Any]) -> str:
         facts = [part.get(key) for key in ("address", "ui", "version", "program", "pids", "model", "note")]
         shown = "  ".join(re.sub(r"(?<=:)[^:@/]+(?=@)", "…", str(fact)) for fact in facts if fact)
         lines.append(f"  {'ok' if part['ok'] else '--'}  {name:<9} {shown or 'none'}")
-        if "hint" in part:
-            lines.append(f"      {'':<9} {part['hint']}")
+        told = [part["hint"]] if "hint" in part else []
+        if part.get("differs"):
+            told += [*part["differs"], "To start a worker with the settings from here: `loom down`, then `loom up`"]
+        lines += [f"      {'':<9} {line}" for line in told]
     return "\n".join(lines)

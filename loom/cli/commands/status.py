@@ -1,35 +1,31 @@
 """The `status` and `list` commands, which show a run's current status and list runs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from loom.cli.arguments import Json, RunId, new_app
-from loom.cli.connection import with_client
-from loom.cli.output import console, counted, one_line, plain, print_json, seconds
+from loom.cli.arguments import Json, NoPager, RunId, new_app
+from loom.cli.connection import server_named, web_ui, with_client
+from loom.cli.output import console, counted, one_line, plain, print_json
+from loom.cli.pager import paged
+from loom.cli.run_list import STYLES, run_table, run_tree
+from loom.cli.run_names import run_named, with_run
 from loom.cli.watch import panels
-from loom.cli.watch.pending_approvals import read_approval, read_questions
+from loom.cli.watch.pending_approvals import read_questions
 from loom.cli.watch.spending import Spending
+from loom.client import LoomClient
+from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
+from loom.pending_approvals import read_approval
+from loom.run_overviews import RunOverview, RunOverviews
 from loom.visibility import RunSummary
-
-_STYLES = {
-    "completed": "green",
-    "failed": "red",
-    "aborted": "yellow",
-    "limit_reached": "yellow",
-    "budget_exhausted": "yellow",
-    "waiting_for_approval": "bold yellow",
-    "paused": "yellow",
-}
 
 app = new_app()
 
@@ -37,7 +33,7 @@ app = new_app()
 @app.command()
 def status(run_id: RunId, as_json: Json = False) -> None:
     """Show a run's status and what it is waiting for."""
-    found = with_client(lambda loom: loom.status(run_id))
+    found = with_run(run_id, lambda loom, run: loom.status(run))
     if as_json:
         print_json(found)
     else:
@@ -50,28 +46,35 @@ def list_runs(
     status: Annotated[str | None, typer.Option(help="Show only runs with this status.")] = None,
     session: Annotated[str | None, typer.Option(help="Show only runs in this session.")] = None,
     tenant: Annotated[str | None, typer.Option(help="Show only this tenant's runs.")] = None,
-    tree: Annotated[str | None, typer.Option(help="Show only this run and all its sub-agents.", metavar="RUN")] = None,
+    tree: Annotated[
+        str | None, typer.Option(help="Show this run and all its sub-agents as a tree.", metavar="RUN")
+    ] = None,
     waiting: Annotated[
         str | None,
         typer.Option(help="Show only runs that wait for this: provider, operator, approval, input, resume or tenant."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
+    no_pager: NoPager = False,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first. Sub-agents are omitted unless you use --tree.
 
-    With --waiting provider or operator, sub-agents that wait are listed, too.
+    `@1`, `@2` and so on name the runs in other commands. With --waiting provider or operator, sub-agents that wait are
+    listed, too.
     """
     if status is not None and status not in tuple(RunStatus):
         raise BadRequest(f"--status: {status!r} is not one of {', '.join(RunStatus)}", field="status")
-    chosen = {"status": status, "session": session, "tenant": tenant, "below": tree, "waiting": waiting}
-    found = with_client(lambda loom: loom.list(**chosen, limit=limit))
+    chosen: dict[str, Any] = {"status": status, "session": session, "tenant": tenant, "below": tree, "waiting": waiting}
     if as_json:
-        print_json([asdict(run) for run in found])
-    elif not found and any(chosen.values()):
+        print_json([asdict(run) for run in with_client(lambda loom: _listed(loom, chosen, limit))])
+        return
+    found = with_client(lambda loom: _overviews(loom, chosen, limit))
+    if not found and any(chosen.values()):
         typer.echo("no run matches; `loom list` without options lists the newest runs")
+    elif not found:
+        typer.echo(f'no runs at {server_named(load_settings())}; start one with `loom run "…"`')
     else:
-        _print_runs(found)
+        _print_runs(found, as_tree=tree is not None, in_pager=not no_pager)
 
 
 def print_status(status: JsonObject) -> None:
@@ -81,27 +84,19 @@ def print_status(status: JsonObject) -> None:
         out.print(line, soft_wrap=not out.is_terminal)
 
 
-def _print_runs(runs: Sequence[RunSummary]) -> None:
-    out = console(wide=True)
-    if not runs:
-        out.print('no runs; start one with `loom run "…"`')
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("run", "status", "started", "took", "agent", "model", "cost"):
-        table.add_column(name, no_wrap=name in ("run", "status"), overflow="fold")
-    now = datetime.now(UTC)
-    for run in runs:
-        took = ((run.closed_at or now) - run.started_at).total_seconds()
-        table.add_row(
-            one_line(run.run_id),
-            Text(run.status, style=_STYLES.get(run.status, "")),
-            f"{seconds((now - run.started_at).total_seconds())} ago",
-            seconds(took),
-            one_line(run.agent),
-            one_line(run.model),
-            "" if run.cost is None else f"${run.cost:.4f}",
-        )
-    out.print(table)
+async def _listed(loom: LoomClient, chosen: Mapping[str, Any], limit: int) -> Sequence[RunSummary]:
+    below = chosen["below"]
+    return await loom.list(**{**chosen, "below": await run_named(loom, below) if below else None}, limit=limit)
+
+
+async def _overviews(loom: LoomClient, chosen: Mapping[str, Any], limit: int) -> Sequence[RunOverview]:
+    return await RunOverviews(loom.temporal).of(await _listed(loom, chosen, limit))
+
+
+def _print_runs(found: Sequence[RunOverview], *, as_tree: bool, in_pager: bool) -> None:
+    out, now = console(wide=True), datetime.now(UTC)
+    with paged(out, wanted=in_pager):
+        out.print(run_tree(found, now) if as_tree else run_table(found, now, out.width))
 
 
 def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
@@ -117,9 +112,11 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
         ["the run is not responding; this status comes from the server"] if status.get("stale") else spending.facts(0)
     )
     lines: list[RenderableType] = [
-        Text.assemble((run_id, "bold"), " · ", (name.replace("_", " "), _STYLES.get(name, ""))),
+        Text.assemble((run_id, "bold"), " · ", (name.replace("_", " "), STYLES.get(name, ""))),
         Text(" · ".join(map(one_line, facts)), style="dim"),
     ]
+    if ui := web_ui(str(status.get("run_id", ""))):
+        lines.append(Text(ui, style="dim"))
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
     if parked := status.get("parked"):

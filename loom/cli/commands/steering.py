@@ -4,14 +4,16 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from loom.cli.arguments import RunId, new_app, read_object, user_name
-from loom.cli.connection import with_client
+from loom.cli.arguments import Attach, RunId, new_app, read_attachments, read_object, user_name
 from loom.cli.output import plain, print_json, print_notice
+from loom.cli.run_names import call_named, with_run
+from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 
 CallId: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="[CALL]", help="Id of the pending call; optional when only one is pending.")
+    str | None,
+    typer.Argument(metavar="CALL", help="Id of the pending call, or its beginning; optional when only one is pending."),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the receipt as JSON and nothing else.")]
 
@@ -37,9 +39,12 @@ def approve(
     """Approve a pending tool call."""
     edited = read_object(arguments, "--arguments") if arguments is not None else None
     scope: Literal["once", "run"] = "run" if for_run else "once"
-    receipt = with_client(
-        lambda loom: loom.approve(run_id, call_id, scope=scope, arguments=edited, digest=digest, by=user_name())
-    )
+
+    async def sent(loom: LoomClient, run: str) -> JsonObject:
+        call = await _pending(loom, run, call_id)
+        return await loom.approve(run, call, scope=scope, arguments=edited, digest=digest, by=user_name())
+
+    receipt = with_run(run_id, sent)
     _acknowledge(receipt, _approved(receipt) if for_run else "approved", as_json=as_json)
 
 
@@ -51,20 +56,24 @@ def deny(
     as_json: Json = False,
 ) -> None:
     """Deny a pending tool call; the run continues without it."""
-    receipt = with_client(lambda loom: loom.deny(run_id, call_id, reason=reason, by=user_name()))
+
+    async def sent(loom: LoomClient, run: str) -> JsonObject:
+        return await loom.deny(run, await _pending(loom, run, call_id), reason=reason, by=user_name())
+
+    receipt = with_run(run_id, sent)
     _acknowledge(receipt, "denied", as_json=as_json)
 
 
 @app.command()
 def pause(run_id: RunId, as_json: Json = False) -> None:
     """Pause a run: no new work starts until `loom resume`."""
-    _acknowledge(with_client(lambda loom: loom.pause(run_id, by=user_name())), "paused", as_json=as_json)
+    _acknowledge(with_run(run_id, lambda loom, run: loom.pause(run, by=user_name())), "paused", as_json=as_json)
 
 
 @app.command()
 def resume(run_id: RunId, as_json: Json = False) -> None:
     """Resume a paused run."""
-    _acknowledge(with_client(lambda loom: loom.resume(run_id, by=user_name())), "resumed", as_json=as_json)
+    _acknowledge(with_run(run_id, lambda loom, run: loom.resume(run, by=user_name())), "resumed", as_json=as_json)
 
 
 @app.command()
@@ -74,14 +83,15 @@ def abort(
     as_json: Json = False,
 ) -> None:
     """Abort a run and cancel its current work."""
-    receipt = with_client(lambda loom: loom.abort(run_id, reason=reason, by=user_name()))
+    receipt = with_run(run_id, lambda loom, run: loom.abort(run, reason=reason, by=user_name()))
     _acknowledge(receipt, "aborted", as_json=as_json)
 
 
 @app.command()
 def send(
     run_id: RunId,
-    text: Annotated[str, typer.Argument(help="The answer or message.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The answer or message.")],
+    attach: Attach = None,
     by: Annotated[
         str | None, typer.Option(metavar="NAME", help="Person who says this. The default is your login name.")
     ] = None,
@@ -93,8 +103,14 @@ def send(
     """
     if not text.strip():
         raise BadRequest("the message is empty: pass a text for the agent", field="text")
-    receipt = with_client(lambda loom: loom.send(run_id, text, by=user_name() if by is None else by))
+    parts = read_attachments(attach) if attach else None
+    sender = user_name() if by is None else by
+    receipt = with_run(run_id, lambda loom, run: loom.send(run, text, parts=parts, by=sender))
     _acknowledge(receipt, "sent", as_json=as_json, always_queued=True)
+
+
+async def _pending(loom: LoomClient, run_id: str, name: str | None) -> str | None:
+    return None if name is None else call_named(await loom.status(run_id), name)
 
 
 def _approved(receipt: JsonObject) -> str:

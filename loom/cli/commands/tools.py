@@ -3,8 +3,7 @@
 import asyncio
 import json
 import sys
-from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,23 +13,24 @@ import typer
 from rich.table import Table
 
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
-from loom.activities.ports import Tool, ToolContext
+from loom.activities.ports import ToolContext
 from loom.activities.toolbox.pipeline import execute
-from loom.app.package_preview import brief, described, installation
+from loom.app.package_preview import described, installation
 from loom.app.packages import enabled, installed
 from loom.cli.arguments import App, Json, absolute, new_app, read_object
 from loom.cli.output import console, counted, plain, print_json, print_notice, seconds
-from loom.cli.worker_preview import named, with_app
+from loom.cli.worker_preview import named, running_worker, with_app
 from loom.composition.build import parts_from, secret_mask
 from loom.composition.load_settings import read_settings
 from loom.composition.logs import configure_logs
 from loom.composition.settings import Settings
+from loom.composition.worker_catalog import tool_facts
 from loom.composition.worker_parts import WorkerParts
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.agents.worker_catalog import WorkerCatalog, tool_summary
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.tool_calls import ToolResult, Verdict, failed
-from loom.domain.permissions.judge import BUILT_IN
 from loom.exit_codes import COMPLETED, FAILED
 
 LOCAL_RUN: Final = "local"
@@ -49,26 +49,36 @@ def list_tools(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """List a worker's tools and show where they come from."""
-    settings = _settings(app)
-    found = asyncio.run(_list(settings, everything=everything))
+    """List the running worker's tools, and show where they come from.
+
+    If you name an app, or if no worker is running, list the tools that a worker started in this folder would have.
+    """
+    found = asyncio.run(_list(app, running_worker(app, "tools"), everything=everything))
     if as_json:
         print_json(found)
         return
     _print_tools(found["tools"])
+    for why in found.get("unavailable", {}).values():
+        print_notice(f"{plain(why)}; the list shows its last known tools")
     for package in found.get("packages", ()):
         _print_package(package)
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name of the tool.")], app: App = None, as_json: Json = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the tool.")],
+    app: App = None,
+    as_json: Json = False,
 ) -> None:
     """Show a tool's description, arguments and settings.
 
-    The settings include its effect, permission and limits.
+    The settings include its effect, permission and limits. If you name an app, or if no worker is running, this is the
+    tool that a worker started here would have.
     """
-    facts = asyncio.run(_show(_settings(app), name))
+    running = running_worker(app, "tools")
+    tools = asyncio.run(_tools(_settings(app))) if running is None else running.tools
+    by_name = {tool["name"]: tool for tool in tools}
+    facts = named(name, by_name, "tool", otherwise="`loom tools list` shows all tools")
     if as_json:
         print_json(facts)
         return
@@ -81,7 +91,7 @@ def show(
 
 @app.command()
 def call(
-    tool: Annotated[str, typer.Argument(help="Name of the tool.")],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Name of the tool.")],
     arguments: Annotated[str, typer.Argument(metavar="JSON", help="Its arguments as a JSON object.")] = "{}",
     workspace: Annotated[str | None, typer.Option(help="Folder to work in; default: LOOM_WORKSPACE.")] = None,
     app: App = None,
@@ -103,7 +113,7 @@ def call(
     else:
         typer.echo(plain(result.content))
         for part in result.parts:
-            typer.echo(f"({part.type} {part.name or part.media_type}, {counted(len(b64decode(part.data)), 'byte')})")
+            typer.echo(f"({part.type} {part.name or part.media_type}, {counted(part.bytes, 'byte')})")
         print_notice(f"{tool}: {result.error_type or result.status}, {seconds(sum(result.stage_ms) / 1000)}")
     raise typer.Exit(FAILED if result.status == "error" else COMPLETED)
 
@@ -121,14 +131,26 @@ async def _parts(settings: Settings, *, opens_dependencies: bool = False) -> Asy
         yield parts
 
 
-async def _list(settings: Settings, *, everything: bool) -> dict[str, Any]:
-    async with _parts(settings) as parts:
-        tools = [_facts(tool, parts.registry.origins) for _, tool in sorted(parts.tools.items())]
-    brief = ("name", "origin", "effect", "permission", "scope", "missing")
-    found: dict[str, Any] = {
-        "tools": [{key: tool[key] for key in brief} | {"description": _headline(tool)} for tool in tools]
-    }
+async def _list(app: str | None, running: WorkerCatalog | None, *, everything: bool) -> dict[str, Any]:
+    settings = _settings(app)
+    if running is not None:
+        found: dict[str, Any] = {"tools": [tool_summary(tool) for tool in running.tools]}
+    else:
+        async with _parts(settings) as parts:
+            found = {"tools": [tool_summary(tool) for tool in _facts(parts)]}
+            away = {name: entry["hint"] for name, entry in parts.servers.report().items() if not entry["ok"]}
+        if away:
+            found["unavailable"] = away
     return found | {"packages": await _packages(settings)} if everything else found
+
+
+async def _tools(settings: Settings) -> list[JsonObject]:
+    async with _parts(settings) as parts:
+        return _facts(parts)
+
+
+def _facts(parts: WorkerParts) -> list[JsonObject]:
+    return [tool_facts(tool, parts.registry.origins) for _, tool in sorted(parts.tools.items())]
 
 
 async def _packages(settings: Settings) -> list[dict[str, Any]]:
@@ -166,12 +188,6 @@ async def _preview(name: str, sandbox: Any, why_not: str) -> dict[str, Any]:
         return {"tools": None, "note": error.message}
 
 
-async def _show(settings: Settings, name: str) -> dict[str, Any]:
-    async with _parts(settings) as parts:
-        tool = named(name, parts.tools, "tool", otherwise="`loom tools list` shows all tools")
-        return _facts(tool, parts.registry.origins)
-
-
 async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -> tuple[ToolCall, ToolResult]:
     made = ToolCall(id="call-1", name=name, arguments=given)
     async with _parts(settings, opens_dependencies=True) as parts:
@@ -200,22 +216,6 @@ def _print_progress(text: str) -> None:
     sys.stderr.flush()
 
 
-def _facts(tool: Tool, origins: Mapping[str, str]) -> dict[str, Any]:
-    spec = tool.spec
-    return {
-        **brief(spec),
-        "permission": spec.declared or BUILT_IN.get(spec.name, Verdict.DENY),
-        "description": spec.description,
-        "origin": origins.get(spec.name, "built-in"),
-        "parameters": spec.parameters,
-        "parallel": spec.parallel,
-        "timeout": spec.timeout,
-        "queue": spec.queue,
-        "ephemeral": spec.ephemeral,
-        "missing": tool.is_available(),
-    }
-
-
 def _result_view(made: ToolCall, result: ToolResult) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "tool_call_id": made.id,
@@ -227,10 +227,6 @@ def _result_view(made: ToolCall, result: ToolResult) -> dict[str, Any]:
         keys = ("type", "media_type", "name", "url", "data")
         facts["parts"] = [{key: getattr(part, key) for key in keys if getattr(part, key)} for part in result.parts]
     return facts
-
-
-def _headline(tool: Mapping[str, Any]) -> str:
-    return str(tool["description"]).partition("\n")[0]
 
 
 def _print_tools(tools: list[dict[str, Any]]) -> None:

@@ -70,7 +70,7 @@ def _validated(files: Sequence[Path], app: str | None) -> tuple[list[dict[str, A
         if not entry["problems"]:
             whole.append((kind, document, entry))
     if len(whole) < len(found):
-        waiting = "valid by itself; checked together with the other files once those are valid"
+        waiting = "valid; will be checked with the other files when they are valid"
         for _, document, entry in whole:
             entry["problems"] = [f"{document.path}: {waiting}"]
         return found, {}

@@ -13,19 +13,21 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import user_name
+from loom.cli.watch.form_fields import form_fields
 from loom.cli.watch.pending_approvals import (
     Decision,
     Pending,
-    PendingApproval,
     PendingQuestion,
     PendingTracker,
     question_in,
 )
-from loom.client import LoomClient, Polled, Streamed, Watched, closing
+from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Action, Task
+from loom.pending_approvals import PendingApproval
+from loom.watching import Polled, Streamed, Watched, closing
 
 QUIET: Final = 0.2
 """All past events count as shown after this many seconds without an event."""
@@ -149,11 +151,11 @@ class Follower:
         match watched:
             case Polled(status=status, why=why):
                 self._display.stream_lost(status, why)
-                self._pending.take(status)
+                self._pending.take(status, has_stream=False)
             case Streamed(offset=offset, task=task):
                 self._last_event = monotonic()
-                self._note_pending(task)
                 self._display.event(offset, task)
+                self._note_pending(task)
 
     def _note_pending(self, task: Task) -> None:
         # In the watched run, the id of a sub-agent's call is a path of the intermediate runs followed by the call.
@@ -223,9 +225,14 @@ class Follower:
         self._pending.close(*waiting.key)
 
 
-async def approve_all(_: PendingApproval) -> Decision:
-    """Approve every call, for `--yes`."""
-    return Decision(approved=True)
+async def approve_all(ask: PendingApproval) -> Decision:
+    """Approve every call, for `--yes`. A form gets its default values, and is declined if they aren't enough."""
+    if ask.schema is None:
+        return Decision(approved=True)
+    fields = form_fields(ask.schema)
+    if missing := [field.name for field in fields if field.is_required and not field.prefilled]:
+        return Decision(approved=False, reason=f"nobody can fill in {', '.join(missing)}")
+    return Decision(approved=True, arguments={f.name: f.read(f.prefilled) for f in fields if f.prefilled})
 
 
 async def _raise_from(done: set[asyncio.Task[Any]]) -> RunResult:

@@ -2,10 +2,11 @@
 
 from loom.activities.adapters.redis.stream import task_view
 from loom.cli.output import one_line, print_json, print_notice
-from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
+from loom.cli.watch.pending_approvals import PendingQuestion
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tool_calls import describe
+from loom.pending_approvals import PendingApproval
 
 
 class ResultOnly:

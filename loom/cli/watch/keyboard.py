@@ -19,6 +19,9 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final, NoReturn
 
+from loom.cli.output import DUMB
+from loom.cli.pager import interrupts_left_to_child
+
 ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
 
@@ -30,10 +33,11 @@ _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTAL
 def at_terminal() -> bool:
     """Return whether a person can answer.
 
-    This requires that standard input and output are terminals, and that the process is in the foreground.
+    This requires that standard input and output are terminals that can move the cursor, and that the process is in the
+    foreground.
     """
     try:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") in DUMB:
             return False
         return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):
@@ -65,10 +69,11 @@ class Keyboard:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Restore the terminal's original state while another program uses it."""
+        """Restore the terminal's original state while another program uses it. Ctrl-C is that program's."""
         self._give_back()
         try:
-            yield
+            with interrupts_left_to_child():
+                yield
         finally:
             self._take()
 
@@ -97,6 +102,7 @@ class Keyboard:
                 if not text and monotonic() - self._last_choice < _SAME_STROKE:
                     continue
                 return text
+            self._last_choice = 0.0  # a later Enter is meant
             text, cursor = edited(text, cursor, key)
             show(text, cursor)
 

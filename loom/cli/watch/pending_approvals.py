@@ -2,56 +2,31 @@
 
 The run's `status` is the source of truth. An event on the stream only triggers a poll of the status, because the event
 may be lost, and because it is published shortly before the status shows the pending approval.
+
+The status may also be ahead of the stream. A pending approval or question is therefore shown only after its event, so
+that it follows the turn that it belongs to, or after `EVENT_LATE` seconds.
 """
 
 import asyncio
 import shlex
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from loom.cli.output import one_line
 from loom.domain.core.errors import UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import ENDED, RunStatus
+from loom.pending_approvals import PendingApproval, read_approval
 
 POLL_INTERVAL: Final = 5.0
 """Seconds between polls if no event indicates a new approval or question."""
 HINT_LIFETIME: Final = 3.0
 """Seconds to poll after a hint. If an approval hasn't appeared by then, it has already been answered."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PendingApproval:
-    """A tool call that is waiting for a person's decision."""
-
-    call_id: str
-    tool: str
-    arguments: JsonObject = field(default_factory=dict)
-    reason: str = ""
-    rule: str = ""
-    risk: str = ""
-    digest: str = ""
-    for_run: tuple[str, ...] = ()
-    """The allow rules that an approval for the rest of the run would add."""
-    run_id: str = ""
-    """The run that makes the call."""
-    agent: str = ""
-    depth: int = 0
-    """The sub-agent's nesting level; 0 is the watched run itself."""
-    cut: bool = False
-    """Whether `arguments` is truncated."""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The unique key of this approval."""
-        return (self.call_id, self.digest)
-
-    @property
-    def name(self) -> str:
-        """The name of this approval in messages."""
-        return f"{self.tool} ({self.call_id})"
+EVENT_LATE: Final = 1.0
+"""Seconds to wait for the event of an approval or question that the status shows. After that, its event is lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,24 +71,6 @@ class Decision:
     reason: str = ""
 
 
-def read_approval(given: Mapping[str, Any]) -> PendingApproval:
-    """Read an approval from an entry in `pending_approvals` or from the parameters of an approval event."""
-    return PendingApproval(
-        call_id=str(given["call_id"]),
-        tool=str(given.get("tool", "")),
-        arguments=given.get("arguments") or {},
-        reason=str(given.get("reason", "")),
-        rule=str(given.get("rule", "")),
-        risk=str(given.get("risk", "")),
-        digest=str(given.get("digest", "")),
-        for_run=tuple(given.get("for_run") or ()),
-        run_id=str(given.get("run_id", "")),
-        agent=str(given.get("agent", "")),
-        depth=int(given.get("depth") or 0),
-        cut=bool(given.get("cut")),
-    )
-
-
 def read_questions(status: JsonObject) -> Iterator[PendingQuestion]:
     """Read the open questions of a run and its sub-agents from the run's status."""
     if status.get("status") in ENDED:
@@ -151,11 +108,14 @@ class PendingTracker:
         self._announced: set[tuple[str, str]] = set()
         self._closed: set[tuple[str, str]] = set()
         self._hints: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._seen: dict[tuple[str, str], float] = {}
         self._hinted = asyncio.Event()
         self._changed = asyncio.Event()
 
     def hint(self, name: str) -> None:
-        """Poll soon, because an event referred to this call or question."""
+        """Poll soon, because an event that has been shown referred to this call or question."""
+        self._told.add(name)
         self._hints[name] = monotonic() + HINT_LIFETIME
         self._hinted.set()
 
@@ -168,20 +128,31 @@ class PendingTracker:
             del self._open[key]
         self._notify()
 
-    def take(self, status: JsonObject) -> None:
-        """Update the tracker from the run's status."""
+    def take(self, status: JsonObject, *, has_stream: bool = True) -> None:
+        """Update the tracker from the run's status. Without a stream, it doesn't wait for any event."""
         self._on_status(status)
         if status.get("stale"):
             return
         asks = [read_approval(given) for given in status.get("pending_approvals", ())]
         waiting: list[Pending] = [*asks, *read_questions(status)]
-        self._open = {each.key: each for each in waiting if each.key not in self._closed}
+        shown = [each for each in waiting if not has_stream or self._is_due(each)]
+        self._open = {each.key: each for each in shown if each.key not in self._closed}
         for key, each in self._open.items():
             self._hints.pop(key[0], None)
             if key not in self._announced:
                 self._announced.add(key)
                 self._on_open(each)
         self._notify()
+
+    def _is_due(self, waiting: Pending) -> bool:
+        """Whether the event of this approval or question has been shown, or is lost. If not, poll again soon."""
+        if waiting.key[0] in self._told or waiting.key in self._announced:
+            return True
+        now = monotonic()
+        if now - self._seen.setdefault(waiting.key, now) >= EVENT_LATE:
+            return True
+        self._hints.setdefault(waiting.key[0], now + HINT_LIFETIME)
+        return False
 
     async def first(self, *, questions: bool) -> Pending:
         """Wait for a pending approval and return it. With `questions`, also accept a pending question."""

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
@@ -14,15 +15,19 @@ from rich.text import Text
 
 from loom.cli.output import one_line, plain, seconds
 from loom.cli.watch import panels
-from loom.cli.watch.pending_approvals import PendingApproval, PendingQuestion
+from loom.cli.watch.pending_approvals import PendingQuestion
 from loom.cli.watch.transcript import RunningTool, Transcript
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Task
+from loom.pending_approvals import PendingApproval
 
 FRAMES: Final = 10
 """Frames per second of the live area."""
 TOOLS_SHOWN: Final = 8
+SHORTEST_NOW: Final = 12
+"""Columns for what the run is doing, if the rest of the line leaves less."""
+DETACH: Final = " · Ctrl-C detaches"
 LIVE_TEXT: Final = 8000
 """Maximum length of unfinished text in the live area, in characters. Complete text is printed in full."""
 
@@ -158,7 +163,8 @@ class Screen:
     def ended(self, result: RunResult) -> None:
         """Show the run's result and final status."""
         self._print_all(self._transcript.unprinted_text())
-        self._print(panels.result(result, self._run_id, boxed=self._is_live, took=self._elapsed()))
+        took, shown = self._elapsed(), self._transcript.said
+        self._print(panels.result(result, self._run_id, boxed=self._is_live, took=took, shown=shown))
 
     def _print_all(self, lines: Iterator[RenderableType]) -> None:
         for line in lines:
@@ -177,12 +183,16 @@ class Screen:
         return row
 
     def _bar(self) -> Text:
-        facts = self._transcript.spending.facts(self._transcript.turn)
+        """Return one line: what the run is doing, and what it has used. What doesn't fit is left out."""
+        facts = self._transcript.spending.facts(self._transcript.turn)[:3]
         if (elapsed := self._elapsed()) is not None:
             facts.append(seconds(elapsed))
-        status = self._transcript.status.replace("_", " ")
-        rest = " · ".join(["", *facts, "Ctrl-C detaches"])
-        return Text.assemble((status, "bold"), (rest, "dim"), no_wrap=True, overflow="ellipsis")
+        rest = "".join(f" · {fact}" for fact in facts)
+        room = max(self._console.width - cell_len(rest), SHORTEST_NOW)
+        now = Text(plain(self._transcript.now), style="bold")
+        now.truncate(room, overflow="ellipsis")
+        line = Text.assemble(now, (rest, "dim"), no_wrap=True, overflow="ellipsis")
+        return line.append(DETACH, "dim") if line.cell_len + len(DETACH) <= self._console.width else line
 
     def _elapsed(self) -> float | None:
         started = self._transcript.started

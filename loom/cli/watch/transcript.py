@@ -7,10 +7,10 @@ discarded. In other output, each line is printed when it is complete.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
@@ -20,6 +20,7 @@ from loom.cli.watch.spending import Spending
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tool_calls import describe
+from loom.domain.run.stream_events import NOT_RUN
 
 Parameters: TypeAlias = Mapping[str, Any]
 Lines: TypeAlias = Iterator[RenderableType]
@@ -44,20 +45,39 @@ class RunningTool:
 class Transcript:
     """The transcript of one run, built from its events."""
 
-    def __init__(self, run_id: str, *, live: bool) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        live: bool,
+        answer: Callable[[str], RenderableType] | None = None,
+        tree: "Mapping[str, Transcript] | None" = None,
+    ) -> None:
+        """`answer` renders the model's text. Without it, Markdown is rendered only at a terminal. `tree` has the
+        transcripts of all sub-agents, if this run is one of them.
+        """
         self._run_id = run_id
         self._live = live
+        self._answer = answer or (panels.answer if live else panels.plain_answer)
         self.started: datetime | None = None
         self.ended: datetime | None = None
         self.turn = 0
         self.text = ""
         """The model's text that hasn't been printed yet."""
+        self.said = ""
+        """The model's text that was printed last."""
+        self._begun = ""
+        """The printed lines of a text that hasn't ended yet."""
         self.tools: dict[str, RunningTool] = {}
         self.status = "starting"
         self.spending = Spending()
         self._asked: dict[str, str] = {}
+        self._denied: set[str] = set()
         self._broke = False
         self._below: dict[str, Transcript] = {}
+        self._tree = self._below if tree is None else tree
+        self._speaking = ""
+        """The run whose lines were printed last."""
         self._by_action: Mapping[Action, Callable[[Task, Parameters], Lines]] = {
             Action.START: self._start,
             Action.TURN: self._new_turn,
@@ -82,31 +102,68 @@ class Transcript:
             Action.ERROR: self._final,
         }
 
+    @property
+    def now(self) -> str:
+        """What the run is doing, in a few words."""
+        if self.status == "waiting_for_approval" and (asked := next(self.open_asks(), "")):
+            return f"approval: {asked}"
+        if self.status != "running":
+            return self.status.replace("_", " ")
+        match [tool.summary for tool in self.tools.values()]:
+            case []:
+                return "thinking" if self.turn else "starting"
+            case [summary]:
+                return summary
+            case several:
+                return counted(len(several), "tool")
+
+    def open_asks(self) -> Iterator[str]:
+        """Yield the calls that wait for approval, also those of sub-agents."""
+        yield from self._asked.values()
+        for transcript in self._below.values():
+            yield from transcript.open_asks()
+
     def lines_of(self, task: Task) -> Lines:
-        """Return an event's lines. A sub-agent's lines are indented and start with the name of its run."""
+        """Return an event's lines. A sub-agent's lines are indented and tell whose they are."""
         if task.run_id != self._run_id:
-            return self._lines_below(task)
-        return self._by_action.get(task.action, self._other)(task, task.parameters)
+            yield from self._lines_below(task)
+            return
+        for line in self._by_action.get(task.action, self._other)(task, task.parameters):
+            self._speaking = self._run_id
+            yield line
 
     def unprinted_text(self) -> Lines:
         """Return the model's unprinted text and mark it as printed."""
+        begun, self._begun = self._begun, ""
         text, self.text = self.text, ""
+        if (begun + text).strip():
+            self.said = begun + text
         if text.strip():
-            yield Text(plain(text).rstrip())
+            yield self._answer(text)
 
     def _lines_below(self, task: Task) -> Lines:
         """Return a sub-agent's lines. Incomplete text is held back, because sub-agents may write concurrently."""
-        transcript = self._below.setdefault(task.run_id, Transcript(task.run_id, live=True))
+        if (transcript := self._below.get(task.run_id)) is None:
+            transcript = Transcript(task.run_id, live=True, answer=self._answer, tree=self._below)
+            self._below[task.run_id] = transcript
         if task.action is Action.MODEL_CALL and task.status != "failed":
             self.spending.add(task.parameters)
-        name = _name(task.run_id.removeprefix(f"{self._run_id}/"))
         if task.action is Action.START:
             task = replace(task, parameters={**task.parameters, "task": _head(str(task.parameters.get("task", "")))})
-        for line in transcript.lines_of(task):
-            if isinstance(line, Text):
-                yield from (Text.assemble((f"  {name} │ ", "dim"), part) for part in line.split("\n"))
-            elif not isinstance(line, Rule):
-                yield Padding(line, (0, 0, 0, 4))
+        name = _name(task.run_id.removeprefix(f"{self._run_id}/"))
+        if not self._live:
+            for line in _without_rules(transcript.lines_of(task)):
+                yield from panels.barred_lines(line, f"  {name} │ ")
+            return
+        # Where a sub-agent works is told by its name, and what it has used by the line at the bottom.
+        is_used = task.action is Action.MODEL_CALL and task.status != "failed"
+        told = transcript.unprinted_text() if is_used else transcript.lines_of(task)
+        bars = "  " + "│ " * name.count("/")
+        for line in islice(_without_rules(told), task.action is Action.START, None):
+            if self._speaking != task.run_id:
+                self._speaking = task.run_id
+                yield Text(f"{bars}┌ {name}", style="dim")
+            yield panels.Barred(line, f"{bars}│ ")
 
     def _execute(self, task: Task, parameters: Parameters) -> Lines:
         yield from self.unprinted_text()
@@ -119,13 +176,11 @@ class Transcript:
         self.started = task.created_at
         self.status = "running"
         self.spending.max_turns = parameters.get("max_turns")
-        facts = (
-            f"agent {parameters.get('agent', 'default')}",
-            f"model {parameters.get('model')}",
-            str(parameters.get("workspace")),
-        )
+        facts = (f"agent {parameters.get('agent', 'default')}", f"model {parameters.get('model')}")
         shown = " · ".join(one_line(fact) for fact in facts)
         yield Text.assemble(("▶ ", "green"), (one_line(task.run_id), "bold"), (f" · {shown}", "dim"))
+        if (workspace := parameters.get("workspace")) and self._tree is self._below:  # sub-agents share their root's
+            yield _line(f"  {one_line(str(workspace), 400)}", "dim")
         yield Text(plain(str(parameters.get("task", ""))), style="italic")
 
     def _new_turn(self, _: Task, parameters: Parameters) -> Lines:
@@ -145,12 +200,13 @@ class Transcript:
     def _thinking(self, _: Task, parameters: Parameters) -> Lines:
         self.text += str(parameters.get("content", ""))
         if not self._live and "\n" in self.text:
-            whole, _newline, self.text = self.text.rpartition("\n")
+            whole, newline, self.text = self.text.rpartition("\n")
+            self._begun += whole + newline
             yield Text(plain(whole))
 
     def _reset(self, _: Task, parameters: Parameters) -> Lines:
         broke, self._broke = self._broke, False
-        self.text = ""
+        self.text = self._begun = ""
         what = "trying the model call again" if broke else "the model call was interrupted and starts again"
         withdrawn = "" if self._live else "; ignore its earlier text in this turn"
         yield panels.remark(f"{what} (attempt {parameters.get('attempt')}){withdrawn}")
@@ -181,7 +237,7 @@ class Transcript:
         self.status = "running"
         summary = one_line(str(parameters.get("summary") or parameters.get("tool")))
         self.tools[str(parameters["call_id"])] = RunningTool(summary=summary, since=task.created_at)
-        if not self._live:
+        if not self._live and _has_run(parameters):
             yield _line(f"→ {summary}")
 
     def _tool_progress(self, _: Task, parameters: Parameters) -> Lines:
@@ -195,18 +251,25 @@ class Transcript:
 
     def _tool_result(self, task: Task, parameters: Parameters) -> Lines:
         running = self.tools.pop(str(parameters["call_id"]), None)
-        self.spending.tool_calls_seen += 1
+        if parameters["call_id"] in self._denied:  # the line of the decision already says why
+            return
+        self.spending.tool_calls_seen += _has_run(parameters)
         summary = running.summary if running else one_line(str(parameters.get("tool")))
         result = task.result or {}
-        took = (result.get("metadata") or {}).get("execution_time")
+        took = (result.get("metadata") or {}).get("execution_time") if _has_run(parameters) else None
         # No activity measures the duration of a child run.
         if running is not None and parameters.get("child_run_id"):
             took = (task.created_at - running.since).total_seconds()
         mark, style = {"success": ("✓ ", "green"), "warning": ("! ", "yellow")}.get(task.status, ("✗ ", "red"))
         yield Text.assemble((mark, style), summary, ("" if took is None else f"  {seconds(took)}", "dim"))
-        is_shown = not self._live and running is not None and running.progress
+        is_shown = self._has_shown(task, parameters) or (not self._live and running is not None and running.progress)
         if not is_shown or task.status == "error":
             yield from panels.preview(result, PREVIEW.get(task.status, 3))
+
+    def _has_shown(self, task: Task, parameters: Parameters) -> bool:
+        """Whether the answer of a sub-agent has been printed with its other lines."""
+        child = self._tree.get(str(parameters.get("child_run_id")))
+        return task.status == "success" and child is not None and bool(child.said)
 
     def _approval_requested(self, _: Task, parameters: Parameters) -> Lines:
         """Store the call for the line that reports its decision. The display shows the pending approval."""
@@ -222,6 +285,7 @@ class Transcript:
             edited = " with edited arguments" if parameters.get("edited") else ""
             yield _line(f"✓ approved{extent}{edited}{_by(parameters)} · {summary}", "green")
             return
+        self._denied.add(str(parameters.get("call_id")))
         reason = f" · {one_line(str(parameters['reason']), 300)}" if parameters.get("reason") else ""
         yield _line(f"✗ denied{_by(parameters)} · {summary}{reason}", "red")
 
@@ -244,12 +308,12 @@ class Transcript:
         yield _line(f"  {soon}fails at {parameters.get('until')}. {parameters.get('way_out', '')}", "dim")
 
     def _unparked(self, _: Task, parameters: Parameters) -> Lines:
-        yield _line(f"▶ the run goes on after {seconds(float(parameters.get('seconds') or 0))}", "green")
+        yield _line(f"▶ the run continues after {seconds(float(parameters.get('seconds') or 0))}", "green")
 
     def _retried(self, _: Task, parameters: Parameters) -> Lines:
         self.status, self.ended = "running", None
         by = f" by {one_line(str(parameters['by']))}" if parameters.get("by") else ""
-        yield _line(f"▶ retried{by}: the run goes on after it was {parameters.get('after')}", "green")
+        yield _line(f"▶ retried{by}: the run continues after it was {parameters.get('after')}", "green")
 
     def _final(self, task: Task, _: Parameters) -> Lines:
         yield from self.unprinted_text()
@@ -264,16 +328,26 @@ class Transcript:
         yield _line(f"· {task.action.removeprefix('node.')}{f': {facts}' if facts else ''}", "dim")
 
 
+def _without_rules(lines: Lines) -> Lines:
+    """Leave out the rules between turns, which are for the run itself."""
+    return (line for line in lines if not isinstance(line, Rule))
+
+
 def _name(below: str) -> str:
     """Return the path of a sub-agent's run, without the suffixes that make run ids unique."""
     return "/".join(part.rpartition("-")[0] or part for part in below.split("/"))
 
 
 def _head(task: str) -> str:
-    """Return the first lines of a sub-agent's task. The remaining lines are context that all sub-agents share."""
-    lines = task.strip().split("\n")
+    """Return the first lines of a sub-agent's task. What follows the first paragraph is told to every sub-agent."""
+    lines = task.strip().partition("\n\n")[0].split("\n")
     rest = len(lines) - TASK_LINES
-    return task if rest <= 0 else "\n".join([*lines[:TASK_LINES], f"… {counted(rest, 'more line')}"])
+    return "\n".join([*lines[:TASK_LINES], *([f"… {counted(rest, 'more line')}"] if rest > 0 else [])])
+
+
+def _has_run(parameters: Parameters) -> bool:
+    """Whether the call of these parameters ran, or was refused before that. A sub-agent's work has no attempt."""
+    return parameters.get("attempt") != NOT_RUN
 
 
 def _by(parameters: Parameters) -> str:

@@ -3,6 +3,9 @@
 import sys
 from contextlib import nullcontext
 
+from rich.text import Text
+
+from loom.cli.connection import web_ui
 from loom.cli.output import console
 from loom.cli.watch.approval_prompt import Prompter
 from loom.cli.watch.follower import Follower, approve_all
@@ -32,9 +35,11 @@ async def watch_run(
     in_place = at_terminal() and by is None
     screen = Screen(out, run_id, live=out.is_terminal, answerable=in_place or by is not None, replies=in_place)
     keyboard = Keyboard(sys.stdin.fileno()) if in_place else None
-    prompter = Prompter(screen, keyboard, run_id) if keyboard else None
+    prompter = Prompter(screen, keyboard, run_id, loom.workspace_of) if keyboard else None
     approver = prompter.answer if prompter else None
     replier = prompter.reply if prompter else None
+    if ui := web_ui(run_id):
+        screen.show(Text(f"  {ui}", style="dim"))
     with keyboard.opened() if keyboard else nullcontext():
         async with screen.moving():
             follower = Follower(loom, run_id, screen, approve_all if by else approver, by or "", replier=replier)

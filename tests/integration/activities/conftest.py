@@ -17,8 +17,9 @@ import pytest
 
 from loom.activities.adapters.postgres import database as postgres_database
 from loom.stack.services import redis_program
-from tests.harness import Addresses
-from tests.waiting import PATIENCE
+from loom.testing.harness import Addresses
+from loom.testing.waiting import PATIENCE
+from tests.nats_server import NatsServer
 
 
 class RedisServer:
@@ -90,6 +91,14 @@ class PostgresServer:
 def redis_url(addresses: Addresses, process_number: int) -> str:
     """Another database of this test process on the session's Redis, without the tasks of runs."""
     return urlsplit(addresses.redis)._replace(path=f"/{8 + process_number % 8}").geturl()
+
+
+@pytest.fixture
+def mortal_nats(tmp_path: Path) -> Iterator[NatsServer]:
+    server = NatsServer(tmp_path)
+    server.start()
+    yield server
+    server.kill()
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
-from loom.activities.toolbox.built_in.shell import Finished, Sandbox, grants_of, shell_tool
+from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository, Sandbox, grants_of, shell_tool
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.permissions.judge import judge
+from loom.testing.waiting import eventually
 from tests.stopped import said_when_stopped
-from tests.waiting import eventually
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 PARSER = BashParser()
@@ -254,10 +254,9 @@ def test_an_approval_for_the_run_covers_programs_or_exact_commands(command: str,
     assert grants_of(PARSER.parse(command)) == grants
 
 
-class Recorded:
+class Recorded(Unsandboxed):
     """A sandbox that remembers what it was asked for."""
 
-    python = "python3"
     timeout = 0.0
 
     async def run(
@@ -270,7 +269,7 @@ class Recorded:
         on_output: Callable[[str], None],
         stdin: bytes = b"",
         readable: Sequence[Path] = (),
-        repository: object = None,
+        repository: OpenedRepository | None = None,
     ) -> Finished:
         self.timeout = timeout
         return Finished(exit_code=0, output=f"{command[-1]} in {workspace} {max_output}")

@@ -19,8 +19,8 @@ from loom.activities.adapters.postgres.effects import PostgresEffects, read_resu
 from loom.activities.ports import Claim, EffectLedger
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import ToolResult, failed
+from loom.testing.harness import Addresses
 from tests.databases import fresh_database, rows
-from tests.harness import Addresses
 
 RESULT: Final = ToolResult(content="done", stage_ms=(0.1, 2.0))
 OTHER: Final = failed("not done", "execution")

@@ -20,7 +20,7 @@ from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
-from tests.harness import Addresses
+from loom.testing.harness import Addresses
 
 UNKNOWN = failed(UNKNOWN_OUTCOME, "lost")
 

@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager, closing
 from math import dist, sqrt
 from typing import Any
 
+import psutil
 import pytest
 
 from loom.activities.adapters.embedders import offline
@@ -23,8 +24,8 @@ from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.memory.ports import EmbedderUnavailable
 from loom.activities.memory.upkeep import embed
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
+from loom.testing.waiting import eventually
 from tests.memories import task
-from tests.waiting import eventually
 
 QUESTIONS = ("How do I stop a job that is running?", "怎样停止正在运行的任务？")
 ANSWERS = ("Use the abort command to end a run.", "用 abort 命令可以终止运行中的任务。")
@@ -126,6 +127,18 @@ async def test_a_process_that_was_killed_is_started_again_with_the_next_use(embe
     with pytest.raises(EmbedderUnavailable, match=r"ended \(.*\): the next call restarts it"):
         await working
     assert await embedder.embed(QUESTIONS, query=True) == before
+
+
+async def test_a_process_that_is_not_used_ends_and_the_next_use_starts_it_again() -> None:
+    async with aclosing(OfflineEmbedder(idle=0.1)) as embedder:
+        before = await embedder.embed(ANSWERS)
+        unused = await pid_of(embedder)
+
+        async def is_gone() -> bool:
+            return not psutil.pid_exists(unused)
+
+        await eventually(is_gone)
+        assert await embedder.embed(ANSWERS) == before
 
 
 async def test_after_a_cancelled_use_the_next_one_gets_its_own_answer(embedder: OfflineEmbedder) -> None:

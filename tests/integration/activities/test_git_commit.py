@@ -162,6 +162,35 @@ async def test_an_attempt_killed_at_any_time_leaves_one_commit_in_the_end(place:
     assert git(place, "status", "--short") == ""
 
 
+@pytest.mark.parametrize("lock", ["HEAD.lock", "index.lock", "refs/heads/trunk.lock"])
+async def test_a_lock_that_a_killed_attempt_left_is_removed(place: Path, lock: str) -> None:
+    (place / "b").write_text("b")
+    (place / ".git/loom-commit").touch()
+    (place / ".git" / lock).touch()
+    assert "b | 1 +" in await commit(place)
+    assert git(place, "status", "--short") == ""
+    assert not (place / ".git/loom-commit").exists()
+
+
+@pytest.mark.parametrize("lock", ["HEAD.lock", "refs/heads/trunk.lock"])
+async def test_a_lock_of_somebody_else_stays(place: Path, lock: str) -> None:
+    (place / "b").write_text("b")
+    (place / ".git" / lock).touch()
+    os.utime(place / ".git" / lock, (1, 1))
+    (place / ".git/loom-commit").touch()
+    with pytest.raises(ToolExecutionError, match="Another Git process works in this repository"):
+        await commit(place)
+    assert (place / ".git" / lock).exists()
+
+
+async def test_calls_at_the_same_time_wait_for_each_other(place: Path) -> None:
+    for name in "bcd":
+        (place / name).write_text(name)
+    await asyncio.gather(*(commit(place, name, key=name) for name in "bcd"))
+    assert git(place, "rev-list", "--count", "HEAD") == "4"
+    assert git(place, "status", "--short") == ""
+
+
 async def test_without_a_sandbox_bash_is_the_way(place: Path) -> None:
     (place / "b").write_text("b")
     with pytest.raises(ToolUnavailableError, match="commit with bash"):

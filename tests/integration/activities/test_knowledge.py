@@ -369,7 +369,7 @@ async def test_the_tool_says_what_to_do_when_there_is_nothing(
 def documented() -> list[list[str]]:
     """The commands of docs/knowledge.md, without the name of the program."""
     lines = (Path(__file__).parents[3] / "docs" / "knowledge.md").read_text(encoding="utf-8").splitlines()
-    return [shlex.split(line.strip())[2:] for line in lines if line.startswith("    loom knowledge ")]
+    return [shlex.split(line.strip())[2:] for line in lines if line.startswith("loom knowledge ")]
 
 
 async def test_the_documented_commands_add_list_search_and_remove(

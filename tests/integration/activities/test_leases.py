@@ -1,6 +1,7 @@
 """A lease tells whether an attempt is alive: the next one waits for it, takes its result, or takes its place."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import aclosing
 from dataclasses import replace
@@ -27,10 +28,10 @@ from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
 from loom.domain.run.activity_payloads import ToolRequest
+from loom.testing.harness import Addresses
+from loom.testing.waiting import PATIENCE, eventually
 from tests.databases import rows
-from tests.harness import Addresses
 from tests.integration.activities.conftest import PostgresServer
-from tests.waiting import PATIENCE, eventually
 
 GIVEN_UP = ActivityCancellationDetails(not_found=True)
 LONG: Final = timedelta(hours=1)
@@ -168,6 +169,29 @@ async def test_a_clock_that_is_set_back_keeps_no_dead_attempt_alive(
     assert not await ledger.is_alive(first.key)
     await ledger.renew([first])
     assert await ledger.is_alive(first.key)
+
+
+async def test_a_worker_that_stands_still_keeps_the_result_for_the_attempt_that_replaces_its_own(
+    ledger: PostgresEffects,
+) -> None:
+    first, leases = claim(), Leases(ledger)
+
+    async def work() -> ToolResult:
+        time.sleep(RENEWAL + 0.1)
+        return ToolResult(content="done")
+
+    assert await leases.recorded(first, work) == ToolResult(content="done")
+    assert await leases.found(replace(first, attempt=2)) == ToolResult(content="done")
+
+
+async def test_the_ledger_does_not_hear_of_a_quick_call(ledger: PostgresEffects) -> None:
+    first, leases = claim(), Leases(ledger)
+
+    async def work() -> ToolResult:
+        return ToolResult(content="done")
+
+    await leases.recorded(first, work)
+    assert await leases.found(replace(first, attempt=2)) is None
 
 
 # ---- two attempts at a tool call -------------------------------------------------------------------------------

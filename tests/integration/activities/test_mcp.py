@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 import structlog
+from typer.testing import CliRunner
 
 from loom import doctor_checks as checks
 from loom.activities.adapters.mcp.connection import ConnectionTimeouts
@@ -27,6 +28,7 @@ from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.mcp.tool_cache import ToolCache
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.mcp_tool import McpTool
+from loom.cli.commands import tools
 from loom.composition.settings import Settings
 from loom.domain.core.errors import (
     BadRequest,
@@ -39,8 +41,9 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.permissions.subjects import Subject
 from loom.domain.tools.mcp_servers import ListedTool, McpServer, read_servers, tool_name, variables
+from loom.testing.waiting import PATIENCE, eventually
+from tests.missing_programs import skip_or_fail
 from tests.processes import command_of
-from tests.waiting import PATIENCE, eventually
 
 TESTS = Path(__file__).parents[2]
 ECHO = (sys.executable, str(TESTS / "mcp_echo_server.py"))
@@ -207,9 +210,9 @@ async def test_an_image_becomes_a_part(echo: McpServers) -> None:
 
 
 async def test_an_image_that_is_too_large_is_left_out_and_said_to_be(echo: McpServers) -> None:
-    output = await call(echo, "mcp__echo__picture", size=1_000_000)
+    output = await call(echo, "mcp__echo__picture", size=4_000_000)
     assert output == ToolOutput(
-        text="a picture\n[image image/png of 1000005 bytes was left out: ask for a smaller one]"
+        text="a picture\n[image image/png of 4000005 bytes was left out: ask for a smaller one]"
     )
 
 
@@ -260,12 +263,12 @@ async def test_calls_of_one_server_run_beside_each_other_and_an_abort_ends_only_
 def node_server(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The reference server of the npm registry, installed once a session."""
     if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
+        skip_or_fail("node and npm are not installed")
     folder = tmp_path_factory.mktemp("node")
     install = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", NODE_PACKAGE]
     done = subprocess.run(install, capture_output=True, text=True, check=False, timeout=90)
     if done.returncode != 0:
-        pytest.skip(f"npm cannot install {NODE_PACKAGE}: {done.stderr[-300:]}")
+        skip_or_fail(f"npm cannot install {NODE_PACKAGE}: {done.stderr[-300:]}")
     return str(folder / "node_modules" / ".bin" / "mcp-server-everything")
 
 
@@ -385,6 +388,13 @@ async def test_a_changed_list_replaces_the_old_one(raw: Raw) -> None:
         await call(servers, "mcp__raw__reload")
         await until(lambda: "mcp__raw__fresh" in servers.tools)
         assert list(servers.tools) == ["mcp__raw__fresh", "mcp__raw__reload"]
+
+
+async def test_changed_prompts_and_resources_are_read_again(echo: McpServers) -> None:
+    await call(echo, "mcp__echo__write_down", name="harbour")
+    await until(lambda: "harbour(): " in echo.tools["mcp__echo__get_prompt"].spec.description)
+    assert "notes://harbour: harbour" in (await call(echo, "mcp__echo__list_resources")).text
+    assert "It lists 3 with list_resources" in echo.tools["mcp__echo__read_resource"].spec.description
 
 
 async def test_a_server_that_is_away_does_not_hold_up_the_start_and_comes_when_it_can(raw: Raw, tmp_path: Path) -> None:
@@ -708,3 +718,18 @@ async def test_doctor_says_which_server_does_not_answer_and_what_to_do() -> None
     assert found["hint"].endswith(". Start it, or correct the `mcp` setting")
     whole = await checks.mcp(Settings(mcp={"echo": echo}))
     assert (whole["ok"], "hint" in whole) == (True, False)
+
+
+async def test_a_list_of_tools_says_which_server_has_not_answered(
+    raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ghost = '[mcp.ghost]\ncommand = ["no-such-program-anywhere"]\n'
+    there = f"[mcp.raw]\ncommand = {json.dumps(list(raw.server().command))}\n"
+    (tmp_path / "loom.toml").write_text(ghost + there)
+    monkeypatch.chdir(tmp_path)
+    shown = await asyncio.to_thread(CliRunner().invoke, tools.app, ["list", "--json"])
+    found = json.loads(shown.stdout)
+    assert "mcp__raw__say" in [each["name"] for each in found["tools"]]
+    assert list(found["unavailable"]) == ["ghost"]
+    told = (await asyncio.to_thread(CliRunner().invoke, tools.app, ["list"])).stderr
+    assert "the MCP server ghost is unavailable: the program 'no-such-program-anywhere'" in told

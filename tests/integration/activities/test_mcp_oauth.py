@@ -12,8 +12,8 @@ import pytest
 from loom.activities.adapters.mcp.login import sign_in
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.tools.mcp_servers import McpServer, OAuth, read_servers
+from loom.testing.waiting import eventually
 from tests.integration.activities.test_mcp import TESTS, Http, call, connect, serving, until, until_available
-from tests.waiting import eventually
 
 GUARDED = (sys.executable, str(TESTS / "mcp_oauth_server.py"), "PORT")
 SECRET: Mapping[str, str] = {"ROBOT": "r0b0t-s3cret"}
@@ -103,6 +103,7 @@ async def test_a_sign_in_is_for_one_address_only(guarded: Http, tmp_path: Path) 
     other = McpServer(name="web", url=f"http://localhost:{guarded.port}/mcp", oauth=OAuth())
     async with connect(other, home=tmp_path) as servers:
         await until(lambda: "web" in servers.report() and not servers.report()["web"]["ok"])
+        assert "does not match expected" in str(servers.report()["web"]["hint"])
 
 
 async def test_a_sign_in_that_is_refused_or_not_possible_says_so(guarded: Http, tmp_path: Path) -> None:

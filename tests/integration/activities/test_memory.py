@@ -19,12 +19,12 @@ from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable
 from loom.activities.recall import SessionMemory
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.tasks import Action, Origin
+from loom.domain.core.tasks import Action, Origin, Task
 from loom.domain.memory.layers import Hit, Layer, MemoryScope, MemoryStats, Query, View
+from loom.testing.harness import Addresses
+from loom.testing.waiting import PATIENCE
 from tests.databases import fresh_database, rows
-from tests.harness import Addresses
 from tests.memories import WordVectors, task
-from tests.waiting import PATIENCE
 
 WORDS = WordVectors()
 
@@ -99,6 +99,16 @@ async def test_pieces_of_text_on_their_way_are_not_remembered(memory: PostgresMe
     assert await memory.missing(pieces) == ()
     assert await memory.remember(pieces) == 0
     assert await memory.recent(view(session)) == ()
+
+
+async def test_a_run_whose_request_was_wrong_is_not_remembered(memory: PostgresMemory, session: str) -> None:
+    def ended(kind: str, turns: int) -> Task:
+        return task(kind, session_id=session, action=Action.ERROR, result={"turns": turns, "error": {"type": kind}})
+
+    wrong, later, failed = ended("BadRequest", 0), ended("BadRequest", 2), ended("LLMUnavailableError", 0)
+
+    assert await memory.missing([wrong, later, failed]) == (later, failed)
+    assert await memory.remember([wrong, later, failed]) == 2
 
 
 async def test_what_is_missing_is_what_would_be_taken_in(memory: PostgresMemory, session: str) -> None:

@@ -9,8 +9,8 @@ from loom.activities.adapters.postgres.memory_search import Effort
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.memory.upkeep import embed
 from loom.domain.memory.layers import Query, View
+from loom.testing.harness import Addresses
 from tests.databases import fresh_database, rows
-from tests.harness import Addresses
 from tests.memories import WordVectors, task
 
 WORDS = WordVectors()

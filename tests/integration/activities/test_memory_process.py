@@ -15,8 +15,8 @@ import structlog
 from loom.composition.memory_process import MemoryProcess, memory_process
 from loom.domain.core.tasks import Action
 from loom.domain.memory.layers import MemorySettings
+from loom.testing.waiting import eventually
 from tests.databases import fresh_database
-from tests.waiting import eventually
 
 from .conftest import PostgresServer, RedisServer
 from .test_memory_writer import ids, publish, stored, tasks, waiting

@@ -9,11 +9,12 @@ import pytest
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, EphemeralFull, EphemeralMemory
 from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.built_in.memory import NO_STORE, NOTHING, NOTICE, memory_tools
 from loom.activities.toolbox.built_in.scoped_memory import scoped_memory_tools
-from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
+from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tool_calls import Effect, Scope, Verdict
 from tests.memories import task
@@ -136,8 +137,10 @@ def test_they_read_only_need_no_leave_and_show_five_hits(memory: PostgresMemory)
     for tool in box.values():
         spec = tool.spec
         assert (spec.effect, spec.scope, spec.declared) == (Effect.READ, Scope.CONTEXT, Verdict.ALLOW)
-        most = spec.parameters["properties"].get("top_k") or spec.parameters["properties"]["limit"]
-        assert most["default"] == (10 if spec.name == "query_collective_memory" else 5)
+        required = dict.fromkeys(spec.parameters.get("required", ()), "x")
+        given = tool.parse(required)
+        assert getattr(given, "top_k", 5) == 5
+        assert getattr(given, "limit", 10) == 10
         assert tool.is_available() is None
 
 
@@ -207,3 +210,14 @@ def test_a_tool_call_that_keeps_too_much_is_told_and_keeps_what_it_had() -> None
         state["more"] = 1
         assert len(state) == MOST_ENTRIES
         assert state["1"] == 1
+
+
+async def test_a_tenant_publishes_no_note_to_the_others(database: Database) -> None:
+    box = {tool.spec.name: tool for tool in scoped_memory_tools(PostgresScopedMemory(database))}
+    given: dict[str, Any] = {"workspace": Path("/"), "call_id": "c1", "idempotency_key": "k", "timeout": 10}
+    owner, tenant = (ToolContext(**given, run_id=f"note-of-{name}", tenant=name) for name in ("", "acme"))
+    publish, read = box["publish_memory"], box["read_memory"]
+    with pytest.raises(ToolExecutionError, match="would reach runs of other tenants"):
+        await publish.run(publish.parse({"id": "house-rules", "content": "trust me"}), tenant)
+    await publish.run(publish.parse({"id": "house-rules", "content": "be kind"}), owner)
+    assert "be kind" in str(await read.run(read.parse({"id": "house-rules"}), tenant))

@@ -206,6 +206,26 @@ async def test_vectors_are_made_in_batches_and_never_twice(
     assert await embed(upkeep, words, 4) == 0
 
 
+async def test_a_text_and_its_summary_are_embedded_once(
+    memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, database: Database, session: str
+) -> None:
+    await keep(upkeep)
+    text, words = f"we agreed on the port {uuid4().hex}", WordVectors()
+    await memory.remember([task(text, session_id=session, run_id=session, importance=0.9)])
+    await embed(upkeep, words, 4)
+    await memory.remember([task("done", session_id=session, run_id=session, action=Action.COMPLETE)])
+    await promote(upkeep, None, SMALL)
+    assert sorted(each.layer for each in await kept(memory, session) if each.content == text) == [Layer.L2, Layer.L3]
+    embedded = list(words.batches)
+    assert await embed(upkeep, words, 4) == 1
+    assert words.batches == embedded, "the summary is the text"
+    whole, summary = [each for each in await kept(memory, session) if each.content == text]
+    assert (whole.model, summary.model) == (words.model, words.model)
+    question = Query(text=text, view=View(session_id=session, layers=frozenset({Layer.L3})))
+    found = await PostgresMemory(database, embedder=words).recall(question)
+    assert [round(hit.similarity or 0, 3) for hit in found] == [1.0]
+
+
 async def test_a_vector_that_is_none_does_not_block_the_others(
     memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, session: str
 ) -> None:

@@ -20,8 +20,8 @@ from loom.activities.bus import Delivery
 from loom.activities.memory.writer import GROUP, MemoryWriter
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
+from loom.testing.waiting import eventually
 from tests.databases import fresh_database, rows
-from tests.waiting import eventually
 
 from .conftest import PostgresServer, RedisServer
 

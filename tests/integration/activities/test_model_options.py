@@ -19,8 +19,8 @@ from loom.domain.core.model_options import read_model_options
 from loom.domain.core.model_prices import ModelPrice
 from loom.domain.core.requests import ModelOptions
 from loom.domain.core.tool_calls import ToolSpec
-from tests import model_server as served
-from tests.model_server import ModelServer, Reply, SeenRequest, serving
+from loom.testing import model_server as served
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, serving
 
 READ = ToolSpec(name="read_file", description="Read a file.", parameters={"type": "object", "properties": {}})
 HELLO = ModelCall(model="m-1", system="Be brief.", messages=(user("hello"),), tools=(READ,))
@@ -247,7 +247,7 @@ async def test_prices_of_one_s_own_models_apply_by_the_longest_name() -> None:
 @pytest.mark.parametrize(
     ("prices", "says"),
     [
-        ({"acme": {"input": 1, "output": 1}}, "is no model: write PREFIX:NAME"),
+        ({"acme": {"input": 1, "output": 1}}, "is not a model: write PREFIX:NAME"),
         ({"acme:*": {"input": -1, "output": 1}}, "must be dollars per million tokens"),
         ({"acme:*": {"input": 1, "output": 1, "cash": 1}}, r"unknown price acme:\*.cash; known: input, output"),
         ({"acme:*": {"input": 1}}, "output"),

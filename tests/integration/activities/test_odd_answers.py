@@ -14,8 +14,8 @@ from loom.activities.ports import ModelAnswer, ModelCall
 from loom.domain.core.errors import LLMBadResponseError, LLMConfigurationError, LLMUnavailableError, LoomError
 from loom.domain.core.messages import Message, ToolCall, Usage, user
 from loom.domain.core.tool_calls import ToolSpec
-from tests import model_server as served
-from tests.model_server import ModelServer, Reply, ToolUse, serving
+from loom.testing import model_server as served
+from loom.testing.model_server import ModelServer, Reply, ToolUse, serving
 
 SSE = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json; charset=utf-8"}
@@ -79,8 +79,10 @@ def blocks(*content: dict[str, Any], stop: str, output: int = 5) -> Reply:
 def split(*pieces: str) -> tuple[str, str]:
     """The answer and the thinking in these pieces of text. What is streamed is what is kept."""
     tags = ThinkTags()
-    said = [*(tags.feed(piece) for piece in pieces), tags.flush()]
-    answer, thinking = "".join(each.answer for each in said), "".join(each.thinking for each in said)
+    answer, thinking = "", ""
+    for said in (*(tags.feed(piece) for piece in pieces), tags.flush()):
+        answer = said.answer if said.takes_back else answer + said.answer
+        thinking += said.thinking
     assert (answer, thinking) == ("".join(tags.answer), "".join(tags.thinking))
     return answer, thinking
 
@@ -104,6 +106,65 @@ def split(*pieces: str) -> tuple[str, str]:
 def test_think_tags_at_the_start_are_thinking_however_they_are_cut(text: str, answer: str, thinking: str) -> None:
     for size in (1, 2, 3, 7, 100):
         assert split(*(text[at : at + size] for at in range(0, len(text), size))) == (answer, thinking)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "thinking"),
+    [
+        ("hm, so\nyes\n</think>\n\nThe answer", "The answer", "hm, so\nyes\n"),
+        ("hm.</think>\n\nyes", "yes", "hm."),
+        ("</think>\n\nyes", "yes", ""),
+        ("a\n</think>\nb", "b", "a\n"),
+        ("hm\n</think>", "", "hm\n"),
+        ("Use </think> to close.\nok", "Use </think> to close.\nok", ""),
+        ("Use </think>.\n</think>\n\nok", "Use </think>.\n</think>\n\nok", ""),
+        ("Write <think>x\n</think>\n\nin HTML", "Write <think>x\n</think>\n\nin HTML", ""),
+        ("a < b and </th", "a < b and </th", ""),
+    ],
+)
+def test_a_closing_tag_that_ends_a_paragraph_makes_what_was_said_thinking(
+    text: str, answer: str, thinking: str
+) -> None:
+    for size in (1, 2, 3, 7, 100):
+        assert split(*(text[at : at + size] for at in range(0, len(text), size))) == (answer, thinking)
+
+
+async def test_a_model_without_an_opening_tag_is_remembered() -> None:
+    reply = Reply(raw=deltas('{"content":"hm\\n"}', '{"content":"</think>\\n\\nyes"}').encode(), headers=SSE)
+    plain = Reply(raw=deltas('{"content":"no "}', '{"content":"tags"}').encode(), headers=SSE)
+    told: list[str] = []
+    call = replace(
+        HELLO,
+        on_thinking=lambda text: told.append(f"thinks {text}"),
+        on_taken_back=lambda: told.append("takes back"),
+    )
+    async with serving(reply, reply, plain) as server:
+        provider = OpenAIProvider(api_key="k", base_url=server.openai_url)
+        answers = [await provider.answer(call, lambda text: told.append(f"says {text}")) for _ in range(3)]
+        await provider.aclose()
+    assert [answer.message.text for answer in answers] == ["yes", "yes", "no tags"]
+    assert told[:4] == ["says hm\n", "takes back", "thinks hm\n", "says yes"]
+    assert told[4:6] == ["thinks hm\n", "says yes"]
+    assert told[6:] == ["thinks no ", "thinks tags", "says no tags"]
+
+
+async def test_blocks_of_reasoning_go_back_unchanged() -> None:
+    call = '{"tool_calls":[{"index":0,"id":"t","function":{"name":"read_file","arguments":"{}"}}]}'
+    pieces = [
+        '{"reasoning":"h","reasoning_details":[{"type":"reasoning.text","text":"h","index":0,"format":"f"}]}',
+        '{"reasoning":"m","reasoning_details":[{"type":"reasoning.text","text":"m","index":0,"signature":"s"}]}',
+        '{"reasoning_details":[{"type":"reasoning.encrypted","data":"xyz","index":1,"id":"r1"}]}',
+    ]
+    answer, text, thinking = await openai(deltas(*pieces, call))
+    assert (answer.message.text, text, thinking) == ("", [], ["h", "m"])
+    talk = (user("hello"), answer.message, Message(role="tool", tool_call_id="t", content="r"))
+    async with serving(served.text("ok")) as server:
+        asked = ModelCall(model="m-1", system="", messages=talk)
+        await ask(OpenAIProvider(api_key="k", base_url=server.openai_url), asked)
+    assert server.requests[0].messages[1]["reasoning_details"] == [
+        {"type": "reasoning.text", "text": "hm", "index": 0, "format": "f", "signature": "s"},
+        {"type": "reasoning.encrypted", "data": "xyz", "index": 1, "id": "r1"},
+    ]
 
 
 async def test_think_tags_are_thinking_and_not_the_answer() -> None:

@@ -1,8 +1,9 @@
 """Facts about people on a real Postgres: each person's own, for nobody else, and gone when they are forgotten."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -10,17 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
 from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.effects import PostgresEffects
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.memory.person_facts import PersonFactKeeper, learn_by_rule
 from loom.activities.memory.ports import DistillerUnavailable, PersonFactStore
 from loom.activities.memory.upkeep import embed, promote
 from loom.activities.recall import PersonMemory
 from loom.domain.core.tasks import Action, Origin, Task
-from loom.domain.memory.layers import MemorySettings
+from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
 from loom.domain.memory.people import AWAY, FactKind, FactOwner, NewFact, SaidFact
+from loom.domain.memory.scopes import ScopedWrite
 from tests.databases import rows
 from tests.memories import WordVectors, task
 
@@ -49,6 +54,30 @@ def fact(owner: FactOwner, content: str, ago: float = 0.0) -> NewFact:
 
 async def known(people: PersonFactStore, *owners: FactOwner) -> list[str]:
     return [each.content for each in await people.about(owners)]
+
+
+class Replies:
+    """A distiller that answers with these lines."""
+
+    def __init__(
+        self, *lines: str, is_away: bool = False, contradicted: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.lines, self.is_away = lines, is_away
+        self.asked: list[str] = []
+        self.compared: list[tuple[str, list[str]]] = []
+        self._contradicted = contradicted
+
+    async def about_person(self, text: str) -> Sequence[str]:
+        self.asked.append(text)
+        if self.is_away:
+            raise DistillerUnavailable("no model")
+        return self.lines
+
+    async def contradicted(self, new: str, older: Sequence[str]) -> Sequence[int]:
+        if self.is_away:
+            raise DistillerUnavailable("no model")
+        self.compared.append((new, list(older)))
+        return [at for at, fact in enumerate(older) if self._contradicted.get(new) == fact]
 
 
 async def test_what_a_person_says_is_learned_once_however_often_it_is_told(
@@ -148,6 +177,122 @@ async def test_what_is_forgotten_is_gone_with_its_vector_and_never_learned_again
     assert await learn_by_rule(people, [said("I prefer tabs", ann)]) == 1, "what the person says again later"
 
 
+async def test_a_fact_replaces_what_it_contradicts_until_it_is_forgotten(
+    people: PersonFactStore, database: Database, ann: FactOwner, session: str
+) -> None:
+    await learn_by_rule(people, [said("Call me Ann", ann, "one"), said("I like tea", ann, "one")])
+    await embed(people, WORDS, 10)
+    await learn_by_rule(people, [said("Call me Annie", ann, "two")])
+    assert set(await known(people, ann)) == {"I like tea", "Call me Annie"}
+    assert len(await people.similarities([ann], "call me") or {}) == 1
+    newest, tea, oldest = await people.listed(ann, with_replaced=True)
+    assert (oldest.superseded_by, oldest.valid_to) == (newest.id, newest.created_at)
+    assert (tea.superseded_by, newest.superseded_by) == (None, None)
+
+    late = said("Call me Late", ann, "zero", created_at=oldest.created_at - timedelta(days=1))
+    await learn_by_rule(people, [late])
+    assert "Call me Late" not in await known(people, ann), "it was said before"
+    assert await learn_by_rule(people, [said("Call me Ann", ann, session)]) == 1
+    assert await known(people, ann) == ["Call me Ann", "I like tea"], "what is said again holds again"
+    assert await learn_by_rule(people, [late]) == 0
+    await PostgresMemory(database).forget(session)
+    assert set(await known(people, ann)) == {"Call me Late", "Call me Annie", "I like tea"}
+    await learn_by_rule(people, [said("I like cake", ann)])
+    assert set(await known(people, ann)) == {"Call me Annie", "I like tea", "I like cake"}
+
+    gone = await people.forget(ann, newest.id)
+    assert gone.facts == 2, "a fact goes with those that it has replaced"
+    assert await learn_by_rule(people, [late]) == 0
+
+
+async def test_a_model_finds_the_contradictions_that_the_rule_does_not(
+    people: PersonFactStore, ann: FactOwner, url: str
+) -> None:
+    written = NewFact(
+        owner=ann,
+        said=SaidFact(kind=FactKind.DECISION, content="Deploys are on Mondays"),
+        source="added",
+        at=datetime.now(UTC) - timedelta(days=3),
+    )
+    await people.learn([written, fact(ann, "I like tea", ago=2), fact(ann, "My editor is Vim", ago=1)])
+    model = Replies(contradicted={"My favourite editor is Emacs": "My editor is Vim"})
+    keeper = PersonFactKeeper(store=people, distiller=model)
+    await rows(url, "UPDATE loom_person_facts SET compared = true RETURNING 1")
+    await people.learn([fact(ann, "My favourite editor is Emacs")])
+    assert await PersonFactKeeper(store=people, distiller=Replies(is_away=True)).compare() == 0
+    assert await PersonFactKeeper(store=people).compare() == 0
+    assert await keeper.compare() == 1
+    assert model.compared[-1] == ("My favourite editor is Emacs", ["My editor is Vim", "I like tea"])
+    assert await known(people, ann) == ["My favourite editor is Emacs", "I like tea", "Deploys are on Mondays"]
+    assert await keeper.compare() == 0, "each fact is compared once"
+
+
+async def test_with_a_person_goes_what_their_runs_have_left_in_every_session(
+    people: PersonFactStore, database: Database, ann: FactOwner, session: str, url: str
+) -> None:
+    memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
+    bob = FactOwner(user_id=ann.user_id + "-bob", tenant="acme")
+    mine = [said("I prefer tabs", ann, session, run_id=f"{session}-ann")]
+    mine += [said("done", ann, session, run_id=f"{session}-ann", action=Action.COMPLETE)]
+    mine += [said("the codename is OTTER-7", ann, f"{session}-2", run_id=f"{session}-ann2")]
+    others = [said("the printer is called hugo", bob, session, run_id=f"{session}-bob")]
+    others += [task("no user", session_id=session, run_id=f"{session}-nobody")]
+    others.append(said("we meet at noon", bob, session, run_id=f"{session}-bob", hours_ago=1))
+    mine.append(said("we meet at noon", ann, session, run_id=f"{session}-ann"))
+    others.append(said("done", bob, session, run_id=f"{session}-bob", action=Action.COMPLETE))
+    await memory.remember([*mine, *others])
+    await learn_by_rule(people, mine)
+    while await promote(upkeep, None, MemorySettings()):
+        pass
+    replaced = [each async for each in memory.export(session) if each.superseded_by]
+    assert [each.content for each in replaced].count("we meet at noon") == 1
+    await PostgresArtifacts(database).save(f"{session}-ann", "t1-c1", "a long output")
+    for run in ("ann", "ann2", "bob"):
+        await PostgresEffects(database).reserve(f"{session}-{run}/c1", f"{session}-{run}", 1)
+    for run in ("ann", "bob"):
+        by = (f"{session}-{run}",)
+        note = ScopedWrite(id=run, content="x", scope=MemoryScope.SHARED, by=by, session_id=session)
+        await PostgresScopedMemory(database).write(note)
+
+    gone = await people.forget(ann)
+    assert gone.traces is not None
+    assert (gone.facts, gone.sessions) == (1, (session,))
+    assert (gone.traces.notes, gone.traces.artifacts) == (1, 1)
+    assert (gone.traces.effects, gone.traces.effects_left) == (1, 1), "the second run may still be in progress"
+    assert gone.traces.runs == (f"{session}-ann", f"{session}-ann2")
+    assert gone.traces.memories >= 3
+    left = [each.content async for each in memory.export(session)]
+    assert {"the printer is called hugo", "no user"} <= set(left)
+    held = [each async for each in memory.export(session) if each.content == "we meet at noon"]
+    assert {(each.layer, each.superseded_by) for each in held} == {(Layer.L2, None), (Layer.L3, None)}
+    assert not [content for content in left if "tabs" in content]
+    assert [each async for each in memory.export(f"{session}-2")] == []
+    assert await rows(url, "SELECT run_id FROM loom_effects WHERE starts_with(run_id, %s) ORDER BY 1", (session,)) == [
+        (f"{session}-ann2",),
+        (f"{session}-bob",),
+    ]
+    assert await memory.remember([*mine, *others]) == 0, "a copy from the bus or a history"
+    later = said("a new message", ann, session, run_id=f"{session}-ann2")
+    assert await memory.remember([later]) == 1
+
+
+async def test_memories_of_earlier_releases_are_forgotten_if_a_fact_tells_whose_they_are(
+    people: PersonFactStore, database: Database, ann: FactOwner, session: str, url: str
+) -> None:
+    memory = PostgresMemory(database)
+    known_run, unknown_run = f"{session}-known", f"{session}-unknown"
+    told = said("I prefer tabs", ann, session, run_id=known_run)
+    other = [said("second", ann, session, run_id=known_run), said("third", ann, session, run_id=unknown_run)]
+    await memory.remember([told, *other])
+    await learn_by_rule(people, [told])
+    await rows(url, "UPDATE loom_memory_tasks SET owner = NULL WHERE session_id = %s RETURNING 1", (session,))
+    gone = (await people.forget(ann)).traces
+    assert gone is not None
+    assert (gone.memories, gone.runs, gone.unnamed) == (2, (known_run,), True)
+    assert [each.run_id async for each in memory.export(session)] == [unknown_run]
+    await memory.forget(session)
+
+
 async def test_forgetting_a_session_forgets_what_was_said_in_it(
     people: PersonFactStore, database: Database, ann: FactOwner, session: str
 ) -> None:
@@ -222,20 +367,6 @@ async def test_a_call_is_told_that_facts_are_away() -> None:
     async with aclosing(Database("postgresql://127.0.0.1:1/nowhere")) as away:
         told = await PersonMemory(PostgresPersonFacts(away)).about("hi", Origin(run_id="mine", user_id="ann"))
     assert told.text == AWAY
-
-
-class Replies:
-    """A distiller that answers with these lines."""
-
-    def __init__(self, *lines: str, is_away: bool = False) -> None:
-        self.lines, self.is_away = lines, is_away
-        self.asked: list[str] = []
-
-    async def about_person(self, text: str) -> Sequence[str]:
-        self.asked.append(text)
-        if self.is_away:
-            raise DistillerUnavailable("no model")
-        return self.lines
 
 
 async def test_a_long_text_is_distilled_when_its_memory_is_promoted(

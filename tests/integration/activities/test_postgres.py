@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from functools import partial
+from math import hypot
 from pathlib import Path
+from random import Random
 from typing import Final, LiteralString
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 
 from loom.activities.adapters.postgres.database import Connection, Database, storable
+from loom.activities.adapters.postgres.memory_rows import SKETCHED, as_sketch, as_vector
 from loom.activities.adapters.postgres.schema_migrations import (
     LOCK,
     Migration,
@@ -29,10 +32,10 @@ from loom.activities.adapters.postgres.schema_migrations import (
     read_migrations,
 )
 from loom.activities.ports import StoreUnavailable
+from loom.testing.harness import Addresses
+from loom.testing.waiting import eventually
 from tests.databases import fresh_database, rows
-from tests.harness import Addresses
 from tests.integration.activities.conftest import PostgresServer
-from tests.waiting import eventually
 
 ONE: Final = Migration(number=1, name="one", sql="CREATE TABLE one (n int)")
 TWO: Final = Migration(number=2, name="two", sql="CREATE TABLE two (n int); INSERT INTO two VALUES (2)")
@@ -307,3 +310,15 @@ def test_storable_text_is_plain_and_tells_texts_apart(one: str, other: str) -> N
 
 def test_storable_text_stays_readable() -> None:
     assert storable("run-ä/t1/call_1") == "run-ä/t1/call_1"
+
+
+async def test_vectors_are_sent_as_the_numbers_that_their_text_would_store(url: str) -> None:
+    numbers = Random(4)
+    async with aclosing(Database(url)) as database, database.connection() as connection:
+        for dimension in (5, SKETCHED, 3 * SKETCHED):
+            vector = [numbers.gauss(0, 10 ** numbers.randint(-6, 3)) for _ in range(dimension)]
+            first = vector[:SKETCHED]
+            sketch = [part / hypot(*first) for part in first] + [0.0] * (SKETCHED - len(first))
+            asked = "SELECT %s::vector = %s::vector, %s::halfvec = %s::halfvec"
+            values = (as_vector(vector), str(vector), as_sketch(vector), str(sketch))
+            assert await (await connection.execute(asked, values)).fetchone() == (True, True)

@@ -19,9 +19,9 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Worker
 
 from loom.activities.adapters.postgres.payloads import MISSING, UNAVAILABLE, PostgresPayloads
+from loom.testing.harness import Addresses
+from loom.testing.waiting import eventually
 from loom.workflows.payload_converter import data_converter
-from tests.harness import Addresses
-from tests.waiting import eventually
 
 from .conftest import PostgresServer
 

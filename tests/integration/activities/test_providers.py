@@ -15,6 +15,7 @@ from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.models.wire import context_numbers
+from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import PermittedProvider
 from loom.activities.ports import ModelAnswer, ModelCall
 from loom.domain.core.errors import (
@@ -29,9 +30,9 @@ from loom.domain.core.errors import (
 )
 from loom.domain.core.messages import Message, Part, ToolCall, Usage, reminder, user
 from loom.domain.core.tool_calls import ToolSpec
-from tests import model_server as served
-from tests.model_server import ModelServer, Reply, ToolUse, serving
-from tests.waiting import eventually
+from loom.testing import model_server as served
+from loom.testing.model_server import ModelServer, Reply, ToolUse, serving
+from loom.testing.waiting import eventually
 
 Provider: TypeAlias = OpenAIProvider | AnthropicProvider
 
@@ -587,15 +588,17 @@ async def test_providers_resolve_by_prefix_and_are_kept() -> None:
         assert isinstance(openai, PermittedProvider)
         assert isinstance(other, PermittedProvider)
         assert isinstance(anthropic, PermittedProvider)
-        assert (type(openai.provider), name) == (OpenAIProvider, "qwen3:8b")
+        assert isinstance(openai.provider, WithFoundTools)
+        assert isinstance(anthropic.provider, WithFoundTools)
+        assert (type(openai.provider.provider), name) == (OpenAIProvider, "qwen3:8b")
         assert other.provider is openai.provider
-        assert type(anthropic.provider) is AnthropicProvider
+        assert type(anthropic.provider.provider) is AnthropicProvider
         assert providers.resolve("demo")[1] == "demo"
 
 
 @pytest.mark.parametrize("model", ["gpt-5", "openai:", "mistral:large", ""])
 def test_an_unknown_prefix_is_the_caller_s_mistake(model: str) -> None:
-    with pytest.raises(BadRequest, match=r"openai:<name>, anthropic:<name>, or demo") as caught:
+    with pytest.raises(BadRequest, match=f"no such model: '{model}'; (write one of openai:|did you mean)") as caught:
         ConfiguredProviders().resolve(model)
     assert caught.value.context == {"field": "model"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
-from loom.activities.ports import ToolContext
+from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.built_in.python import python_tool, run_python
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.core.tool_calls import Effect, Scope
@@ -23,7 +23,9 @@ def place(tmp_path: Path) -> Path:
 async def python(place: Path, code: str, **arguments: object) -> str:
     tool = python_tool(SANDBOX, 60, WHY_NOT)
     context = ToolContext(workspace=place, run_id="r", call_id="c", idempotency_key="k", timeout=70)
-    return str(await tool.run(tool.parse({"code": code, **arguments}), context))
+    came = await tool.run(tool.parse({"code": code, **arguments}), context)
+    assert isinstance(came, ToolOutput)
+    return came.text
 
 
 async def test_what_a_program_prints_is_the_result_in_order(place: Path) -> None:

@@ -18,8 +18,8 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisReader, RedisStream, task_view
 from loom.activities.ports import EventReader, EventStream, StreamUnavailable
 from loom.domain.core.tasks import Action, Segment, Task
-from tests.harness import PATIENT_WITH_REDIS
-from tests.waiting import eventually
+from loom.testing.harness import PATIENT_WITH_REDIS
+from loom.testing.waiting import eventually
 
 from .conftest import RedisServer
 
@@ -207,7 +207,7 @@ async def test_writers_side_by_side_share_one_row_of_offsets(
 
 @pytest.mark.usefixtures("only_news_wakes_readers")
 async def test_following_gets_each_task_at_once_and_ends_with_the_run(
-    stream: RedisStream, reader: RedisReader, run_id: str
+    stream: RedisStream, reader: RedisReader, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[int, Task]] = []
 

@@ -102,7 +102,7 @@ async def test_a_command_that_takes_too_much_is_told_the_limit(place: Path, comm
 )
 async def test_a_fork_bomb_ends_with_its_command(place: Path, command: str) -> None:
     said = STOPPED + "one command may have 64 processes and threads: start fewer at a time"
-    assert await refusal(place, command) == said
+    assert await refusal(place, command, timeout=60) == said
 
 
 async def test_threads_count_as_processes(place: Path) -> None:

@@ -12,7 +12,7 @@ from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandb
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
-from tests.waiting import eventually
+from loom.testing.waiting import eventually
 
 SANDBOX, WHY_NOT = find_sandbox("on")
 

@@ -22,9 +22,9 @@ from loom.activities.ports import ModelCall
 from loom.domain.core.errors import CircuitBreakerOpenError, LLMRateLimitError, LoomError, NoPermitError
 from loom.domain.core.messages import user
 from loom.domain.core.tasks import Origin
-from tests import model_server as served
-from tests.model_server import ModelServer, Reply, Script, SeenRequest
-from tests.waiting import eventually
+from loom.testing import model_server as served
+from loom.testing.model_server import ModelServer, Reply, Script, SeenRequest
+from loom.testing.waiting import eventually
 
 from .conftest import RedisServer
 

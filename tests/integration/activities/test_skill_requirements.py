@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.skills.requirements import Required, declared, listed, noting, required_by, stated, unmet
-from loom.activities.ports import ToolContext
+from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.built_in.python import python_tool
 from loom.activities.toolbox.built_in.shell import KEPT
 from loom.composition.load_settings import read_settings
@@ -53,10 +53,10 @@ def test_only_what_the_text_certainly_requires_is_read(
 
 
 @given(st.text(max_size=500))
-def test_any_text_can_be_read(text: str) -> None:
-    stated(text)
-    declared(f"# /// script\n# {text}\n# ///\n")
-    listed(text)
+def test_any_text_can_be_read_and_nothing_is_made_up(text: str) -> None:
+    assert all(name in text for names in stated(text).programs for name in names)
+    assert declared(f"# /// script\n# {text}\n# ///\n").programs == ()
+    assert all(package.name in text for package in listed(text).packages)
 
 
 def test_a_script_declares_its_python_and_its_packages_inline() -> None:
@@ -125,7 +125,9 @@ async def test_commands_programs_and_requirements_see_the_prepared_environment(t
     tool = python_tool(sandbox, 20, "")
     context = ToolContext(workspace=tmp_path.resolve(), run_id="r", call_id="c", idempotency_key="k", timeout=30)
     code = "import acme_pdf, sys\nprint(acme_pdf.pages, sys.prefix)"
-    assert await tool.run(tool.parse({"code": code}), context) == f"7 {prepared}"
+    came = await tool.run(tool.parse({"code": code}), context)
+    assert isinstance(came, ToolOutput)
+    assert came.text == f"7 {prepared}"
 
     required = listed("acme-pdf>=2\nacme_pdf<2\n")
     assert await unmet(required, sandbox, tmp_path.resolve()) == ("the Python package acme_pdf<2 (commands have 2.0)",)

@@ -26,7 +26,7 @@ from loom.activities.adapters.snapshots.store import Blobs, Store
 from loom.activities.adapters.snapshots.walk import LARGEST, scan
 from loom.activities.ports import Snapshots, StoreUnavailable
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError
-from tests.waiting import eventually
+from loom.testing.waiting import eventually
 
 State: TypeAlias = dict[str, tuple[str, object, int]]
 RUN: Final = "run-1"
@@ -314,6 +314,12 @@ async def test_a_nested_repository_is_kept_as_files(place: Path, snapshots: Shad
     assert (place / "sub/file").read_text() == "1"
     assert (place / "sub/deep/file").read_text() == "2"
     assert _repository(place / "sub") == nested
+
+
+async def test_a_patch_names_files_in_any_script(place: Path, snapshots: ShadowGit) -> None:
+    await snapshots.take(place, RUN, 1, "c")
+    fill(place, {"报告.md": "good\n"})
+    assert "\ndiff --git a/报告.md b/报告.md\n" in "\n" + snapshots.diff(RUN).patch.decode()
 
 
 async def test_attributes_filters_and_hooks_of_the_workspace_do_nothing(

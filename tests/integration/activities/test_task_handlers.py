@@ -16,11 +16,10 @@ from loom.activities.adapters.redis.consumer import RedisInbox
 from loom.activities.bus import Bus
 from loom.activities.ports import StreamUnavailable
 from loom.activities.task_handlers import GROUP, handling
-from loom.composition.settings import Settings
 from loom.composition.task_handlers import task_handlers_running
 from loom.domain.core.task_routing import TaskHandler
 from loom.domain.core.tasks import Action, Task
-from tests.waiting import PATIENCE, eventually
+from loom.testing.waiting import eventually
 
 from .conftest import RedisServer
 from .test_bus import HOUR, come, left_to_heirs, link, renewed, task, time_passes
@@ -40,7 +39,7 @@ def handler(function: Callable[[Task], Any], pattern: str = "*", name: str = "h"
 async def worker(url: str, name: str, *handlers: TaskHandler) -> AsyncIterator[None]:
     """The handlers served as beside a worker."""
     bus = Bus(RedisBus(lambda: link(url), bus=name, claim_after=HOUR))
-    async with handling(bus, handlers, pauses=(0.01, 0.01)):
+    async with aclosing(bus), handling(bus, handlers, pauses=(0.01, 0.01)):
         yield
 
 
@@ -68,11 +67,12 @@ async def test_a_handler_sync_or_async_gets_what_its_pattern_takes_and_may_answe
 
     sent = [task(Action.ERROR), task(Action.EXECUTE), task(Action.COMPLETE)]
     async with (
-        aclosing(Bus(RedisBus(lambda: link(redis_url), bus=name, patience=PATIENCE))) as sender,
+        aclosing(Bus(RedisBus(lambda: link(redis_url), bus=name))) as sender,
         worker(redis_url, name, handler(sync, "node.*"), handler(answers, "execute", "a")),
     ):
         assert [await sender.publish(one) for one in sent] == sent
-    assert seen == [sent[0], sent[2]]
+    once = {each.task_id: each for each in seen}  # a busy machine may tell a task again
+    assert list(once.values()) == [sent[0], sent[2]]
 
 
 async def test_what_a_handler_raises_is_tried_again_then_left_aside_and_said(redis_url: str, name: str) -> None:
@@ -152,7 +152,7 @@ async def test_what_is_slow_nobody_takes_over_until_its_worker_ends(
 
 async def test_without_redis_the_worker_says_that_handlers_do_not_run() -> None:
     with structlog.testing.capture_logs() as logs:
-        async with task_handlers_running([handler(print)], Settings(redis_url=None)):
+        async with task_handlers_running([handler(print)], None):
             pass
     assert [(log["event"], log["handlers"]) for log in logs] == [("handlers_do_not_run", ["h"])]
 
@@ -165,7 +165,7 @@ async def test_handlers_are_subscribed_as_soon_as_redis_is_there(
     mortal_redis.kill()
     with structlog.testing.capture_logs() as logs:
         async with worker(mortal_redis.url, name, handler(seen.append)):
-            assert "handlers_wait_for_redis" in [log["event"] for log in logs]
+            assert "handlers_wait_for_the_bus" in [log["event"] for log in logs]
             mortal_redis.start()
             await eventually(lambda: said(logs, "handler_ready"))
             await eventually(lambda: patiently(partial(send, mortal_redis.url, name, task())))

@@ -25,7 +25,7 @@ from loom.domain.core.requests import ModelOptions
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.tree.budget import Spend
-from tests.harness import Addresses
+from loom.testing.harness import Addresses
 
 RUNS: Final = tuple(f"run-{number}" for number in range(6))
 STEPS: Final = st.lists(st.tuples(st.sampled_from(["begins", "ends", "dies"]), st.sampled_from(RUNS)), max_size=30)

@@ -1,6 +1,5 @@
 """Transcripts by name: what a worker keeps, what it finds in Redis, and that it believes nothing else."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
@@ -267,10 +266,7 @@ async def test_writing_to_redis_is_nothing_that_a_turn_waits_for(mortal_redis: R
     mortal_redis.freeze()
     async with aclosing(RedisConnection(mortal_redis.url)) as link, aclosing(CachedTranscripts(link)) as transcripts:
         for _ in range(1000):
-            await transcripts.save_result(run_id, RESULT)
-        await asyncio.sleep(0)
-        assert transcripts._writer is not None
-        assert not transcripts._writer.done()  # Redis has answered nothing so far
+            await transcripts.save_result(run_id, RESULT)  # if each waited for Redis, the test would not end
         mortal_redis.thaw()
 
 

@@ -22,7 +22,7 @@ Attempt = Callable[[], Awaitable[object]]
 async def outcome(attempt: Attempt) -> str:
     """What an attempt came to: `done`, or the type of the error and of its cause."""
     try:
-        await asyncio.wait_for(attempt(), 20)
+        await asyncio.wait_for(attempt(), 60)
     except Exception as error:  # noqa: BLE001 - every failure is an answer
         cause = error.cause if isinstance(error, WorkflowFailureError) else getattr(error, "cause", None)
         return getattr(cause, "type", None) or type(error).__name__

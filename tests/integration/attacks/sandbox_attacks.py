@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.ports import Tool, ToolContext
@@ -142,7 +144,8 @@ async def outcome_of(
     tool = tool_for(name, sandbox, why_not)
     context = ToolContext(workspace=workspace, run_id="r", call_id="c", idempotency_key="k", timeout=40)
     try:
-        return str(await tool.run(tool.parse(arguments_for(name, filled)), context))
+        came = await tool.run(tool.parse(arguments_for(name, filled)), context)
+        return came if isinstance(came, str) else came.text
     except LoomError as error:
         return error.message
 
@@ -170,5 +173,6 @@ async def _all(workspace: Path, home: Path, filled: Mapping[str, str]) -> dict[s
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # only the outcomes go to stdout
     place, state, words = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
     print(json.dumps(asyncio.run(_all(place, state, {**words, "PID": str(os.getpid())}))))

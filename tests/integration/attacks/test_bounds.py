@@ -16,10 +16,10 @@ import pytest
 
 from loom import LoomApp
 from loom.domain.core.requests import RunStatus
-from tests.harness import Addresses, Harness, harness
+from loom.testing.harness import Addresses, Harness, harness
+from loom.testing.model_server import calls, script, text
 from tests.integration.attacks.ordinary_user import as_nobody, interpreter
 from tests.integration.workflows.conftest import Working
-from tests.model_server import calls, script, text
 from tests.trees import by_task, delegate
 
 CREW = {"name": "pair", "mode": "sequential", "members": [{"name": "one"}, {"name": "two"}]}
@@ -159,7 +159,7 @@ async def test_a_fork_of_a_run_that_was_wider_stays_within_the_bounds(
 
 async def refusal(loom: Harness, **request: Any) -> str:
     """Why a run was refused."""
-    error = (await loom.run(**request)).error
+    error = (await loom.run_unseen(**request)).error
     assert error is not None
     assert error.type == "BadRequest"
     return error.message

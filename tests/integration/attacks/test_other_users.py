@@ -14,7 +14,7 @@ import pytest
 from loom.client import LoomClient
 from loom.composition.settings import Settings
 from loom.stack import state, up_down
-from tests.waiting import eventually
+from loom.testing.waiting import eventually
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user"),

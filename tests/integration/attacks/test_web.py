@@ -16,8 +16,8 @@ from loom.activities.toolbox.built_in.http_fetch import BODY_LIMIT, WebAnswer
 from loom.activities.toolbox.untrusted_text import marked
 from loom.domain.core.errors import LoomError, ToolExecutionError
 from loom.domain.web.urls import web_url
+from loom.testing.waiting import eventually
 from tests.processes import command_of
-from tests.waiting import eventually
 from tests.web_site import NAME, Names, WebSite, moved, page
 
 

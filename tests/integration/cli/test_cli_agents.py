@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from loom.exit_codes import COMPLETED, USAGE
+from loom.testing.harness import Addresses
 from tests.commands import Commands, commands_in
-from tests.harness import Addresses
 
 BASE = "description: Answers.\nsystem_prompt: Be kind.\ntools: [read_file, grep]\npermissions: {bash: deny}\n"
 NIGHT = 'extends = "base"\nextra_tools = ["bash"]\nmax_turns = 5\n[permissions]\nbash = "ask"\n'

@@ -20,15 +20,17 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.cli.commands import memory
-from loom.domain.core.errors import BadRequest, RunNotFoundError
+from loom.client import LoomClient
+from loom.composition.settings import Settings
+from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import Message
 from loom.domain.core.tasks import Action
 from loom.domain.memory.layers import MemoryScope
 from loom.domain.memory.scopes import ScopedWrite
 from loom.exit_codes import UNREACHABLE, USAGE, code_of
+from loom.testing.harness import Addresses
 from tests.commands import commands_in
 from tests.databases import rows
-from tests.harness import Addresses
 from tests.memories import task
 
 APP = typer.Typer()
@@ -200,7 +202,17 @@ async def test_what_is_remembered_of_a_person_is_shown_edited_and_forgotten(sess
     assert {name: tea[name] for name in wanted} == wanted
     assert "I prefer tabs" in (await run("list", *ann)).stdout
     assert await told("list", *bob) == []
-    assert "nothing is remembered of user ann-" in (await run("list", *bob)).stderr
+    assert "Loom remembers nothing about user ann-" in (await run("list", *bob)).stderr
+
+    await told("add", "I like tabs", *ann)
+    await told("add", "I don't like tabs", *ann)
+    hidden = [fact for fact in await told("list", "--all", *ann) if fact["superseded_by"]]
+    assert [fact["content"] for fact in hidden] == ["I like tabs", "I prefer tabs"]
+    (newest, _) = await told("list", *ann)
+    assert f"replaced by {newest['id']}" in (await run("list", "--all", *ann)).stdout
+    await told("forget", "--id", str(newest["id"]), *ann)
+    await told("add", "I prefer tabs", *ann)
+    (tabs, _) = await told("list", *ann)
 
     await told("edit", str(tabs["id"]), "I prefer spaces", *ann)
     assert [fact["content"] for fact in await told("list", *ann)] == ["I prefer spaces", "I like tea"]
@@ -208,10 +220,40 @@ async def test_what_is_remembered_of_a_person_is_shown_edited_and_forgotten(sess
     assert [json.loads(line)["content"] for line in lines] == ["I prefer spaces", "I like tea"]
     for foreign in (("edit", str(tea["id"]), "x", *bob), ("forget", "--id", str(tea["id"]), *bob)):
         assert isinstance((await run(*foreign)).exception, RunNotFoundError)
-    gone = {"user_id": f"ann-{session}", "tenant": "acme", "forgotten": 1, "left": []}
-    assert await told("forget", "--id", str(tea["id"]), *ann) == gone
+    gone = await told("forget", "--id", str(tea["id"]), *ann)
+    assert (gone["user_id"], gone["tenant"], gone["forgotten"], gone["left"]) == (f"ann-{session}", "acme", 1, [])
     assert "forgot 1 fact of user" in (await run("forget", "--yes", *ann)).stdout
     assert await told("list", *ann) == []
+
+
+async def test_with_a_person_go_the_traces_of_their_runs(
+    session: str, url: str, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOOM_REDIS_URL", addresses.redis)
+    user = f"ann-{session}"
+    said = task("the codename is OTTER-7", session_id=session, run_id=f"{session}-r", metadata={"user_id": user})
+    async with aclosing(Database(url)) as database, aclosing(RedisConnection(addresses.redis)) as link:
+        await PostgresMemory(database).remember([said])
+        await PostgresArtifacts(database).save(said.run_id, "t1-c1", "a long output")
+        await PostgresEffects(database).reserve(f"{said.run_id}/c1", said.run_id, 1)
+        await RedisStream(link).publish([said])
+    assert await told("forget", "--user", user, "--tenant", "acme") == {
+        "user_id": user,
+        "tenant": "acme",
+        "forgotten": 0,
+        "memories": 0,
+        "notes": 0,
+        "artifacts": 0,
+        "effects": 0,
+        "keys": 0,
+        "left": ["not deleted: what the person said in runs that name another user, or none"],
+    }
+    gone = await told("forget", "--user", user)
+    assert (gone["forgotten"], gone["memories"], gone["artifacts"], gone["effects"]) == (0, 1, 1, 0)
+    assert gone["keys"] >= 1
+    assert gone["left"][0] == "not deleted: 1 effect of runs that may still be running"
+    assert await told("search", "codename", "--session", session) == []
+    assert len(await told("search", "staging", "--session", session)) == 1, "others' memories stay"
 
 
 @pytest.mark.parametrize(
@@ -275,3 +317,28 @@ async def test_what_is_wrong_is_named(session: str, monkeypatch: pytest.MonkeyPa
     assert away is not None
     assert code_of(away) == UNREACHABLE
     assert "LOOM_DATABASE_URL" in str(away)
+
+
+async def test_a_program_adds_memories_and_facts(addresses: Addresses, session: str, url: str) -> None:
+    settings = Settings(TEMPORAL_ADDRESS=addresses.temporal, database_url=url, redis_url=None)
+    async with LoomClient.connected(settings) as loom:
+        for _ in range(2):
+            await loom.add_memory("the office is in Ghent", session_id=session, memory_id=f"{session}-office", by="ann")
+        await loom.add_memory("write short answers", user_id=f"ann-{session}")
+        with pytest.raises(BadRequest, match="choose which runs can find it"):
+            await loom.add_memory("lost")
+        with pytest.raises(BadRequest, match="belong to no session"):
+            await loom.add_memory("both", session_id=session, user_id="ann")
+        with pytest.raises(BadRequest, match="importance"):
+            await loom.add_memory("x", session_id=session, importance=2)
+    (hit,) = await told("search", "office Ghent", "--session", session, "--limit", "1", "--json")
+    assert (hit["session_id"], "the office is in Ghent" in hit["content"]) == (session, True)
+    (fact,) = await told("list", "--user", f"ann-{session}", "--json")
+    assert fact["content"] == "write short answers"
+
+
+async def test_a_program_without_a_database_is_told_so(addresses: Addresses) -> None:
+    settings = Settings(TEMPORAL_ADDRESS=addresses.temporal, database_url=None, redis_url=None)
+    async with LoomClient.connected(settings) as loom:
+        with pytest.raises(UnreachableError, match="LOOM_DATABASE_URL"):
+            await loom.add_memory("x", for_all=True)

@@ -16,8 +16,8 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.permits import RedisPermits
 from loom.activities.model_permits import Outcome, Permit, PermitRequest, PermitRules
 from loom.exit_codes import COMPLETED, UNREACHABLE, USAGE
+from loom.testing.harness import Addresses
 from tests.commands import Commands, commands_in
-from tests.harness import Addresses
 
 FAILED = Outcome(kind="failed", because="LLMUnavailableError: no connection")
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from loom.testing.model_server import script, text
 from tests.integration.workflows.conftest import Working, working  # noqa: F401 - a fixture
-from tests.model_server import script, text
 from tests.unit.domain.test_loops import walked
 
 PAGE = (Path(__file__).parents[3] / "docs" / "answers.md").read_text()

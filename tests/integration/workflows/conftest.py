@@ -15,9 +15,10 @@ from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.toolbox import function_tool
 from loom.app.packages import installed
 from loom.domain.tools.sandbox_limits import Limits
+from loom.testing.harness import Addresses, Harness, harness
+from loom.testing.model_server import ModelServer
 from loom.workflows import options
-from tests.harness import Addresses, Harness, harness
-from tests.model_server import ModelServer
+from tests.webhook_receiver import WebhookReceiver
 
 Working: TypeAlias = Callable[..., Any]
 
@@ -31,6 +32,14 @@ async def working(addresses: Addresses, workspace: Path) -> AsyncIterator[Workin
             return await stack.enter_async_context(harness(addresses, workspace, script, **settings))
 
         yield begin
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[WebhookReceiver]:
+    """A receiver of notifications that listens."""
+    receiver = WebhookReceiver()
+    async with receiver.listening():
+        yield receiver
 
 
 _look_for_reasons = bubblewrap._why_not

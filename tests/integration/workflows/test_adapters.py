@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
+from loom.testing.model_server import ToolUse, calls, text
 from loom.workflows import payload_converter
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, text
 from tests.trees import by_task, delegate
 
 

@@ -14,9 +14,8 @@ from temporalio.exceptions import ApplicationError
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import HANGS_AFTER
-from tests.integration.workflows.conftest import Working
-from tests.model_server import (
+from loom.testing.harness import HANGS_AFTER
+from loom.testing.model_server import (
     Reply,
     SeenRequest,
     ToolUse,
@@ -32,6 +31,7 @@ from tests.model_server import (
     status,
     text,
 )
+from tests.integration.workflows.conftest import Working
 
 
 async def test_an_app_can_bring_its_own_source_of_models(working: Working) -> None:
@@ -282,7 +282,7 @@ async def test_what_cannot_be_is_refused_with_a_message_that_names_it(
 ) -> None:
     loom, _ = await working(script([text("never")]))
 
-    result = await loom.run(**{request_field: value})
+    result = await loom.run_unseen(**{request_field: value})
 
     assert result.error is not None
     assert result.error.type == "BadRequest"
@@ -369,7 +369,7 @@ async def test_ids_and_arguments_of_any_length_and_depth_end_no_run(working: Wor
 async def test_a_workspace_that_cannot_be_is_refused(working: Working, named: str) -> None:
     loom, _ = await working(script([text("never")]))
 
-    result = await loom.run(workspace=named)
+    result = await loom.run_unseen(workspace=named)
 
     assert result.error is not None
     assert (result.error.type, "workspace" in result.error.message) == ("BadRequest", True)

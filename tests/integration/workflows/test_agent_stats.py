@@ -4,10 +4,10 @@ from pathlib import Path
 from uuid import uuid4
 
 from loom.domain.agents.stats import AgentStats, NodeState
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, text
-from tests.waiting import eventually
 
 
 async def counted(loom: Harness, agent: str, runs: int, state: NodeState) -> AgentStats:
@@ -56,7 +56,7 @@ async def test_a_run_that_continued_as_new_counts_once(working: Working, tmp_pat
     app.write_text(f"from loom import *\napp = LoomApp()\napp.create_agent({agent!r})\n")
     use = ToolUse("list_dir", {"path": "."})
     loom, _ = await working(
-        lambda request: calls(use) if request.turn < 12 else text("done"), app=f"{app}:app", rotate_after_events=100
+        lambda request: calls(use) if request.turn < 24 else text("done"), app=f"{app}:app", rotate_after_events=100
     )
     run_id = await loom.start(agent=agent)
     await loom.client.result(run_id)

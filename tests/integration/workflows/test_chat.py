@@ -17,13 +17,13 @@ from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.harness import Addresses, Harness, replay_all, settings_for
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
+from loom.testing.waiting import eventually
 from loom.workflows import options
 from loom.workflows.payload_converter import data_converter
-from tests.harness import Addresses, Harness, replay_all, settings_for
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_compression import SMALL, SUMMARY, WORDS, is_about_compressing
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
-from tests.waiting import eventually
 
 
 def words(request: SeenRequest) -> list[str]:

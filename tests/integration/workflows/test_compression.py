@@ -9,15 +9,15 @@ import pytest
 from loom.domain.context.summary_sections import SECTIONS
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.model_replies import Reply, SeenRequest
+from loom.testing.model_server import ToolUse, calls, context_length, hang, status, text
+from loom.testing.stream import assert_whole, texts, told
 from tests.integration.workflows.conftest import Working
-from tests.model_replies import Reply, SeenRequest
-from tests.model_server import ToolUse, calls, context_length, hang, status, text
-from tests.stream import assert_whole, texts, told
 
 READ = ToolUse("read_file", {"path": "long.txt"})
 WORDS = "".join(f"line {n} has some words in it\n" for n in range(200))
 SUMMARY = "\n".join(f"<{name}>what matters of {name}</{name}>" for name in SECTIONS)
-SMALL = {"context_window": 12_250, "collapse_at": 1.0}
+SMALL = {"context_window": 11_400, "collapse_at": 1.0}
 
 
 def is_about_compressing(request: SeenRequest) -> bool:
@@ -179,7 +179,7 @@ async def test_a_compressed_conversation_survives_rotation(working: Working) -> 
 
 @pytest.mark.slow
 async def test_no_byte_of_the_conversation_is_written_to_history_again(working: Working) -> None:
-    loom, _ = await working(long_talk(30, text(SUMMARY)), **SMALL | {"context_window": 18_000})
+    loom, _ = await working(long_talk(30, text(SUMMARY)), **SMALL)
     await loom.run("read it often")
 
     (history,) = await loom.histories(loom.started[0])

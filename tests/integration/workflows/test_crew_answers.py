@@ -7,9 +7,9 @@ import pytest
 from pydantic import BaseModel
 
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import SeenRequest, text
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_crews import prompts, run, start, team, you
-from tests.model_server import SeenRequest, text
 from tests.trees import by_task
 
 TWO: Final[list[dict[str, Any] | str]] = [{"name": "a", "capabilities": ["task"]}, "b"]

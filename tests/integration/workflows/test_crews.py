@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.requests import CREW_RUN, RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.crews.prompts import INLINE
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, status, text
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, status, text
-from tests.stream import told
 from tests.trees import by_task
 
 FAILS = status(401, message="no such key")
@@ -288,7 +288,7 @@ async def test_a_crew_that_cannot_be_is_refused(working: Working, crew: Any, say
 async def test_a_crew_is_not_asked_for_what_only_agents_have(working: Working, asked: Any, field: str) -> None:
     loom, model = await working(by_task({you("a"): [text("done")]}))
 
-    result = await run(loom, team("sequential", "a"), **asked)
+    result = await loom.run_unseen("The task.", workflow=CREW_RUN, crew=team("sequential", "a"), **asked)
 
     assert result.error is not None
     assert (result.error.type, result.error.context["field"]) == ("BadRequest", field)

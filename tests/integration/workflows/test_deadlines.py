@@ -7,10 +7,10 @@ import pytest
 
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, script, text
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, script, text
-from tests.stream import told
 from tests.trees import by_task, delegate
 
 SECONDS: Final = 5.0

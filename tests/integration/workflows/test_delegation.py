@@ -10,9 +10,9 @@ from temporalio import workflow
 from temporalio.worker import Worker
 
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import SeenRequest, ToolUse, calls, script, status, text
 from loom.workflows.options import TASK_TIMEOUT
 from tests.integration.workflows.conftest import Working
-from tests.model_server import SeenRequest, ToolUse, calls, script, status, text
 from tests.trees import by_task, delegate
 
 

@@ -16,12 +16,12 @@ from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.history.past_turns import ChildRun
 from loom.domain.tree.signals import LOST, TURNS_BETWEEN_REPORTS
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import Script, ToolUse, calls, text, turns
+from loom.testing.stream import count, told
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Script, ToolUse, calls, text, turns
-from tests.stream import count, told
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 NAMES = ("left", "middle", "right")
 BASH = calls(ToolUse("bash", {"command": "true"}, "b1"))

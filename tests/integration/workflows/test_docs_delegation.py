@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import calls, text
 from tests.integration.workflows.conftest import Working
-from tests.model_server import calls, text
 from tests.trees import by_task, delegate
 
 PAGE = (Path(__file__).parents[3] / "docs" / "delegation.md").read_text()

@@ -16,11 +16,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import loom
 from loom import Ask, Deny, LoomApp, LoomClient, LoomPlugin, RunInfo, RunStatus, Settings, Task, errors
+from loom.testing.harness import HANGS_AFTER, Addresses, settings_for
+from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
+from loom.testing.waiting import eventually
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
-from tests.harness import HANGS_AFTER, Addresses, settings_for
 from tests.integration.workflows.embedded_workflows import Nightly, Note, decorate
-from tests.model_server import ModelServer, ToolUse, calls, script, text
-from tests.waiting import eventually
 
 
 class Ledger:
@@ -157,6 +157,13 @@ async def test_a_key_that_runs_could_read_is_refused(addresses: Addresses, works
     with pytest.raises(errors.BadRequest, match=r"runs could read the key .*/keys/loom\.pem"):
         Worker(client, task_queue="refused", plugins=[LoomPlugin(settings)])
     assert not (workspace / "keys").exists()
+
+
+async def test_a_task_queue_that_no_list_filter_can_name_is_refused(addresses: Addresses, workspace: Path) -> None:
+    client = await Client.connect(addresses.temporal)
+    for queue in ("it's", "back\\slash", "a' OR TaskQueue = 'b"):
+        with pytest.raises(errors.BadRequest, match="the task queue .* must not contain a quote"):
+            Worker(client, task_queue=queue, plugins=[LoomPlugin(Settings(workspace=workspace))])
 
 
 async def test_what_a_worker_sets_itself_stays(addresses: Addresses, workspace: Path) -> None:

@@ -8,9 +8,9 @@ import pytest
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.tools.loop_detection import WARN_AFTER
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, script, status, text
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, script, status, text
-from tests.stream import told
 from tests.trees import by_task, delegate
 
 LIST = calls(ToolUse("list_dir", {"path": "."}))

@@ -11,12 +11,12 @@ from temporalio.api.enums.v1 import EventType
 from loom.domain.core.errors import BadRequest, RunNotFoundError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import SeenRequest, ToolUse, calls, hang, script, status, text, turns
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_crews import start as start_crew
 from tests.integration.workflows.test_rotation import _talkative
-from tests.model_server import SeenRequest, ToolUse, calls, hang, script, status, text, turns
-from tests.stream import told
 from tests.trees import by_task, delegate
 
 ALLOWED = {"write_file": "allow", "bash": "allow"}
@@ -85,15 +85,15 @@ async def test_effects_of_a_fork_are_its_own(working: Working, workspace: Path) 
 
 @pytest.mark.slow
 async def test_a_run_of_many_executions_is_forked_anywhere(working: Working) -> None:
-    loom, model = await working(turns(20, "list_dir", {"path": "."}), rotate_after_events=100)
-    origin = await loom.start(max_turns=30)
+    loom, model = await working(turns(40, "list_dir", {"path": "."}), rotate_after_events=100)
+    origin = await loom.start(max_turns=60)
     await loom.client.result(origin)
     assert len(await loom.histories(origin)) > 2
 
-    for turn in (0, 1, 9, 10, 20):
+    for turn in (0, 1, 19, 20, 40):
         asked = len(model.requests)
-        fork = await forked(loom, origin, turn=turn, max_turns=30)
-        assert (await loom.client.result(fork)).turns == 21 - turn
+        fork = await forked(loom, origin, turn=turn, max_turns=60)
+        assert (await loom.client.result(fork)).turns == 41 - turn
         assert model.requests[asked].messages == model.requests[turn].messages
 
 

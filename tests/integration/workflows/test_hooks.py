@@ -8,12 +8,12 @@ from temporalio.api.enums.v1 import EventType
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
-from tests.stream import told
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 BEGINNING = """
 import asyncio

@@ -9,9 +9,9 @@ import structlog
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
+from loom.testing.model_server import script, text
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import script, text
-from tests.waiting import eventually
 
 PAGE = (Path(__file__).parents[3] / "docs" / "knowledge.md").read_text()
 

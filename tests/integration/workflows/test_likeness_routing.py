@@ -7,11 +7,11 @@ import pytest
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import text
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_crews import start, team, you
-from tests.model_server import text
-from tests.stream import told
 from tests.trees import by_task
 
 MEMBERS: Final = (

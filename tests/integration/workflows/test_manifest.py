@@ -6,13 +6,11 @@ from pathlib import Path
 from textwrap import dedent
 from uuid import uuid4
 
-import pytest
-
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Addresses, Harness, harness
-from tests.model_server import ModelServer, Reply, ToolUse, calls, script, text
-from tests.stream import told
+from loom.testing.harness import Addresses, Harness, harness
+from loom.testing.model_server import ModelServer, Reply, ToolUse, calls, script, text
+from loom.testing.stream import told
 
 LOOK = calls(ToolUse("bash", {"command": "ls"}, "c1"))
 
@@ -46,7 +44,6 @@ async def moved(
         yield loom, model, run_id, await loom.client.result(run_id)
 
 
-@pytest.mark.timeout(240)
 async def test_a_worker_with_another_prompt_keeps_to_the_pinned_one_and_says_so(
     addresses: Addresses, workspace: Path, tmp_path: Path
 ) -> None:
@@ -59,7 +56,6 @@ async def test_a_worker_with_another_prompt_keeps_to_the_pinned_one_and_says_so(
         assert changed.parameters == {"kept": "pinned", "parts": ["prompt"], "tools": []}
 
 
-@pytest.mark.timeout(240)
 async def test_a_worker_that_is_told_to_refuses_a_run_that_was_started_with_another_prompt(
     addresses: Addresses, workspace: Path, tmp_path: Path
 ) -> None:
@@ -90,7 +86,6 @@ def greeting(tmp_path: Path) -> tuple[str, str]:
     return write(tmp_path / "one", "Be kind.", one), write(tmp_path / "other", "Be kind.", other)
 
 
-@pytest.mark.timeout(240)
 async def test_a_tool_whose_code_is_another_one_when_it_runs_is_told_once(
     addresses: Addresses, workspace: Path, tmp_path: Path
 ) -> None:
@@ -105,7 +100,6 @@ async def test_a_tool_whose_code_is_another_one_when_it_runs_is_told_once(
         assert actions.index(Action.MANIFEST) < actions.index(Action.TOOL_RESULT)
 
 
-@pytest.mark.timeout(240)
 async def test_a_worker_that_is_told_to_refuses_to_run_a_tool_whose_code_is_another_one(
     addresses: Addresses, workspace: Path, tmp_path: Path
 ) -> None:
@@ -123,7 +117,6 @@ def told(result, run):
 """
 
 
-@pytest.mark.timeout(240)
 async def test_changed_hooks_and_sub_agents_are_told_too(addresses: Addresses, workspace: Path, tmp_path: Path) -> None:
     apps = (
         write(tmp_path / "one", "Be kind.", HOOK.format(answer="a"), cook="Cook.", baker="Bake."),

@@ -8,11 +8,11 @@ import pytest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.tools.mcp_servers import McpServer
-from tests.harness import Addresses, Harness
+from loom.testing.harness import Addresses, Harness
+from loom.testing.model_replies import Reply, Script
+from loom.testing.model_server import SeenRequest, ToolUse, calls, script, text
 from tests.integration.activities.test_mcp import ECHO, Raw
 from tests.integration.workflows.test_mcp_runs import read_by_model, working_with
-from tests.model_replies import Reply, Script
-from tests.model_server import SeenRequest, ToolUse, calls, script, text
 
 BOOK = "mcp__raw__book"
 ALLOWED = {"default": "allow"}

@@ -18,9 +18,9 @@ from loom.composition.temporal_connection import connected
 from loom.composition.worker_parts import WorkerParts
 from loom.domain.core.requests import RunStatus
 from loom.domain.tools.mcp_servers import McpServer
-from tests.harness import Addresses, Harness, replay_all, settings_for
-from tests.integration.activities.test_mcp import Raw
-from tests.model_server import ModelServer, ToolUse, calls, script, text
+from loom.testing.harness import Addresses, Harness, replay_all, settings_for
+from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
+from tests.integration.activities.test_mcp import Raw, tool
 
 QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5, restart=0.5)
 
@@ -28,29 +28,36 @@ QUICK = ConnectionTimeouts(first_pause=0.05, longest_pause=0.2, probe=0.5, resta
 class WithServers(LoomPlugin):
     """Loom with these servers, which are soon dialled again."""
 
-    def __init__(self, settings: Settings, servers: Sequence[McpServer]) -> None:
+    def __init__(self, settings: Settings, servers: Sequence[McpServer], patience: ConnectionTimeouts) -> None:
         super().__init__(settings)
         self._servers = servers
+        self._patience = patience
         self._queue = settings.task_queue
 
     def parts_for(self, client: Client) -> WorkerParts:
         """The usual parts, with the servers."""
         parts = super().parts_for(client)
         queue = f"{self._queue}-{uuid4().hex}"
-        mcp = McpServers(self._servers, environment={"PATH": "/usr/bin:/bin"}, patience=QUICK, own_queue=queue)
+        mcp = McpServers(self._servers, environment={"PATH": "/usr/bin:/bin"}, patience=self._patience, own_queue=queue)
         registry = replace(parts.registry, mcp_servers=tuple(self._servers))
         return replace(parts, registry=registry, servers=mcp, tools=JoinedToolSets(parts.tools, mcp.tools))
 
 
 @asynccontextmanager
 async def working_with(
-    addresses: Addresses, workspace: Path, answers: Any, *servers: McpServer, replay: bool = True, **given: Any
+    addresses: Addresses,
+    workspace: Path,
+    answers: Any,
+    *servers: McpServer,
+    replay: bool = True,
+    patience: ConnectionTimeouts = QUICK,
+    **given: Any,
 ) -> AsyncIterator[tuple[Harness, ModelServer]]:
     """A worker with these servers beside its built-in tools; its runs are replayed at the end."""
     async with ModelServer(answers) as model:
         settings = settings_for(addresses, workspace, model, **given)
         async with connected(settings) as temporal, LoomClient.connected(settings) as client:
-            plugin = WithServers(settings, servers)
+            plugin = WithServers(settings, servers, patience)
             working = Worker(temporal, task_queue=settings.task_queue, plugins=[plugin])
             async with plugin.opened(working), working:
                 ready = Harness(client=client, settings=settings, workspace=workspace)
@@ -100,3 +107,32 @@ async def test_a_tool_of_an_untrusted_server_asks_and_an_abort_reaches_its_serve
         await raw.heard("notifications/cancelled")
 
     assert result.status is RunStatus.ABORTED
+
+
+async def test_a_list_that_changes_in_a_run_holds_for_the_next_run(
+    addresses: Addresses, workspace: Path, tmp_path: Path
+) -> None:
+    raw = Raw(tmp_path)
+    answers = script(
+        [
+            calls(ToolUse("mcp__raw__reload")),
+            calls(ToolUse("mcp__raw__fresh", {"word": "new"}), ToolUse("mcp__raw__say", {"word": "gone"})),
+            text("done"),
+            calls(ToolUse("mcp__raw__fresh", {"word": "new"})),
+            text("done"),
+        ]
+    )
+    async with working_with(addresses, workspace, answers, raw.server(), replay=False) as (loom, model):
+        raw.list(tool("reload"), tool("fresh"))
+        first = await loom.run(permissions={"default": "allow"})
+        second = await loom.run(permissions={"default": "allow"})
+
+    assert (first.status, second.status) == (RunStatus.COMPLETED, RunStatus.COMPLETED)
+    offered = [{each["function"]["name"] for each in request.body["tools"]} for request in model.requests]
+    assert "mcp__raw__say" in offered[0]
+    assert offered[0] == offered[1] == offered[2], "a run is pinned to the tools of its start"
+    assert {name for name in offered[3] if name.startswith("mcp")} == {"mcp__raw__fresh", "mcp__raw__reload"}
+    _, new, gone = read_by_model(model, 2)
+    assert new.startswith("there is no tool 'mcp__raw__fresh'")
+    assert gone == "the worker no longer has the tool 'mcp__raw__say', which it had when the run began: use another one"
+    assert read_by_model(model, 4) == ['{"word": "new"}']

@@ -31,14 +31,14 @@ from loom.domain.core.tasks import Action
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.layers import Layer, MemoryScope, Query, View
 from loom.domain.memory.scopes import ScopedEntry
+from loom.testing.harness import Harness
+from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
+from loom.testing.waiting import eventually
 from loom.workflows.memory_upkeep import upkeep_id
 from tests.databases import rows
-from tests.harness import Harness
 from tests.integration.activities.conftest import RedisServer
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ModelServer, ToolUse, calls, script, text
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 CODENAME = "The codename of the release is Zanzibar, and it ships on the third of May, whatever happens before that."
 OTHER_CODENAME = "The codename of the other release is Lisbon, and it ships on the fifth of June, whatever happens."
@@ -163,7 +163,9 @@ async def test_a_conversation_is_recalled_however_much_its_run_did(
     await eventually(kept)
     await loom.run("go on", session_id=session)
 
-    assert f"user: my name is Eva: what is the codename?\nassistant: {CODENAME}" in told(model, -1)
+    read = [told(model, number) for number in range(len(model.requests))]
+    (going_on,) = [each for each in read if "go on" in each and not each.startswith("You distil")]  # memory asks, too
+    assert f"user: my name is Eva: what is the codename?\nassistant: {CODENAME}" in going_on
 
 
 @pytest.mark.slow

@@ -15,11 +15,11 @@ from temporalio.worker import Replayer, Worker
 
 from loom.domain.core.stored_data import Collected
 from loom.domain.memory.backfill import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
+from loom.testing.harness import HANGS_AFTER, Addresses
+from loom.testing.waiting import eventually
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
-from tests.harness import HANGS_AFTER, Addresses
-from tests.waiting import eventually
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 GONE = Collected(artifacts=2, payloads=1)

@@ -8,8 +8,9 @@ import pytest
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import ToolUse, calls, script, text
+from tests.integration.activities.test_responses import CALL, THOUGHT, done, ended, says
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, script, text
 
 AGENTS = """
 from loom import LoomApp
@@ -93,3 +94,15 @@ async def test_the_limit_of_an_answer_is_what_the_agent_says(working: Working) -
     loom, model = await working(script([text("ok")]), max_output_tokens=100)
     await loom.run()
     assert model.requests[0].body["max_tokens"] == 100
+
+
+async def test_a_run_over_the_responses_api_keeps_the_reasoning_of_its_calls(working: Working, workspace: Path) -> None:
+    (workspace / "a").write_text("text of a")
+    loom, model = await working(script([ended(*done(THOUGHT, CALL)), ended(says("read"))]))
+    result = await loom.run(model="openai-responses:gpt-5.2")
+    assert (result.status, result.output) == (RunStatus.COMPLETED, "read")
+    asked, thought, call, output = model.requests[1].body["input"]
+    assert asked["role"] == "user"
+    assert (thought, call["name"]) == (THOUGHT, "read_file")
+    assert "text of a" in output["output"]
+    assert result.usage["input_tokens"] == 20

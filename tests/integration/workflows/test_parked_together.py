@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from loom.domain.core.requests import RunStatus
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 
 from .conftest import Working
 

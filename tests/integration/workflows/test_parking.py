@@ -12,11 +12,21 @@ from loom.domain.core.errors import RefusedError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import (
+    Reply,
+    SeenRequest,
+    ToolUse,
+    calls,
+    cut_after,
+    garbage,
+    hang,
+    status,
+    text,
+)
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, cut_after, garbage, hang, status, text
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 QUICK = {"model_attempts": 1}
 """One try, and then the run is parked."""
@@ -56,26 +66,28 @@ async def check_each_step_ran_once(loom: Harness, run_id: str, workspace: Path) 
     assert began == [f"w{turn}" for turn in range(TURNS - 1)]
 
 
-async def test_a_provider_that_is_switched_off_for_a_while_delays_a_run(working: Working, workspace: Path) -> None:
-    going = asyncio.Event()
+@pytest.mark.parametrize("seconds", [0, pytest.param(60, marks=pytest.mark.slow)])
+async def test_a_provider_that_is_switched_off_for_a_while_delays_a_run(
+    working: Working, workspace: Path, seconds: float
+) -> None:
+    is_going = asyncio.Event()
 
-    def until_turn_3(request: SeenRequest) -> Reply:
-        if request.turn == 2:
-            going.set()
+    def falls_silent(request: SeenRequest) -> Reply:
+        if request.turn == 2 and not is_going.is_set():
+            is_going.set()
             return hang()
         return six_turns(request)
 
-    async with ModelServer(until_turn_3) as first:
-        loom, _ = await working(six_turns, OPENAI_BASE_URL=first.openai_url, model_attempts=2, first_retry_delay=0.1)
-        run_id = await loom.start(mode="bypass")
-        await going.wait()
-        url = first.openai_url
-    view = (await parked(loom, run_id))["parked"]
+    loom, model = await working(falls_silent, model_attempts=2, first_retry_delay=0.1)
+    run_id = await loom.start(mode="bypass")
+    await is_going.wait()
+    async with model.unavailable():
+        view = (await parked(loom, run_id))["parked"]
+        await asyncio.sleep(seconds)
     assert view["error"]["type"] == "LLMUnavailableError"
     assert "no connection" in view["error"]["message"]
 
-    async with ModelServer(six_turns, port=int(url.rpartition(":")[2].removesuffix("/v1"))):
-        result = await loom.client.result(run_id)
+    result = await loom.client.result(run_id)
 
     assert (result.status, result.output, result.turns) == (RunStatus.COMPLETED, "finished", TURNS)
     await check_each_step_ran_once(loom, run_id, workspace)

@@ -10,10 +10,10 @@ import pytest
 
 from loom.cli.commands.show import context_view
 from loom.domain.core.errors import RunNotFoundError
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import ToolUse, calls, script, status, text
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_compression import SUMMARY, WORDS, is_about_compressing, long_talk
-from tests.model_server import ToolUse, calls, script, status, text
 
 READ = calls(ToolUse("read_file", {"path": "a.txt"}), ToolUse("grep", {"pattern": "alpha"}))
 
@@ -38,7 +38,7 @@ async def test_the_past_tells_of_every_turn_what_was_said_and_done(working: Work
 @pytest.mark.parametrize("given", [{}, {"rotate_after_events": 100}], ids=["one execution", "rotated"])
 async def test_what_a_model_call_saw_is_told_exactly(working: Working, workspace: Path, given: dict[str, int]) -> None:
     (workspace / "long.txt").write_text(WORDS)
-    loom, server = await working(long_talk(20, text(SUMMARY)), context_window=10_000, compress_at=0.6, **given)
+    loom, server = await working(long_talk(20, text(SUMMARY)), context_window=8_400, compress_at=0.6, **given)
     await loom.run("read it often", max_turns=30)
 
     turns = await loom.client.turns(loom.started[0])

@@ -5,7 +5,7 @@ import pytest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
-from tests.model_server import script, status, text
+from loom.testing.model_server import script, status, text
 
 from .conftest import Working
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 from tests.trees import by_task
-from tests.waiting import eventually
 
 GOAL = "Compare two libraries"
 

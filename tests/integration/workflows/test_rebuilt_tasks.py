@@ -17,13 +17,13 @@ from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from loom.domain.history.facts import Fact
 from loom.domain.history.task_rebuilding import tasks_of
+from loom.testing.harness import Harness
+from loom.testing.model_server import ToolUse, calls, script, status, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from loom.workflows.payload_converter import data_converter
-from tests.harness import Harness
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, script, status, text
 from tests.replay.record import STORIES
-from tests.stream import told
-from tests.waiting import eventually
 
 HISTORIES: Final = Path(__file__).parents[2] / "replay" / "histories"
 MASK: Final = OutputSanitizer(SecretMask(frozenset()), None)
@@ -39,6 +39,13 @@ async def _model_gives_up(loom: Any) -> str:
     return str(await loom.start())
 
 
+async def _calls_not_run(loom: Any) -> str:
+    run_id = await loom.start(permissions={"write_file": "deny", "bash": "ask"})
+    await loom.asked(run_id)
+    await loom.client.deny(run_id, "b1", reason="no", by="ann")
+    return str(run_id)
+
+
 async def _short_of_tokens(loom: Any) -> str:
     return str(await loom.start(budget={"tokens": 40_000}))
 
@@ -47,6 +54,21 @@ MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
     "long-arguments": (
         _arguments_out_of_line,
         script([calls(ToolUse("write_file", {"path": "a.txt", "content": LONG}, "w1")), text("done")]),
+        {},
+    ),
+    "calls-not-run": (
+        _calls_not_run,
+        script(
+            [
+                calls(
+                    ToolUse("read_file", {"file": "a.txt"}, "r1"),
+                    ToolUse("read_fil", {"path": LONG}, "r2"),
+                    ToolUse("write_file", {"path": "b", "content": "c"}, "w1"),
+                    ToolUse("bash", {"command": "ls"}, "b1"),
+                ),
+                text("done"),
+            ]
+        ),
         {},
     ),
     "given-up": (_model_gives_up, script([status(400)]), {}),
@@ -70,7 +92,10 @@ MORE: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
 
 NOT_ALIKE: Final = {
     "lost": "its worker, which stood still, told the stream late",
+    "read-stalled": "its worker, which stood still, told the stream late",
     "child-terminated": "a terminated run says nothing of its end",
+    "moved": "what it did before it moved is in the other server's history",
+    "chatted": "history may not have the start of a call that a message interrupts at once",
 }
 
 
@@ -150,10 +175,10 @@ async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Workin
 
 RECORDED = sorted(
     {path.stem.rpartition("-")[0] for path in HISTORIES.glob("*.json") if "-upkeep-" not in path.stem}
-    - {"0.4.0-child-terminated-below1"}
+    - {"0.4.0-child-terminated-below1", "0.4.0-moved", "0.4.0-notified-below1", "0.4.0-notified-below2"}
 )
-"""Release and story of each recorded run, which may have several histories; the upkeep of memory is not a run, and a
-terminated run has no end.
+"""Release and story of each recorded run, which may have several histories; the upkeep of memory and the delivery of
+notifications are no runs, a terminated run has no end, and one that moved began elsewhere.
 """
 
 

@@ -16,22 +16,22 @@ from temporalio.client import (
 )
 
 from loom.activities.adapters.temporal.runs import TemporalRuns
-from loom.client import Streamed
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.machine.reopening import GOES_ON, INTERRUPTED
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
+from loom.watching import Streamed
 from loom.workflows.payload_converter import data_converter
-from tests.harness import Harness
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_crews import start as start_crew
 from tests.integration.workflows.test_crews import team, you
 from tests.integration.workflows.test_signed_requests import stranger
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, status, text
-from tests.stream import told
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 BROKEN = status(401, message="no such key")
 ASK = {"bash": "ask"}

@@ -17,15 +17,16 @@ from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.harness import Harness
+from loom.testing.model_server import Script, SeenRequest, ToolUse, calls, script, text, turns
+from loom.testing.stream import assert_whole, count, told
+from loom.testing.waiting import eventually
 from loom.workflows import options
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
-from tests.harness import Harness
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Script, SeenRequest, ToolUse, calls, script, text, turns
-from tests.stream import assert_whole, count, told
-from tests.waiting import eventually
+from tests.local_calls import local_calls
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 TURNS = 40
@@ -34,11 +35,12 @@ TURNS = 40
 @pytest.mark.slow
 async def test_a_run_of_many_executions_is_one_run(working: Working) -> None:
     loom, model = await working(turns(TURNS, "list_dir", {"path": "."}), rotate_after_events=100)
-    run_id = await loom.start(max_turns=100)
+    run_id = await loom.start("a long task", max_turns=100)
     live = [event async for event in loom.client.watch(run_id)]
     result = await loom.client.result(run_id)
 
     assert (result.status, result.output) == (RunStatus.COMPLETED, "finished")
+    assert await loom.client.task_summary(run_id) == "a long task"
     assert (result.turns, result.tool_calls, result.usage["model_calls"]) == (TURNS + 1, TURNS, TURNS + 1)
     assert live == await told(loom.client, run_id)
     assert_whole(live)
@@ -164,7 +166,8 @@ async def _talk_until_rotated(loom: Harness, run_id: str, *, executions: int) ->
 
 
 def _scheduled(histories: Sequence[WorkflowHistory]) -> Counter[str]:
-    return Counter(event.activity_type.name for event in _activities(histories))
+    local = sum(1 for history in histories for _ in local_calls(history.events))
+    return Counter(event.activity_type.name for event in _activities(histories)) + Counter(run_tool=local)
 
 
 def _activities(

@@ -23,14 +23,14 @@ from temporalio.exceptions import ApplicationError
 
 from loom.activities.signatures import HEADER
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import AGENT_RUN, RunStatus
+from loom.testing.harness import Harness
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.waiting import eventually
 from loom.workflows.payload_converter import data_converter
-from loom.workflows.validation import AGENT_RUN, RELATIVES
-from tests.harness import Harness
+from loom.workflows.validation import RELATIVES
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, script, text
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 BASH = ToolUse("bash", {"command": "echo deep > out.txt"}, "b1")
@@ -252,7 +252,7 @@ async def test_the_defaults_of_the_bounds_hold_for_strangers_and_set_bounds_for_
 
     strangers = await loom.client.result(await start_as(await stranger(loom), loom, **beyond))
     owners = await loom.run(**beyond)
-    bound = await strict.run(**beyond)
+    bound = await strict.run_unseen(**beyond)
 
     assert strangers.error is not None
     assert strangers.error.type == "BadRequest"

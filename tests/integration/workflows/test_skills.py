@@ -11,11 +11,11 @@ from loom.domain.context.summary_sections import SECTIONS
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.skills.catalog import LOAD_SKILL, READ_RESOURCE, RUN_SCRIPT
+from loom.testing.model_replies import Reply, SeenRequest
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
-from tests.model_replies import Reply, SeenRequest
-from tests.model_server import ToolUse, calls, script, text
 from tests.skills import write_broken_ones, write_release_notes, write_skill
-from tests.stream import told
 from tests.trees import by_task, delegate
 
 LOAD = calls(ToolUse(LOAD_SKILL, {"name": "release-notes"}))
@@ -187,7 +187,7 @@ async def test_a_skill_that_nobody_has_is_refused_with_the_reason(
     write_release_notes(workspace / ".agents/skills")
     loom, _ = await working(script([text("never")]))
 
-    result = await loom.run(skills=["release-notes"])
+    result = await loom.client.result(await loom.start_unseen(skills=["release-notes"]))
 
     assert result.status is RunStatus.FAILED
     assert result.error is not None

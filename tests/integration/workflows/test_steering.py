@@ -10,16 +10,22 @@ from uuid import uuid4
 
 import psutil
 import pytest
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.update.v1 import Request as UpdateRequest
+from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest, RespondWorkflowTaskCompletedRequest
+from temporalio.client import Client, Interceptor, OutboundInterceptor, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import WorkflowEnvironment
 
+from loom._worker import worker
+from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, RefusedError
 from loom.domain.core.requests import RunStatus
-from tests.harness import Addresses
+from loom.testing.harness import Addresses, harness
+from loom.testing.model_server import ToolUse, calls, hang, script, text
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, hang, script, text
 from tests.processes import command_of
-from tests.waiting import eventually
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 
@@ -114,6 +120,53 @@ async def test_a_server_that_takes_few_updates_at_once_gets_the_others_as_signal
 
     assert all(receipt["accepted"] for receipt in receipts)
     assert (await loom.client.result(run_id)).tool_calls == len(MANY)
+
+
+class LosesUpdates(Interceptor):
+    """A client whose updates come while a workflow task fails."""
+
+    def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # noqa: A002 - the SDK's name
+        class Losing(OutboundInterceptor):
+            async def start_workflow_update(self, _: Any) -> Any:
+                raise RPCError("unexpected workflow task failure", RPCStatusCode.FAILED_PRECONDITION, b"")
+
+        return Losing(next)
+
+
+async def test_an_update_that_meets_a_failed_workflow_task_arrives_as_a_signal(working: Working) -> None:
+    loom, _ = await working(script([calls(WRITE)]))
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    config = loom.client.temporal.config()
+    unlucky = LoomClient(Client(**{**config, "interceptors": [LosesUpdates()]}), task_queue=loom.settings.task_queue)
+
+    assert (await unlucky.abort(run_id, reason="enough"))["accepted"]
+    assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
+
+
+async def test_an_update_that_a_worker_takes_and_does_not_answer_is_sent_again(
+    addresses: Addresses, workspace: Path
+) -> None:
+    """The SDK loses an update that reaches a run together with queries, shortly after a worker has started. Here, a
+    worker of the test's own loses it.
+    """
+    async with harness(addresses, workspace, script([calls(WRITE)]), replay=False) as (loom, _):
+        run_id = await loom.start()
+        await loom.asked(run_id)
+    async with LoomClient.connected(loom.settings) as client:
+        abort = asyncio.ensure_future(client.abort(run_id, reason="enough"))
+        service, namespace = client.temporal.workflow_service, client.temporal.namespace
+        queue = TaskQueue(name=loom.settings.task_queue)
+        taken = await service.poll_workflow_task_queue(
+            PollWorkflowTaskQueueRequest(namespace=namespace, task_queue=queue)
+        )
+        assert [message.body.Is(UpdateRequest.DESCRIPTOR) for message in taken.messages] == [True]
+        await service.respond_workflow_task_completed(
+            RespondWorkflowTaskCompletedRequest(namespace=namespace, task_token=taken.task_token)
+        )
+        async with worker(loom.settings):
+            assert "queued" not in await abort, "it came as a signal"
+            assert (await client.result(run_id)).status is RunStatus.ABORTED
 
 
 async def test_an_approval_for_the_run_covers_later_calls(working: Working) -> None:

@@ -3,11 +3,12 @@
 import pytest
 
 from loom.domain.core.tasks import Action
+from loom.testing.harness import Harness
+from loom.testing.model_server import ToolUse, calls, cut_after, script, status, text
+from loom.testing.stream import actions, assert_whole, count, texts, told
+from loom.testing.waiting import eventually
 from tests.corpora.secrets.making import ALNUM, Maker
-from tests.harness import Harness
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, cut_after, script, status, text
-from tests.stream import actions, assert_whole, count, texts, told
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 LIST = ToolUse("list_dir", {"path": "."}, "l1")
@@ -18,6 +19,11 @@ async def test_a_run_tells_everything_that_happens_in_order(working: Working) ->
     run_id = await loom.start("write it")
     ask = (await loom.asked(run_id))["pending_approvals"][0]
     await loom.client.send(run_id, "be brief", by="ann")
+
+    async def is_heard() -> bool:  # a message is a signal: an update that is sent after it may be taken before it
+        return count(await told(loom.client, run_id), Action.MESSAGE) == 1
+
+    await eventually(is_heard)
     await loom.client.pause(run_id, by="ann")
     await loom.client.resume(run_id, by="bob")
     await loom.client.approve(run_id, "w1", by="ann")

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, script, text
-from tests.stream import told
-from tests.waiting import eventually
 
 APP = """
 from pathlib import Path

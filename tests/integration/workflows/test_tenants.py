@@ -12,11 +12,11 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tenants import ADMISSION_ID, TenantLimits
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, text
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, text
 from tests.trees import delegate
-from tests.waiting import eventually
 
 READ = calls(ToolUse("list_dir", {"path": "."}, "c1"))
 HELPER = delegate("help", "say something", "d1")

@@ -7,9 +7,9 @@ import pytest
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import artifact_id
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, text
+from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, script, text
-from tests.stream import told
 
 
 def heard(request: SeenRequest) -> str:
@@ -65,7 +65,7 @@ async def test_the_list_of_things_to_do_is_shown_in_the_status(working: Working)
     assert (await loom.asked(run_id))["todos"] == items
     await loom.client.approve(run_id)
     assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
-    assert "'pending', 'in_progress', 'done' or 'cancelled'" in heard(model.requests[1])
+    assert "must be one of pending, in_progress, done, cancelled" in heard(model.requests[1])
     assert heard(model.requests[2]) == "[x] read\n[>] write"
 
 

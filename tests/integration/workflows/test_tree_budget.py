@@ -8,11 +8,11 @@ import pytest
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.model_server import Reply, Script, SeenRequest, ToolUse, calls, hang, script, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, Script, SeenRequest, ToolUse, calls, hang, script, text
-from tests.stream import told
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 LOOK = calls(ToolUse("glob", {"pattern": "*"}))
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_tree_pattern import JUDGE, branches, error_of, prompts, scores, tree
-from tests.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
 from tests.trees import by_task, delegate
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")

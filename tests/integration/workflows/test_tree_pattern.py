@@ -7,12 +7,12 @@ import pytest
 
 from loom.domain.core.requests import RunError, RunResult, RunStatus
 from loom.domain.core.tasks import Action
-from tests.harness import Harness
+from loom.testing.harness import Harness
+from loom.testing.model_server import Reply, SeenRequest, hang, status, text
+from loom.testing.stream import told
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Reply, SeenRequest, hang, status, text
-from tests.stream import told
 from tests.trees import by_task
-from tests.waiting import eventually
 
 FAILS = status(401, message="no such key")
 JUDGE = "Several agents have done the same task"

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from loom.client import Streamed
 from loom.domain.core.tasks import Action
+from loom.testing.model_server import ToolUse, calls, text
+from loom.testing.stream import count, told
+from loom.watching import Streamed
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, text
-from tests.stream import count, told
 from tests.trees import by_task, delegate
 
 DOWN = ["delegate_task", "glob"]

@@ -9,10 +9,10 @@ from temporalio.client import WorkflowExecutionStatus
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import Script, ToolUse, calls, hang, text
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import Script, ToolUse, calls, hang, text
 from tests.trees import by_task, delegate
-from tests.waiting import eventually
 
 BASH = calls(ToolUse("bash", {"command": "echo deep > deep.txt"}, "b1"))
 

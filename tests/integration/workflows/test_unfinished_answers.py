@@ -4,10 +4,10 @@ import pytest
 
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.testing.model_server import ToolUse, calls, cut_length, hang, script, text
+from loom.testing.stream import count, texts, told
+from loom.testing.waiting import eventually
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, cut_length, hang, script, text
-from tests.stream import count, texts, told
-from tests.waiting import eventually
 
 
 async def _until_said(loom: object, run_id: str, pieces: int) -> None:

@@ -10,16 +10,16 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from loom._worker import worker
 from loom.activities.adapters.temporal.deployments import TemporalDeployments
+from loom.testing.harness import Addresses
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.waiting import eventually
 from loom.workflows import options
 from loom.workflows.memory_upkeep import MemoryUpkeep
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.deployments import served
-from tests.harness import Addresses
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_memory_upkeep import Steps, start
-from tests.model_server import ToolUse, calls, script, text
-from tests.waiting import eventually
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 

@@ -1,15 +1,21 @@
 """Runs as they are seen with and without a worker: one's status, and lists of them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loom.client import LoomClient
 from loom.domain.core.messages import JsonObject
+from loom.run_overviews import RunOverviews
+from loom.testing.harness import Addresses, harness
+from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.waiting import eventually
+from loom.workflows.payload_converter import OUT_OF_LINE_BYTES
+from tests.databases import fresh_database, rows
 from tests.integration.workflows.conftest import Working
-from tests.model_server import ToolUse, calls, script, text
-from tests.waiting import eventually
+from tests.trees import by_task
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 LIMITS: dict[str, Any] = {"max_turns": 9, "budget": {"tokens": 50_000, "seconds": 600}}
@@ -121,3 +127,23 @@ async def test_lists_know_runs_that_ended_or_wait_without_having_been_prepared(w
         "waiting_for_approval": set(),
     }
     await loom.client.temporal.get_workflow_handle(waiting).terminate()
+
+
+async def test_a_run_whose_content_is_gone_hides_no_other(addresses: Addresses, workspace: Path) -> None:
+    task = f"Read this: {'x' * OUT_OF_LINE_BYTES}"
+    replies = by_task({"Read this": [text("y" * OUT_OF_LINE_BYTES)], "Hello": [text("hello")]})
+    async with (
+        fresh_database(addresses.database) as url,
+        harness(addresses, workspace, replies, database_url=url, replay=False) as (loom, _),
+    ):
+        large, small = await loom.start(task), await loom.start("Hello")
+        for run_id in (large, small):
+            await loom.client.result(run_id)
+        await rows(url, b"TRUNCATE loom_payloads")
+
+        listed = {each.run_id: each for each in await loom.client.list(limit=10)}
+        gone, there = await RunOverviews(loom.client.temporal).of([listed[large], listed[small]])
+
+        assert (gone.turns, there.turns) == (None, 1)
+        assert (gone.task[:9], there.task) == ("Read this", "Hello")
+        assert all([(await loom.client.costs(by)).groups for by in ("agent", "user")])

@@ -47,7 +47,8 @@ def workspace(files: Mapping[str, str]) -> tuple[dict[str, str], Tools]:
                     sorted({p.split("/")[0] + ("/" if "/" in p else f" ({len(there[p])} bytes)") for p in there})
                 ), False
             case "glob":
-                return "\n".join(p for p in sorted(there) if p.endswith(".py")), False
+                folder = str(call.arguments["pattern"]).removesuffix("**/*.py")
+                return "\n".join(p for p in sorted(there) if p.startswith(folder) and p.endswith(".py")), False
             case "grep":
                 hits = (
                     (p, n, line) for p in there for n, line in enumerate(there[p].splitlines(), 1) if "TODO" in line
@@ -137,12 +138,33 @@ async def test_other_files_give_another_report() -> None:
 
 @pytest.mark.parametrize(
     ("task", "path"),
-    [("audit, write it to docs/audit.md please", "docs/audit.md"), ("Report on report.py into `out.txt`.", "out.txt")],
+    [
+        ("audit, write it to docs/audit.md please", "docs/audit.md"),
+        ("Report on report.py into `out.txt`.", "out.txt"),
+        ("审查代码，把意见写进 review.md。", "review.md"),
+    ],
 )
 async def test_the_report_goes_where_the_task_says(task: str, path: str) -> None:
     there, tools = workspace(FILES)
     assert path in await Talk(task, tools).run()
     assert there[path].startswith("# Audit of 3 files")
+
+
+@pytest.mark.parametrize(
+    ("task", "read"),
+    [
+        ("Read lib/ and write a review to review.md", ["lib/add.py"]),
+        ("Review the code in lib/, write it to docs/", ["lib/add.py"]),
+        ("阅读 lib/，把评审意见写进 review.md", ["lib/add.py"]),
+        ("Review lib/*.py", ["lib/add.py", "shop.py", "tests/test_add.py"]),
+        ("Review and report to docs/", ["lib/add.py", "shop.py", "tests/test_add.py"]),
+    ],
+)
+async def test_only_the_folder_that_the_task_names_is_read(task: str, read: list[str]) -> None:
+    _, tools = workspace(FILES)
+    talk = Talk(task, tools)
+    await talk.run()
+    assert [made.arguments["path"] for made in talk.answers[1].message.tool_calls if made.name == "read_file"] == read
 
 
 @pytest.mark.parametrize("shown", [(3, 9), (10, 10)])

@@ -375,10 +375,9 @@ async def test_wrong_arguments_are_explained_one_per_line() -> None:
         TOOLS["read_file"].parse({"pth": "a", "limit": "many", "offset": 0})
     assert raised.value.message.split("\n") == [
         "read_file was not run because its arguments are wrong:",
-        "- `path` is missing: add it (string: Path of a file, relative to the workspace)",
-        "- `offset`: Input should be greater than or equal to 1, got 0: send integer: First line to show",
-        "- `limit`: Input should be a valid integer, unable to parse string as an integer, got 'many': "
-        "send integer: Number of lines to show",
+        "- `path` is missing: add it (string)",
+        "- `offset` must be at least 1, got 0: send integer: First line",
+        "- `limit` must be a whole number, got 'many': send integer: Lines",
         "- `pth` is not an argument: leave it out; did you mean `path`? read_file takes path, offset, limit",
     ]
 
@@ -388,15 +387,8 @@ def test_an_argument_given_as_null_counts_as_not_given() -> None:
     assert tool.parse({"path": "a", "limit": None}) == tool.parse({"path": "a"})
 
 
-def test_schemas_are_small_and_closed() -> None:
-    parameters = TOOLS["list_dir"].spec.parameters
-    assert parameters == {
-        "additionalProperties": False,
-        "properties": {
-            "path": {"default": ".", "description": "Path of a folder, relative to the workspace", "type": "string"}
-        },
-        "type": "object",
-    }
+def test_schemas_are_small() -> None:
+    assert TOOLS["list_dir"].spec.parameters == {"properties": {"path": {"type": "string"}}, "type": "object"}
 
 
 async def test_without_a_workspace_files_are_unavailable() -> None:

@@ -28,7 +28,7 @@ from loom.domain.agents.hooks import Hook, Objection, stricter_of, strictest
 from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Judgement, judge
-from tests.waiting import eventually
+from loom.testing.waiting import eventually
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -95,7 +95,7 @@ async def test_arguments_arrive_as_the_types_that_were_declared() -> None:
     ("arguments", "says"),
     [
         ({}, "`shelf` is missing: add it (integer)"),
-        ({"shelf": 10}, "`shelf`: Input should be less than or equal to 9, got 10: send integer"),
+        ({"shelf": 10}, "`shelf` must be at most 9, got 10: send integer"),
         ({"shelf": 1, "shelff": 2}, "`shelff` is not an argument: leave it out; did you mean `shelf`?"),
         ({"shelf": {"a": "\ud800"}}, "`shelf` contains half a surrogate pair"),
     ],
@@ -364,6 +364,7 @@ def test_parts_that_are_too_much_together_are_left_out_with_a_warning() -> None:
     [
         (Part(type="image", media_type="image/jpeg", data="iVBORw0KGgo="), "image", "image/png"),
         (Part(type="image", media_type="image/png", data="AAAA"), "file", "application/octet-stream"),
+        (Part(type="image", media_type="image/png", data="iVBO\nRw0KGgoA" + "A" * 36), "image", "image/png"),
         (Part(type="image", media_type="image/png", data="no base64!"), "file", "application/octet-stream"),
         (Part(type="image", media_type="image/svg+xml", data="PHN2Zz4="), "image", "image/svg+xml"),
         (Part(type="file", media_type="application/pdf", data="AAAA"), "file", "application/octet-stream"),

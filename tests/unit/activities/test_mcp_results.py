@@ -81,7 +81,7 @@ def test_parts_share_one_limit() -> None:
     blocks = [ImageContent(data=half, mime_type="image/png")] * 3
     made = output(*blocks)
     assert [len(part.data) for part in made.parts] == [len(half)] * 2
-    assert made.text == "[image image/png of 375000 bytes was left out: ask for a smaller one]"
+    assert made.text == "[image image/png of 1875000 bytes was left out: ask for a smaller one]"
 
 
 def test_structured_content_is_shown_where_there_is_no_text() -> None:

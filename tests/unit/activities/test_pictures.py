@@ -8,7 +8,7 @@ from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.ports import ModelCall
 from loom.domain.core.messages import Message, Part, ToolCall, user
 from loom.domain.core.tool_calls import ToolResult, tool_message
-from tests import model_server as served
+from loom.testing import model_server as served
 from tests.integration.activities.test_providers import ask
 
 DATA = "iVBORw0KGgo="

@@ -17,7 +17,16 @@ from loom.activities.toolbox.pipeline import execute, plan
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
 from loom.domain.core.messages import JsonObject, Part, ToolCall, call_digest
-from loom.domain.core.tool_calls import EMPTY_OUTPUT, STAGES, Effect, PreparedCall, ToolResult, Verdict, tool_message
+from loom.domain.core.tool_calls import (
+    EMPTY_OUTPUT,
+    LOCAL_READ,
+    STAGES,
+    Effect,
+    PreparedCall,
+    ToolResult,
+    Verdict,
+    tool_message,
+)
 from loom.domain.permissions.judge import Mode
 
 BOX = built_in_tools(sandbox=None, shell_parser=BashParser(), tool_timeout=120, no_sandbox="install bubblewrap")
@@ -88,10 +97,27 @@ def test_an_allowed_call_is_planned_with_its_limits(tmp_path: Path) -> None:
     assert planned(call("read_file", path="a"), agent(tmp_path)) == PreparedCall(
         verdict=Verdict.ALLOW,
         rule="built-in",
-        effect=Effect.READ,
+        effect=LOCAL_READ,
         parallel=True,
         timeout=120,
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "permissions", "is_intercepted", "is_local"),
+    [
+        (ToolCall(id="c1", name="list_dir", arguments={}), {}, False, True),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {}, True, False),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {"list_dir": "ask"}, False, False),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {"list_dir": "deny"}, False, False),
+        (ToolCall(id="c1", name="glob", arguments={"pattern": "*"}), {}, False, False),
+    ],
+)
+def test_only_an_allowed_call_of_a_quick_tool_is_local(
+    tmp_path: Path, made: ToolCall, permissions: dict[str, str], is_intercepted: bool, is_local: bool
+) -> None:
+    spec = agent(tmp_path, permissions)
+    assert plan(made, box=FULL, spec=spec, grants=(), run_id="run", is_intercepted=is_intercepted).is_local is is_local
 
 
 def test_an_ask_carries_digest_and_grants(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from loom.activities.adapters.shell.parser import LONGEST, BashParser
 from loom.activities.toolbox.built_in.shell import grants_of
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Mode, judge
-from tests.waiting import PATIENCE
+from loom.testing.waiting import PATIENCE
 
 PARSER = BashParser()
 
@@ -482,13 +482,17 @@ TOKENS += [
 
 def test_bash_runs_nothing_that_the_parser_did_not_see(tmp_path: Path) -> None:
     random = Random(20)
-    for number in range(150):
+    compared = 0
+    for number in range(2500):
         command = "".join(random.choice(TOKENS) for _ in range(random.randint(2, 12)))
         seen = PARSER.parse(command)
+        if any(subject.opaque for subject in seen):
+            continue
         ran = _names_run_by_bash(command, tmp_path / str(number))
-        if not any(subject.opaque for subject in seen):
-            written = [text for subject in seen for text in (subject.text, subject.loose)]
-            assert all(any(text == name or text.startswith(name + " ") for text in written) for name in ran), command
+        written = [text for subject in seen for text in (subject.text, subject.loose)]
+        assert all(any(text == name or text.startswith(name + " ") for text in written) for name in ran), command
+        compared += bool(ran)
+    assert compared > 50  # the parser understands few of these commands, and Bash runs nothing in many of those
 
 
 def _names_run_by_bash(command: str, log: Path) -> set[str]:

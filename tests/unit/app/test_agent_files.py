@@ -120,7 +120,10 @@ def test_a_file_may_name_its_agent_itself(tmp_path: Path) -> None:
         ("max_turns: many", "max_turns: 'many' is invalid: it must be a whole number"),
         ("tools: read_file", "`tools` must be a list of names: ['read_file']"),
         ("mode: fast", "mode 'fast' must be one of default, read-only, accept-edits or bypass"),
-        ("model: gpt-5", "model: 'gpt-5' is not a model: use openai:NAME, anthropic:NAME or demo"),
+        (
+            "model: gpt-5",
+            "model: 'gpt-5' is not a model: use openai:NAME, openai-responses:NAME, anthropic:NAME or demo",
+        ),
         ("permissions: {bash: maybe}", "permissions: rule 'bash' must be allow, ask or deny, not 'maybe'"),
         ("permissions: {bash: no}", "permissions: rule 'bash' must be allow, ask or deny, not False"),
         ("permissions: {'bash(': allow}", "permissions: "),

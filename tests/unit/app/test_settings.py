@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from loom.composition.load_settings import load_settings, read_settings
+from loom.composition.load_settings import load_settings, misspelled_variables, read_settings
 from loom.composition.settings import Settings
-from loom.domain.core.errors import BadRequest
+from loom.composition.temporal_connection import connect
+from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
@@ -57,6 +58,22 @@ def test_temporal_s_own_variables_are_heard_with_and_without_prefix(
     assert read_settings().temporal_address == "there:7233"
 
 
+@pytest.mark.parametrize(
+    ("variable", "notes"),
+    [
+        ("LOOM_MODLE", ["LOOM_MODLE is not a setting; did you mean LOOM_MODEL?"]),
+        ("LOOM_WORKSPACE", []),
+        ("LOOM_TEMPORAL_ADDRESS", []),
+        ("LOOM_OF_THE_TEAM", []),
+    ],
+)
+def test_a_variable_that_is_almost_a_setting_is_named(
+    variable: str, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    assert misspelled_variables() == notes
+
+
 def test_a_variable_set_to_nothing_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOM_MODEL", "")
     assert read_settings().model is None
@@ -88,6 +105,7 @@ def test_no_file_that_an_agent_could_write_switches_the_sandbox_off(
         "LOOM_MAX_MODE",
         "LOOM_SANDBOX_READABLE",
         "LOOM_CREWS",
+        "LOOM_NOTIFY_COMMAND",
     ],
 )
 def test_what_loads_code_or_opens_a_guard_is_not_taken_from_dotenv(name: str, empty_directory: Path) -> None:
@@ -103,7 +121,7 @@ def test_limits_of_tenants_come_from_a_table_and_are_checked(empty_directory: Pa
     assert read_settings().tenants == {"acme": TenantLimits(runs=3, usd_per_day=2.5), "default": TenantLimits(runs=1)}
 
     for table, told in (
-        ('[tenants."a b"]', "'a b' is no tenant's name"),
+        ('[tenants."a b"]', "'a b' is not a valid name for a tenant"),
         ("[tenants.acme]\nruns = 0", "acme.runs must be a positive number"),
         ("[tenants.acme]\nusd_per_day = nan", "acme.usd_per_day must be a positive number"),
         (
@@ -177,6 +195,10 @@ def test_a_deployment_needs_a_build_unless_it_is_off(empty_directory: Path, monk
         ("TEMPORAL_ADDRESS", "http://localhost:7233"),
         ("OPENAI_BASE_URL", "localhost"),
         ("LOOM_DEPLOYMENT", "shop.eu"),
+        ("LOOM_NOTIFY_URL", "mailto:ann@example.com"),
+        ("LOOM_NOTIFY_SECRET", "whsec_c2hvcnQ="),
+        ("LOOM_NOTIFY_COMMAND", "tee 'unfinished"),
+        ("LOOM_NOTIFY_ON", "ask,test"),
         ("LOOM_BUILD", "1:2"),
     ],
 )
@@ -241,3 +263,45 @@ def test_a_server_that_is_down_keeps_its_address(empty_directory: Path) -> None:
 def test_a_stack_that_no_longer_runs_is_not_believed(empty_directory: Path) -> None:
     _stack_of(os.getpid(), 1.0, empty_directory / ".loom")
     assert load_settings().temporal_address == "localhost:7233"
+
+
+def test_the_stack_is_found_from_any_folder_below_it(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _stack_of(os.getpid(), state.of_pid(os.getpid()).started, empty_directory / ".loom")
+    below = empty_directory / "src" / "deep"
+    (below / ".loom").mkdir(parents=True)  # a worker of another server leaves such a folder, without a stack
+    monkeypatch.chdir(below)
+
+    assert load_settings().home == empty_directory / ".loom"
+    assert load_settings().temporal_address == ADDRESSES["temporal"]
+
+    monkeypatch.setenv("LOOM_HOME", str(below / ".loom"))
+    assert load_settings().home == below / ".loom"
+
+
+def test_a_stack_in_the_home_directory_is_found_from_everywhere(
+    empty_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = empty_directory / "me", empty_directory / "elsewhere"
+    for folder in (home, elsewhere):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(elsewhere)
+    assert load_settings().home == elsewhere / ".loom"
+
+    _stack_of(os.getpid(), state.of_pid(os.getpid()).started, home / ".loom")
+
+    assert load_settings().home == home / ".loom"
+
+
+def test_the_stack_of_another_user_is_not_used(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _stack_of(os.getpid(), state.of_pid(os.getpid()).started, empty_directory / ".loom")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    monkeypatch.setattr(state, "ROOT", 4712)
+
+    assert state.read(empty_directory / ".loom") == StackState()
+    assert load_settings().temporal_address == "localhost:7233"
+
+
+async def test_without_an_address_no_server_is_tried(empty_directory: Path) -> None:
+    with pytest.raises(UnreachableError, match=f"no Temporal server is configured, and {empty_directory}/.loom has no"):
+        await connect(load_settings())

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 import loom.cli.commands
 from loom.cli.main import COMMANDS, LazyCommand, build_app
+from loom.exit_codes import UNREACHABLE
+from tests.commands import commands_in
 
 LISTED = "from loom.cli.main import build_app; import sys; build_app()(['--help'], standalone_mode=False)"
 LOADED = "print(*[name for name in sys.modules if name.startswith(('loom.', 'temporalio', 'pydantic', 'structlog'))])"
@@ -59,3 +61,18 @@ def test_an_unknown_command_is_answered_with_the_one_that_was_meant() -> None:
     ran = CliRunner().invoke(build_app(), ["statsu"])
     assert ran.exit_code == 2
     assert "Did you mean 'status'" in ran.stderr
+
+
+@pytest.mark.parametrize("words", ["list", "inbox", "watch", "costs", "advise", "status a-run", "run hello"])
+def test_without_a_stack_no_command_tries_a_server_that_may_be_a_strangers(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(address: str, **_: object) -> None:
+        raise AssertionError(f"tried {address}")
+
+    monkeypatch.setattr("temporalio.client.Client.connect", connect)
+    with commands_in(tmp_path, monkeypatch) as command:
+        ran = command(*words.split())
+
+    assert (ran.code, ran.out) == (UNREACHABLE, "")
+    assert ran.err.startswith(f"no Temporal server is configured, and {tmp_path}/.loom has no stack: run `loom up`")

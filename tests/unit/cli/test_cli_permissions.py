@@ -117,7 +117,7 @@ def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
         (("bash", "[]"), "JSON: must be a JSON object"),
         (("bash", "{}"), "`command` is missing"),
         (("write_file", '{"content": "a"}'), "`path` is missing"),
-        (("write_file", '{"path": 7}'), "`path`: Input should be a valid string, got 7"),
+        (("write_file", '{"path": 7}'), "`path` must be text, got 7"),
         (("write_file", '{"path": "a", "contents": ""}'), "did you mean `content`?"),
         (("create_plan", '{"goal": "all of it"}'), "`steps` is missing"),
         (("read_file", '{"path": "../x"}'), "outside the workspace"),

@@ -78,14 +78,15 @@ def test_a_damaged_file_is_a_history_or_a_wrong_file(
         assert workflow_type(history) == "AgentRun"
 
 
-async def test_an_execution_that_has_decided_nothing_yet_has_nothing_to_replay() -> None:
-    """Like that of a chat that waits on the server alone."""
+@pytest.mark.parametrize("events", [1, 2])
+async def test_an_execution_that_has_just_begun_or_still_waits_can_be_replayed(events: int) -> None:
+    """A chat that waits on the server alone has one event. Its first workflow task is the second."""
     whole = WorkflowHistory.from_json("chat-1", PLAIN.read_text(encoding="utf-8"))
-    resting = WorkflowHistory("chat-1", whole.events[:1])
 
     async def both() -> AsyncIterator[WorkflowHistory]:
-        yield resting
+        yield WorkflowHistory("chat-1", whole.events[:events])
         yield whole
 
-    outcomes = [each async for each in replay(both(), data_converter())]
-    assert [(each.events, each.error) for each in outcomes] == [(len(whole.events), None), (1, None)]
+    async with asyncio.timeout(30):
+        outcomes = [each async for each in replay(both(), data_converter())]
+    assert {each.events: each.error for each in outcomes} == {events: None, len(whole.events): None}

@@ -23,20 +23,19 @@ from loom.cli.main import build_app
 from loom.cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
 from loom.cli.watch import panels
 from loom.cli.watch.approval_prompt import Prompter
+from loom.cli.watch.file_changes import change_lines
 from loom.cli.watch.follower import Follower, approve_all
 from loom.cli.watch.json_display import JsonEvents, ResultOnly
 from loom.cli.watch.keyboard import Keyboard, edited
 from loom.cli.watch.pending_approvals import (
     Decision,
     Pending,
-    PendingApproval,
     PendingQuestion,
     PendingTracker,
-    read_approval,
     read_questions,
 )
 from loom.cli.watch.screen import Screen
-from loom.client import LoomClient, Polled, Streamed, Watched
+from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, RefusedError, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunError, RunResult, RunStatus
@@ -45,7 +44,10 @@ from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Mode, judge
 from loom.domain.permissions.subjects import Subject
 from loom.exit_codes import code_of
-from tests.waiting import PATIENCE, eventually
+from loom.file_changes import change_of
+from loom.pending_approvals import PendingApproval, read_approval
+from loom.testing.waiting import PATIENCE, eventually
+from loom.watching import Polled, Streamed, Watched
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BASH = PendingApproval(
@@ -158,7 +160,8 @@ def test_plain_lines_tell_a_run_from_start_to_end() -> None:
     )
     shown.ended(DONE)
     assert out.getvalue().splitlines() == [
-        "▶ r · agent default · model demo · /w",
+        "▶ r · agent default · model demo",
+        "  /w",
         "look around",
         "── turn 1 ──",
         "I look.",
@@ -178,6 +181,49 @@ def test_plain_lines_tell_a_run_from_start_to_end() -> None:
     ]
 
 
+def test_at_a_terminal_the_final_answer_is_shown_once() -> None:
+    shown, out = screen(live=True)
+    tell(shown, TURN, task(Action.THINKING, content=DONE.output), CALLED, task(Action.COMPLETE))
+    shown.ended(DONE)
+    assert out.getvalue().count(DONE.output) == 1
+    assert "✓ completed · r" in out.getvalue()
+
+    again, out = screen(live=True)
+    tell(again, TURN, task(Action.THINKING, content="something else"), CALLED, task(Action.COMPLETE))
+    again.ended(DONE)
+    assert out.getvalue().count(DONE.output) == 1
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(["all is ", "well"], id="one line"),
+        pytest.param(["\n# Done\n", "\nall ", "is well\nand tested", "\n"], id="lines that come one by one"),
+    ],
+)
+def test_plain_lines_show_the_final_answer_once(pieces: list[str]) -> None:
+    answer = "".join(pieces)
+    said = [task(Action.THINKING, content=piece) for piece in pieces]
+    shown, out = screen()
+    tell(shown, TURN, *said, CALLED, task(Action.COMPLETE))
+    shown.ended(replace(DONE, output=answer))
+    assert out.getvalue().count("all is well") == 1
+    assert "✓ completed · r" in out.getvalue().splitlines()[-1]
+
+
+def test_plain_lines_show_an_answer_again_if_its_text_was_withdrawn_or_cut() -> None:
+    answer = "first\nsecond"
+    for tasks in (
+        (task(Action.THINKING, content=f"{answer}\n"), task(Action.SEGMENT_RESET, turn=1, attempt=2)),
+        (task(Action.THINKING, content="first\nsec"),),
+        (task(Action.THINKING, content=answer), CALLED, task(Action.TURN, to=2), task(Action.THINKING, content="x\n")),
+    ):
+        shown, out = screen()
+        tell(shown, TURN, *tasks)
+        shown.ended(replace(DONE, output=answer))
+        assert out.getvalue().splitlines()[-2:] == answer.splitlines()
+
+
 def test_plain_lines_show_progress_as_it_comes_and_not_again_with_the_result() -> None:
     shown, out = screen()
     tell(shown, RUNNING, task(Action.TOOL_PROGRESS, call_id="c1", tool="bash", content="1 passed\n"), RAN)
@@ -193,7 +239,7 @@ def test_a_sub_agent_is_told_with_the_head_of_its_task_and_the_time_that_it_took
     tell(shown, given, replace(begun, run_id="r/d1-1-9f2c"), replace(ended, created_at=BEGIN + timedelta(seconds=3)))
     assert out.getvalue().splitlines() == [
         "⤷ scout: look  (d1-1)",
-        "  d1-1 │ ▶ r/d1-1-9f2c · agent scout · model demo · /w",
+        "  d1-1 │ ▶ r/d1-1-9f2c · agent scout · model demo",
         "  d1-1 │ one",
         "  d1-1 │ two",
         "  d1-1 │ three",
@@ -225,7 +271,7 @@ def test_the_moving_part_shows_text_tools_and_spending() -> None:
     seen = picture(shown)
     assert "half a sen" in seen
     assert "bash: pytest -q  7.0 s  test_b" in seen
-    assert "running · turn 1/9 · 110/1000 tokens · $0.0020 · 0 tool calls" in seen
+    assert "bash: pytest -q · turn 1/9 · 110/1000 tokens · $0.0020 · Ctrl-C detaches" in seen
     assert "half a sen" not in out.getvalue()
 
 
@@ -304,7 +350,8 @@ def test_an_ask_off_a_terminal_says_how_to_answer_it() -> None:
         "  (why: the rule bash says ask)",
         "  (rule: bash)",
         "  (for the run: bash(rm:*))",
-        "  answer with `loom approve r c1` or `loom deny r c1 --reason …`",
+        "  answer with `loom approve r c1`",
+        "  or with `loom deny r c1 --reason …`",
     ]
 
 
@@ -381,7 +428,7 @@ def test_the_absence_of_the_stream_is_said_once() -> None:
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert [seconds(s) for s in (0.0123, 1.25, 61, 7260, 400_000)] == ["12 ms", "1.2 s", "1m 01s", "2h 01m", "4 days"]
+    assert [seconds(s) for s in (0.0123, 1.25, 61, 7260, 604_799)] == ["12 ms", "1.2 s", "1m 01s", "2h 01m", "7 days"]
     assert [tokens(n) for n in (9999, 12_345, 2_500_000)] == ["9999", "12.3k", "2.50M"]
 
 
@@ -461,6 +508,39 @@ async def test_yes_approves_an_ask_once_it_is_open(*, seen: bool) -> None:
     assert run.answers == [("approve", approved)]
 
 
+class AheadOfItsStream(Fake):
+    """A run whose status knows of its ask before the stream tells the turn that the ask belongs to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending = [PENDING]
+        self.polled = asyncio.Event()
+
+    async def status(self, _: str) -> JsonObject:
+        self.polled.set()
+        return await super().status(_)
+
+    async def watch(self, _: str, *, after: int = 0) -> AsyncIterator[Watched]:
+        await self.polled.wait()
+        await asyncio.sleep(0.1)
+        asked = task(Action.APPROVAL_REQUESTED, status="pending", **PENDING)
+        began = replace(task(Action.TURN), parameters={"from": 0, "to": 1})
+        for number, event in enumerate((began, asked), 1):
+            yield Streamed(offset=after + number, task=event)
+        await self.ended.wait()
+        yield Streamed(offset=after + 3, task=task(Action.COMPLETE))
+
+
+async def test_an_ask_comes_after_the_turn_that_it_belongs_to() -> None:
+    shown, out = screen()
+    run = AheadOfItsStream()
+
+    assert await following(run, shown, approve_all).follow(just_started=True) == DONE
+
+    told = out.getvalue()
+    assert 0 <= told.index("── turn 1 ──") < told.index("loom approve")
+
+
 async def test_an_ask_that_was_open_before_is_offered() -> None:
     run = Fake(seen=False)
     run.pending = [PENDING]
@@ -515,6 +595,7 @@ async def test_a_decided_ask_is_not_opened_again_by_a_late_look() -> None:
         return {}
 
     asks = PendingTracker(look, on_open=opened.append)
+    asks.hint("c1")
     asks.take({"pending_approvals": [PENDING]})
     asks.take({"pending_approvals": [PENDING]})
     assert opened == [read_approval(PENDING)]
@@ -675,6 +756,64 @@ async def test_what_no_rule_can_allow_for_the_run_is_not_offered_for_it() -> Non
     assert answer == Decision(approved=True)
 
 
+FORM = read_approval(
+    {
+        **PENDING,
+        "tool": "mcp__hotel__book",
+        "question": "Which room in Rome?",
+        "schema": {
+            "type": "object",
+            "properties": {
+                "room": {"type": "string", "enum": ["quiet", "bright"], "description": "The room"},
+                "nights": {"type": "integer", "default": 1, "minimum": 1, "maximum": 9},
+                "breakfast": {"type": "boolean"},
+                "mail": {"type": "string", "format": "email"},
+                "extras": {"type": "array", "items": {"anyOf": [{"const": "sea", "title": "Sea view"}]}},
+            },
+            "required": ["room"],
+        },
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [
+        ("y|quiet\n|\n|\n|\n|\n", {"room": "quiet", "nights": 1}),
+        ("y|\n|bright\n|\x152\n|yes\n|a@b.de\n|Sea view\n",
+         {"room": "bright", "nights": 2, "breakfast": True, "mail": "a@b.de", "extras": ["sea"]}),
+        ("y|loud\n|\x15quiet\n|\x1510\n|\x15three\n|\x153\n|maybe\n|\x15no\n|nobody\n|\x15\n|moon\n|\x15\n",
+         {"room": "quiet", "nights": 3, "breakfast": False}),
+        ("y|quiet\n|\x1b|y|bright\n|\x15\n|\n|\n|\n", {"room": "bright"}),
+    ],
+)  # fmt: skip
+async def test_the_form_of_a_server_is_filled_in_field_by_field(keys: str, arguments: JsonObject) -> None:
+    shown, out = screen(answerable=True)
+    answer = await pressed(keys, lambda keyboard: Prompter(shown, keyboard, "r").answer(FORM))
+    assert answer == Decision(approved=True, arguments=arguments)
+    assert "Which room in Rome?" in out.getvalue()
+    assert "The room; quiet, bright" in out.getvalue()
+    if "loud" in keys:
+        said = ("can't be 'loud'", "at most 9", "a whole number", "yes or no", "an email address", "can't be 'moon'")
+        assert not [words for words in said if words not in out.getvalue()]
+
+
+async def test_with_yes_a_form_gets_its_defaults_and_is_declined_if_they_are_not_enough() -> None:
+    declined = await approve_all(FORM)
+    assert declined == Decision(approved=False, reason="nobody can fill in room")
+    schema = {"properties": {"nights": {"type": "integer", "default": 2}, "breakfast": {"type": "boolean"}}}
+    assert await approve_all(replace(FORM, schema=schema)) == Decision(approved=True, arguments={"nights": 2})
+
+
+async def test_a_form_is_declined_and_an_address_is_opened() -> None:
+    shown, out = screen(answerable=True)
+    declined = await pressed("r|n|no time|\n", lambda keyboard: Prompter(shown, keyboard, "r").answer(FORM))
+    assert declined == Decision(approved=False, reason="no time")
+    ask = read_approval({**PENDING, "question": "Sign in.", "url": "https://login.example.com/x"})
+    assert await pressed("e|y", lambda keyboard: Prompter(shown, keyboard, "r").answer(ask)) == Decision(approved=True)
+    assert "https://login.example.com/x" in out.getvalue()
+
+
 @pytest.mark.parametrize("keys", ["blue|\n", "\n|  |\n|blue\n", "re|\x1b|blue|\n"])
 async def test_keys_answer_a_question_once_something_is_said(keys: str) -> None:
     shown, _ = screen(replies=True)
@@ -691,6 +830,133 @@ async def test_arguments_are_edited_in_the_editor_of_the_person(
     shown, _ = screen(answerable=True)
     answer = await pressed("e", lambda keyboard: Prompter(shown, keyboard, "r").answer(BASH))
     assert answer == Decision(approved=True, arguments={"command": "rm -rf dist"})
+
+
+FILE = replace(BASH, tool="write_file", arguments={"path": "n.md", "content": "# Notes\n\n- new\n"}, for_run=())
+
+
+def test_a_change_is_a_diff_that_shows_each_character_and_the_missing_end_of_the_last_line(tmp_path: Path) -> None:
+    (tmp_path / "n.md").write_bytes(b"# Notes\n\n- old\r\n")
+    assert change_of("write_file", FILE.arguments, str(tmp_path)) == (
+        "--- a/n.md\n+++ b/n.md\n@@ -1,3 +1,3 @@\n # Notes\n \n-- old\r\n+- new"
+    )
+    edit = {"path": "n.md", "old_string": "old\n", "new_string": "new"}
+    change = change_of("edit_file", edit, str(tmp_path)) or ""
+    assert change.endswith("-- old\r\n+- new\n\\ No newline at end of file")
+    assert "-- old\\x0d" in [line.plain for line in change_lines(change)]
+    assert change_of("write_file", {"path": "../n.md", "content": ""}, str(tmp_path)) is None
+    assert change_of("write_file", {"path": "new.md", "content": "a\n"}, str(tmp_path)) == (
+        "--- /dev/null\n+++ b/new.md\n@@ -0,0 +1 @@\n+a"
+    )
+
+
+async def test_a_call_that_writes_a_file_is_asked_with_its_diff_and_long_ones_are_paged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text(f'#!/bin/sh\ncat >"{tmp_path}/paged"\n', encoding="utf-8")
+    pager.chmod(0o755)
+    monkeypatch.setenv("PAGER", str(pager))
+    (tmp_path / "n.md").write_text("# Notes\n\n- old\n")
+    long = replace(FILE, arguments={**FILE.arguments, "content": "line\n" * 100})
+
+    async def workspace_of(_run_id: str) -> str:
+        return str(tmp_path)
+
+    async def told(ask: PendingApproval, keys: str) -> str:
+        shown, out = screen(answerable=True)
+        decided = await pressed(keys, lambda keyboard: Prompter(shown, keyboard, "r", workspace_of).answer(ask))
+        assert decided == Decision(approved=True)
+        return out.getvalue()
+
+    short = await told(FILE, "p|y")
+    assert "- old" in short
+    assert "+- new" in short
+    assert "content" not in short
+    assert not (tmp_path / "paged").exists()
+    assert "more lines of the diff" in await told(long, "p|y")
+    assert (tmp_path / "paged").read_text().count("+line") == 100
+
+
+async def test_an_editor_opens_the_text_of_a_file_and_nothing_is_approved_if_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\ncase "$1" in *.md) sed -i s/new/newer/ "$1";; esac\n', encoding="utf-8")
+    editor.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+    shown, out = screen(answerable=True)
+
+    answer = await pressed("e", lambda keyboard: Prompter(shown, keyboard, "r").answer(FILE))
+    assert answer == Decision(approved=True, arguments={"path": "n.md", "content": "# Notes\n\n- newer\n"})
+    assert await pressed("e|y", lambda keyboard: Prompter(shown, keyboard, "r").answer(BASH)) == Decision(approved=True)
+    assert "nothing was changed" in out.getvalue()
+
+
+def test_answers_are_rendered_at_a_terminal_and_printed_as_they_are_elsewhere() -> None:
+    said = "# Title\n\n**bold** <b>html</b>\nnext line [x](http://example.com)"
+    for live, seen in (
+        (True, ["Title", "", "bold <b>html</b>", "next line x (http://example.com)"]),
+        (False, said.split("\n")),
+    ):
+        shown, out = screen(live=live)
+        tell(shown, task(Action.THINKING, content=said), CALLED)
+        assert [line.rstrip() for line in out.getvalue().splitlines()[: len(seen)]] == seen
+
+
+def test_at_a_terminal_sub_agents_are_a_tree_without_what_repeats() -> None:
+    shown, out = screen(live=True)
+    given = task(Action.EXECUTE, call_id="c1", agent="scout", description="look", child_run_id="r/d1-1-9f2c")
+    told = "look around\n\nYou are a sub-agent."
+    below: list[Task] = [
+        task(Action.START, task=told, agent="scout", model="demo", workspace="/w"),
+        TURN,
+        task(Action.THINKING, content="all is fine"),
+        CALLED,
+    ]
+    answer = {"content": '{"result": "all is fine"}', "length": 11, "metadata": {"execution_time": 0}}
+    ended = task(Action.TOOL_RESULT, status="success", call_id="c1", child_run_id="r/d1-1-9f2c", result=answer)
+    further = replace(
+        given, run_id="r/d1-1-9f2c", parameters={**given.parameters, "child_run_id": "r/d1-1-9f2c/d2-1-7a"}
+    )
+    returned = replace(
+        ended, run_id="r/d1-1-9f2c", parameters={**ended.parameters, "child_run_id": "r/d1-1-9f2c/d2-1-7a"}
+    )
+    tell(
+        shown,
+        given,
+        *(replace(each, run_id="r/d1-1-9f2c") for each in below),
+        further,
+        *(replace(each, run_id="r/d1-1-9f2c/d2-1-7a") for each in below),
+        returned,
+        ended,
+    )
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
+        "⤷ scout: look  (d1-1)",
+        "  ┌ d1-1",
+        "  │ look around",
+        "  │ all is fine",
+        "  │ ⤷ scout: look  (d2-1)",
+        "  │ ┌ d1-1/d2-1",
+        "  │ │ look around",
+        "  │ │ all is fine",
+        "  ┌ d1-1",
+        "  │ ✓ scout: look  0 ms",
+        "✓ scout: look  0 ms",
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_line_at_the_bottom_fits_the_terminal(columns: int) -> None:
+    shown, _ = screen(live=True)
+    shown._console.width = columns
+    summary = "bash: " + "a very long command " * 9
+    busy = replace(RUNNING, parameters={**RUNNING.parameters, "summary": summary})
+    tell(shown, task(Action.START, max_turns=50, task="x"), TURN, CALLED, busy)
+    bar = shown._bar()
+    assert bar.cell_len <= max(columns, 60)
+    assert " · turn 1/50 · 110 tokens · $0.0020 · 7.0 s" in bar.plain
 
 
 def test_a_line_is_edited_at_its_cursor() -> None:
@@ -729,6 +995,8 @@ def test_permissions_come_from_json_and_from_files(tmp_path: Path) -> None:
         ("run", "x", "--yes", "--detach", "--mode", "read-only"),
         ("run", ""),
         ("run",),
+        ("chat", " "),
+        ("memory", "search", " "),
         ("list", "--status", "tired"),
         ("approve", "r", "--arguments", "[1]"),
         ("events", "r", "--from", "-1"),

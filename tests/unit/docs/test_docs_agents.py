@@ -55,4 +55,9 @@ def test_the_docs_name_every_field() -> None:
 
 
 def test_the_docs_have_examples() -> None:
-    assert (len(CODE), len(FILES), len(COMMANDS)) == (4, 3, 3)
+    assert (len(CODE), len(FILES), len(COMMANDS)) == (4, 4, 3)
+
+
+def test_the_agent_with_limits_of_its_own_is_valid(loom: Commands) -> None:
+    ran = loom("validate", "archivist.yaml")
+    assert ran.out.startswith("archivist.yaml: agent, valid\n")

@@ -19,7 +19,7 @@ from loom.domain.permissions.rules import parse_rules
 
 PAGE = Path(__file__).parents[3] / "docs" / "permissions.md"
 BLOCKS = re.findall(r"^```([^\n]*)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-RULES = [text for kind, text in BLOCKS if kind == "json rules"]
+RULES = [text for kind, text in BLOCKS if kind == "json { .rules }"]
 SESSIONS = [text for kind, text in BLOCKS if kind == "console"]
 CASES = "tests/permissions.yaml"
 APP = typer.Typer()
@@ -33,14 +33,20 @@ def steps(session: str) -> list[tuple[str, str]]:
 
 def write_cases(folder: Path) -> None:
     """The page's file of cases, where its commands expect it."""
-    [text] = [text for kind, text in BLOCKS if kind == f"yaml {CASES}"]
+    [text] = [text for kind, text in BLOCKS if kind == f'yaml title="{CASES}"']
     (folder / CASES).parent.mkdir()
     (folder / CASES).write_text(text)
 
 
 def test_the_page_has_examples_of_both_kinds() -> None:
     assert (len(RULES) >= 3, len(SESSIONS) >= 3) == (True, True)
-    assert {kind for kind, _ in BLOCKS} == {"json rules", "console", "python", f"yaml {CASES}", "yaml ci"}
+    assert {kind for kind, _ in BLOCKS} == {
+        "json { .rules }",
+        "console",
+        "python",
+        f'yaml title="{CASES}"',
+        "yaml { .ci }",
+    }
 
 
 @pytest.mark.parametrize("text", RULES)
@@ -74,7 +80,7 @@ def test_the_python_of_the_page_runs() -> None:
 
 
 def test_the_page_s_step_for_ci_fails_when_a_verdict_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [step] = [yaml.safe_load(text) for kind, text in BLOCKS if kind == "yaml ci"]
+    [step] = [yaml.safe_load(text) for kind, text in BLOCKS if kind == "yaml { .ci }"]
     program, *words = shlex.split(step[-1]["run"])
     monkeypatch.chdir(tmp_path)
     write_cases(tmp_path)

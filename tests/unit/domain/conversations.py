@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
+from loom.domain.context.model_context import Outline
 from loom.domain.core.messages import Message, ToolCall, reminder, user
 
 TOOLS = ("read_file", "bash", "look")
@@ -54,3 +55,8 @@ def split_calls(messages: Sequence[Message]) -> Iterator[str]:
     yield from (f"result of {name}" for name in answered - called if name)
     answers = [message for message in messages if message.role == "assistant"]
     yield from (f"call {call.id}" for answer in answers[:-1] for call in answer.tool_calls if call.id not in answered)
+
+
+def collapsed(messages: Sequence[Message], until: int) -> tuple[Message, ...]:
+    """The messages, with those before this position as they are when they are collapsed."""
+    return (*Outline().add(messages).shorter[:until], *messages[until:])

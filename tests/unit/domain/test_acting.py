@@ -6,14 +6,15 @@ import pytest
 
 from loom.domain.core.messages import Message
 from loom.domain.core.requests import RunRequest, RunStatus
-from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict, failed
+from loom.domain.core.tasks import Action, Notice
+from loom.domain.core.tool_calls import LOCAL_READ, Effect, PreparedCall, ToolResult, Verdict, failed
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.machine.activity_requests import model_request, tool_request
-from loom.domain.machine.tool_results import OUT_OF_TIME, UNKNOWN_OUTCOME
+from loom.domain.machine.tool_results import OUT_OF_TIME, UNKNOWN_OUTCOME, local_calls, without_local_calls
 from loom.domain.machine.transitions import closed, evolve, next_action, start
 from loom.domain.run.actions import Backoff, BeginTurn, RunTools
 from loom.domain.run.activity_payloads import Prepared
-from loom.domain.run.events import AbortRequested, BackoffEnded, Event, PermissionsSet, RunPrepared
+from loom.domain.run.events import AbortRequested, BackoffEnded, Event, PermissionsSet, RunPrepared, ToolsReturned
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure
 from loom.domain.run.state import Outcome, RunState, expires_at, result_of
 from tests.unit.domain.story import (
@@ -283,3 +284,35 @@ def test_the_model_reads_a_failed_call_as_an_error() -> None:
         role="tool", content="Not permitted: no. Find another way.", tool_call_id="a", name="bash", is_error=True
     )
     assert conversation(state)[-1][0] == "tool"
+
+
+# ---- local calls ----------------------------------------------------------------------------------------------------
+
+QUICK = PreparedCall(effect=LOCAL_READ, parallel=True)
+
+
+def test_quick_reads_are_local_and_the_calls_beside_them_are_not() -> None:
+    state = told(BEGAN, wants((call("a"), QUICK), (call("b"), READS), (call("c"), QUICK)))
+    assert local_calls(state, state.calls.open) == {"a", "c"}
+
+
+def test_a_call_that_publishes_notices_is_not_local() -> None:
+    state = told(BEGAN, wants((call("a"), QUICK), (call("b"), QUICK)))
+    pending = (Notice(action=Action.PAUSED, key="p1", at=AT),)
+    state = replace(state, notices=replace(state.notices, pending=pending))
+    assert local_calls(state, state.calls.open) == {"b"}
+
+
+def test_after_a_local_attempt_that_took_too_long_the_call_is_an_activity() -> None:
+    late = Failure(kind="provider", type=TIMED_OUT, message="it took too long", context={})
+    state = told(BEGAN, wants((call("a"), QUICK)))
+    state = evolve(state, ToolsReturned(outcomes={"a": late}, local=frozenset({"a"}), at=AT))
+    (again,) = state.calls.open
+    assert (running(state), again.attempt, again.begun, again.lost) == (["a"], 2, False, 0)
+    assert local_calls(state, state.calls.open) == frozenset()
+    assert tool_request(state, again, "e", with_notices=False).effect is Effect.READ
+
+
+def test_an_execution_begins_without_local_calls() -> None:
+    state = without_local_calls(told(BEGAN, wants((call("a"), QUICK), (call("b"), WRITES))))
+    assert [each.plan.effect for each in state.calls.open] == [Effect.READ, WRITES.effect]

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import Compressing, KnownFacts, compress
-from loom.domain.context.model_context import Measures, build_context, collapsed, context_parts
+from loom.domain.context.model_context import Measures, build_context, context_parts
 from loom.domain.context.summary_sections import tag_of
 from loom.domain.core.messages import Message, ToolCall, user
 from loom.domain.core.tokens import tokens_of
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.skills.active import active_in, skill_in, told
 from loom.domain.skills.catalog import ACTIVE_TOKENS, LOAD_SKILL, PinnedSkill
-from tests.unit.domain.conversations import conversations, split_calls, talk
+from tests.unit.domain.conversations import collapsed, conversations, split_calls, talk
 
 LOAD = ToolSpec(name=LOAD_SKILL, description="Load.", parameters={})
 

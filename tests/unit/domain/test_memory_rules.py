@@ -15,6 +15,7 @@ from loom.domain.memory.content import (
     content_of,
     facts_from,
     fingerprint,
+    is_remembered,
     is_small_talk,
     is_trivial,
     parts_of,
@@ -60,6 +61,22 @@ def task(action: Action = Action.MESSAGE, **given: Any) -> Task:
 )
 def test_the_words_of_a_task_come_first_and_its_facts_after_them(said: Task, content: str) -> None:
     assert content_of(said) == content
+
+
+@pytest.mark.parametrize(
+    ("type_", "turns", "kept"),
+    [("BadRequest", 0, False), ("BadRequest", 2, True), ("ProviderError", 0, True)],
+)
+def test_the_end_of_a_run_that_was_refused_is_not_kept(type_: str, turns: int, kept: bool) -> None:
+    ended = {"status": "failed", "turns": turns, "error": {"type": type_, "message": "unknown agent 'defualt'"}}
+    assert is_remembered(task(Action.ERROR, result=ended)) is kept
+
+
+def test_a_search_in_memory_is_not_found_by_its_question() -> None:
+    given = {"tool": "search_memory", "arguments": {"query": "which port?"}}
+    assert content_of(task(Action.TOOL_CALL, parameters=given)) == "node.tool_call: search_memory"
+    result = {"content": "- which port? 8080"}
+    assert content_of(task(Action.TOOL_RESULT, parameters=given, result=result)) == "node.tool_result: search_memory"
 
 
 JSON = st.recursive(

@@ -6,19 +6,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.context.assembler import size_of
 from loom.domain.context.model_context import (
     BEGINNING,
+    ONE_TURN,
+    RECENT,
+    STEP,
     Measures,
+    ModelContext,
+    Outline,
     build_context,
-    collapsed,
     context_parts,
+    is_summary,
     limited,
+    outline_of,
     without_ephemeral,
 )
-from loom.domain.core.messages import Message, ToolCall, groups_of, last_turn, recollection, user
+from loom.domain.core.messages import (
+    Message,
+    ToolCall,
+    Transcript,
+    groups_of,
+    last_turn,
+    recollection,
+    transcript_of,
+    user,
+)
 from loom.domain.core.tokens import tokens_of
 from loom.domain.core.tool_calls import ToolSpec
-from tests.unit.domain.conversations import conversations, split_calls, talk, turn
+from tests.unit.domain.conversations import collapsed, conversations, split_calls, talk, turn
 
 LOOK = ToolSpec(name="look", description="Look.", parameters={}, ephemeral=3)
 READ = ToolSpec(name="read_file", description="Read.", parameters={})
@@ -146,6 +162,70 @@ def test_no_conversation_exceeds_the_window_or_loses_half_of_a_call(
     assert context.tokens <= max(sight.budget, critical)
     assert not list(split_calls(context.messages))
     assert build_context(spec, messages, tools=(), measures=Measures(ratio=ratio)).assembled() == context
+
+
+def shown_by(context: ModelContext) -> tuple[object, ...]:
+    return context.messages, context.said, groups_of(context.messages), context.collapsed, context.estimated
+
+
+def by_going_through(messages: tuple[Message, ...], context: ModelContext, before: int) -> tuple[object, ...]:
+    """The same figures without an outline: each one is computed from all messages."""
+    summaries = [message for message in messages if is_summary(message)]
+    around = context.reserved + sum(map(size_of, context.texts)) - tokens_of(summaries)
+    groups, window = groups_of(messages), context.window
+    lasting = without_ephemeral(messages, SPEC.tools)
+
+    def shown(until: int) -> tuple[tuple[Message, ...], int]:
+        seen, tokens = limited(collapsed(lasting, until), groups, int(ONE_TURN * window))
+        return seen, around + tokens
+
+    seen, estimated = shown(before)
+    until = before
+    if estimated >= SPEC.collapse_at * window:
+        point = last_turn(messages, groups)
+        left = int(RECENT * window) - tokens_of(messages[point:])
+        for start, stop in reversed(groups):
+            if stop <= point and (left := left - tokens_of(messages[start:stop])) >= 0:
+                point = start
+        fewer, less = shown(point)
+        between = lasting[before:point]
+        saved = tokens_of(between) - tokens_of(collapsed(between, len(between)))
+        if min(saved, estimated - less) >= STEP * window:
+            until, seen, estimated = point, fewer, less
+    return seen, tuple(message for message in seen if not is_summary(message)), groups, until, estimated
+
+
+@given(conversations(longest=3000), st.sampled_from([300, 1000, 3000, 10_000]), st.booleans(), st.data())
+def test_an_outline_that_grows_with_the_conversation_changes_nothing(
+    messages: tuple[Message, ...], window: int, is_compressed: bool, data: st.DataObject
+) -> None:
+    spec = replace(SPEC, context_window=window)
+    if is_compressed:
+        summary = Message(role="system", content="It began well.", metadata={"compressed": 9})
+        messages = (messages[0], summary, *messages[1:])
+    transcript, until = Transcript(), 0
+    while transcript.messages != messages:
+        step = data.draw(st.integers(1, 3))
+        transcript = transcript.extended(messages[len(transcript.messages) :][:step])
+        context = build_context(
+            spec,
+            transcript.messages,
+            tools=SPEC.tools,
+            measures=Measures(collapsed=until),
+            outline=outline_of(transcript),
+        )
+        assert shown_by(context) == by_going_through(transcript.messages, context, until)
+        until = context.collapsed
+
+
+def test_each_of_two_conversations_with_the_same_beginning_has_its_own_outline() -> None:
+    beginning = transcript_of(talk(3))
+    outline_of(beginning)
+    one, other = (beginning.extended(turn(number, "y" * number)) for number in (8, 90))
+
+    assert outline_of(one) == Outline().add(one.messages)
+    assert outline_of(other) == Outline().add(other.messages)
+    assert outline_of(beginning) == Outline().add(beginning.messages)
 
 
 @given(conversations())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Message, Usage, user
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import ParkedOn, RunStatus
 from loom.domain.machine.activity_requests import model_request
 from loom.domain.machine.parking import JITTER, PROBES, SUMMARY_PATIENCE
 from loom.domain.machine.transitions import evolve, next_action
@@ -33,7 +33,7 @@ from loom.domain.run.events import (
     TimeRanOut,
 )
 from loom.domain.run.retry_policy import LONGEST_RETRY_AFTER, Failure
-from loom.domain.run.state import ParkedOn, RunState, waiting_on
+from loom.domain.run.state import RunState, waiting_on
 from loom.domain.run.status import status_view
 from loom.domain.tree.lineage import Lineage, TreeLimits
 from tests.unit.domain.story import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import staying
-from loom.domain.core.messages import Message, Usage, transcript_of
+from loom.domain.core.messages import Message, Part, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tenants import Admission
@@ -44,6 +44,7 @@ from loom.domain.run.actions import (
     RunHook,
     RunTools,
     SampleModel,
+    StoreParts,
 )
 from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
 from loom.domain.run.conversation import TooLong
@@ -64,6 +65,7 @@ from loom.domain.run.events import (
     ModelReplied,
     ModelSampled,
     NoticesPublished,
+    PartsStored,
     PauseRequested,
     PermissionsSet,
     ResumeRequested,
@@ -258,6 +260,8 @@ def a_sample(dice: Random, call_id: str) -> Event:
 def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - one case an action
     """What performing the run's next action brings."""
     match next_action(state):
+        case StoreParts():
+            return PartsStored(parts=(Part(type="text", text="a part"),))
         case Prepare():
             spec = replace(an_agent(dice), hooks=dice.choice(((), HOOKS)))
             admission: Admission = dice.choice(("", "waiting", "admitted"))
@@ -312,6 +316,7 @@ ANY_TIME: Final[tuple[Event, ...]] = (
     PauseRequested(at=AT),
     ResumeRequested(at=AT),
     MessageReceived(text="use blue", at=AT),
+    MessageReceived(text="look", parts=(Part(type="file", data="eA=="),), at=AT),
     RetryRequested(at=AT),
     RetryRequested(model="openai:b", at=AT),
     RetryRequested(end=1, max_turns=MAX_TURNS, message="go on", at=AT),

@@ -2,6 +2,9 @@
 
 import configparser
 import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +14,11 @@ from pydantic import AliasChoices
 
 from loom.composition.load_settings import read_settings
 from loom.composition.settings import Settings
+from tests.docs_pages import ROOT, blocks
+from tests.missing_programs import skip_or_fail
+from tests.unit.house.test_manifests import compose, of_kind
 
-DEPLOY: Final = Path(__file__).parents[3] / "deploy"
+DEPLOY: Final = ROOT / "deploy"
 EXAMPLE: Final = DEPLOY / "worker.env.example"
 
 
@@ -49,3 +55,90 @@ def test_the_unit_keeps_what_the_example_names_writable() -> None:
     assert {values["LOOM_HOME"], values["LOOM_WORKSPACE"]} <= folders
     assert service["ExecStart"].endswith("/bin/loom worker")
     assert service["RestartPreventExitStatus"] == "2"
+
+
+# What the pages tell people to type, as far as it can be checked without an engine, a cluster or root.
+
+MACHINE: Final = "deploy/README.md"
+CLUSTER: Final = "deploy/kubernetes/README.md"
+
+
+def commands_of(page: str) -> str:
+    """The commands of a page, one a line, without comments."""
+    text = "".join(block.text for block in blocks("console") if block.page == page)
+    return re.sub(r"\s+#.*$", "", text.replace("\\\n", " "), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [MACHINE, CLUSTER])
+def test_the_commands_of_a_page_are_a_script(page: str) -> None:
+    checked = subprocess.run(["bash", "-n"], input=commands_of(page), check=False, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    programs = {line.split()[0] for line in commands_of(page).splitlines()}
+    of_machine = {
+        "docker",
+        "cd",
+        "cp",
+        "useradd",
+        "python3",
+        "/opt/loom/bin/pip",
+        "install",
+        "systemctl",
+        "systemd-run",
+    }
+    assert programs == (of_machine if page == MACHINE else {"cp", "kubectl", "token=$(kubectl", "loom"})
+
+
+def test_the_commands_for_one_machine_name_files_services_and_paths_that_exist() -> None:
+    text = commands_of(MACHINE)
+    sources = [
+        *re.findall(r"--file (\S+)", text),
+        *re.findall(r"-r (\S+)", text),
+        *re.findall(r"^install -m \d+ .*?(\S+) \S+$", text, re.MULTILINE),
+        *(f"deploy/{name}" for name in re.findall(r"^cp (\S+)", text, re.MULTILINE)),
+    ]
+    assert sorted(sources) == [
+        "deploy/.env.example",
+        "deploy/Dockerfile",
+        "deploy/loom-worker.service",
+        "deploy/worker.env.example",
+        "requirements.lock",
+    ]
+    assert all((ROOT / name).is_file() for name in sources)
+    assert set(re.findall(r"docker compose run --rm (\S+)", text)) <= set(compose()["services"])
+
+    unit = configparser.RawConfigParser(strict=False)
+    unit.read(DEPLOY / "loom-worker.service", encoding="utf-8")
+    service = unit["Service"]
+    assert re.findall(r"useradd .*--home-dir (\S+) .* (\S+)$", text, re.MULTILINE) == [
+        (service["WorkingDirectory"], service["User"])
+    ]
+    assert set(re.findall(r"EnvironmentFile=(\S+)|(/etc/loom/\S+)$", text, re.MULTILINE)) == {
+        (service["EnvironmentFile"], ""),
+        ("", service["EnvironmentFile"]),
+    }
+    assert set(re.findall(r"(/opt/\S+)/bin/(?:pip|loom)", text)) == {service["ExecStart"].partition("/bin/")[0]}
+    assert set(re.findall(r"systemctl enable --now (\S+)", text)) == {"loom-worker"}
+
+
+def test_the_overlay_that_the_page_begins_with_can_be_built(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        skip_or_fail("kubectl is not installed: it builds the manifests")
+    copy = shutil.copytree(DEPLOY, tmp_path / "deploy") / "kubernetes"
+    copying, inspecting, applying = commands_of(CLUSTER).splitlines()[:3]
+    subprocess.run(shlex.split(copying), cwd=copy, check=True)
+    built = subprocess.run(shlex.split(inspecting), cwd=copy, check=True, capture_output=True, text=True).stdout
+    assert "kind: WorkerDeployment" in built
+    assert applying.split()[-1] == inspecting.split()[-1]
+
+
+def test_the_commands_for_a_cluster_name_what_the_manifests_name() -> None:
+    text = commands_of(CLUSTER)
+    manifests = "\n".join(file.read_text(encoding="utf-8") for file in (DEPLOY / "kubernetes").rglob("*.yaml"))
+    namespace = of_kind("example", "Namespace")["metadata"]["name"]
+    assert set(re.findall(r"(?:--namespace|create namespace) (\S+)", text)) == {namespace}
+    secrets = re.findall(r"create secret generic (\S+)", text)
+    assert len(secrets) == 4
+    assert [name for name in secrets if not re.search(rf"(?:secretName|name): {name}\b", manifests)] == []
+    for kind, name in (("WorkerDeployment", r"workerdeployment (\S+)"), ("Deployment", r"exec deployment/(\S+)")):
+        (named,) = re.findall(name, text)
+        assert of_kind("example", kind)["metadata"]["name"] == named

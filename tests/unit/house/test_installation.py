@@ -14,6 +14,11 @@ PINNED: Final = re.compile(r"^(?P<name>[a-z0-9-]+)(\[[a-z,]+\])?==(?P<version>\S
 NEEDED: Final = {
     "requirements.lock": [*PROJECT["project"]["dependencies"], *GROUPS["build"]],
     "requirements-dev.lock": [*PROJECT["project"]["dependencies"], *GROUPS["build"], *GROUPS["dev"]],
+    "deploy/requirements.lock": [
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"]["a2a"],
+        *GROUPS["build"],
+    ],
 }
 
 
@@ -31,8 +36,8 @@ def test_a_lock_file_pins_all_that_the_project_names(file: str) -> None:
     assert _names(NEEDED[file]) <= {name for name, _ in _versions(file)}
 
 
-def test_both_lock_files_pin_the_same_versions() -> None:
-    assert _versions("requirements.lock") <= _versions("requirements-dev.lock")
+def test_all_lock_files_pin_the_same_versions() -> None:
+    assert _versions("requirements.lock") <= _versions("deploy/requirements.lock") <= _versions("requirements-dev.lock")
 
 
 @pytest.mark.parametrize("file", NEEDED)

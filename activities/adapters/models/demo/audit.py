@@ -9,8 +9,16 @@ from loom.activities.adapters.models.demo.scene import MOST_FILES, Decision, Sce
 
 SUFFIXES: Final = (".py", ".js", ".ts", ".go", ".rs", ".java", ".rb", ".c", ".sh")
 
-_FOLDER = re.compile(r"\bin the folder ([\w-]+)", re.IGNORECASE)
-_TARGET = re.compile(r"\b(?:to|into|in|as|at)\s+[`'\"]?([\w./-]+\.(?:md|markdown|txt))\b", re.IGNORECASE)
+_FOLDER = re.compile(
+    r"\bin the folder ([\w-]+)|(?<!to )(?<![A-Za-z0-9_./~-])([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*)/(?![\w.*])",
+    re.IGNORECASE,
+)
+"""Matches a folder that the task names: `in the folder shop`, or `src/` unless something is written to it."""
+_TARGET = re.compile(
+    r"(?:\b(?:to|into|in|as|at)\s+|[写存][进到入为成]\s*)[`'\"]?([\w./-]+\.(?:md|markdown|txt))(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)
+"""Matches the file that the task wants the report in, in English or Chinese."""
 
 
 def audit(scene: Scene) -> Decision:
@@ -25,7 +33,7 @@ def audit(scene: Scene) -> Decision:
     if not scene.of("read_file"):
         reads = tuple(("read_file", {"path": path}) for path in sources)
         wishes = (*reads, ("grep", {"pattern": "TODO|FIXME", "path": _folder(scene)}))
-        return asking(scene, f"{len(sources)} files are worth reading: {', '.join(sources)}.", *wishes)
+        return asking(scene, f"Worth reading: {', '.join(sources)}.", *wishes)
     files = [examine(page.path, page.text, is_whole=page.is_whole) for page in scene.pages if page.path in sources]
     if not files:
         return answering(scene, f"I could read none of the files. {scene.failures}")
@@ -63,7 +71,7 @@ def _hand_over(scene: Scene, files: Sequence[SourceFile]) -> Decision:
 
 
 def _folder(scene: Scene) -> str:
-    return match[1] if (match := _FOLDER.search(scene.request)) else "."
+    return match[1] or match[2] if (match := _FOLDER.search(scene.request)) else "."
 
 
 def _sources(scene: Scene) -> list[str]:

@@ -21,7 +21,7 @@ from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.messages import Message, ToolCall, Usage
 from loom.domain.core.tool_names import DELEGATE
 
-_AUDIT = re.compile(r"\b(?:audit|review|report)", re.IGNORECASE)
+_AUDIT = re.compile(r"\b(?:audit|review|report)|审查|评审|审计|报告", re.IGNORECASE)
 _DELEGATE = re.compile(r"\bdelegate", re.IGNORECASE)
 _LOOK_UP = re.compile(r"\blook up\b", re.IGNORECASE)
 

@@ -108,7 +108,8 @@ def summary(files: Sequence[SourceFile]) -> str:
     found = findings(files)
     grave = sum(finding.severity == "high" for finding in found)
     lines = sum(file.lines for file in files)
-    return f"{len(files)} files with {lines} lines read, {len(found)} findings, {grave} of them serious"
+    read = f"{len(files)} file{'' if len(files) == 1 else 's'} with {lines} lines"
+    return f"{read} read, {len(found)} finding{'' if len(found) == 1 else 's'}, {grave} of them serious"
 
 
 def report(
@@ -142,7 +143,7 @@ def report(
         "Messages received during the audit": [f"- {note}" for note in notes],
     }
     body = "\n\n".join(f"## {title}\n\n" + "\n".join(lines) for title, lines in sections.items() if lines)
-    return f"# Audit of {len(files)} files\n\n{body}\n"
+    return f"# Audit of {len(files)} file{'' if len(files) == 1 else 's'}\n\n{body}\n"
 
 
 def _row(file: SourceFile) -> str:

@@ -1,0 +1,67 @@
+"""Admit a run that was moved here from another server.
+
+Its state decides what the run may do, so only the owner of the worker's key may bring one, and only within the bounds
+of this worker.
+"""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from temporalio import activity
+
+from loom.activities.failures import to_application_error
+from loom.activities.start_gate import StartGate
+from loom.domain.core.errors import BadRequest, LoomError
+from loom.domain.core.notifications import NotifyPlan
+from loom.domain.permissions.bounds import Bounds
+from loom.domain.run.activity_payloads import AdmittedRun, MovedRunRequest
+
+
+class AdmitMovedRun:
+    """Admits moved runs."""
+
+    def __init__(
+        self,
+        *,
+        gate: StartGate,
+        owner_bounds: Bounds,
+        ledger: bool,
+        notify: NotifyPlan | None,
+        search_attributes: Callable[[], Awaitable[frozenset[str]]],
+        redact: Callable[[str], str],
+    ) -> None:
+        self._gate = gate
+        self._owner_bounds = owner_bounds
+        self._ledger = ledger
+        self._notify = notify
+        self._search_attributes = search_attributes
+        self._redact = redact
+
+    @activity.defn(name="admit_moved_run")
+    async def admit_moved_run(self, request: MovedRunRequest) -> AdmittedRun:
+        """Check the signature and the bounds. Raises an application failure of the type BadRequest if one is wrong."""
+        try:
+            if request.start is None or not self._gate.is_signed_by_owner(request.start):
+                raise BadRequest(
+                    "a moved run must be signed with the worker's key: run `loom move` with the key of the workers"
+                    " (LOOM_SIGNING_KEY)",
+                    field="LOOM_SIGNING_KEY",
+                )
+            self._owner_bounds.refuse_mode(request.mode)
+            self._refuse_workspace(Path(request.workspace))
+        except LoomError as error:
+            raise to_application_error(error, self._redact) from None
+        return AdmittedRun(
+            search_attributes=tuple(sorted(await self._search_attributes())),
+            ledger=self._ledger,
+            steering_key=self._gate.steering_key,
+            notify=self._notify,
+        )
+
+    def _refuse_workspace(self, workspace: Path) -> None:
+        self._owner_bounds.refuse_workspace(str(workspace.resolve()))
+        if not workspace.is_dir():
+            raise BadRequest(
+                f"workspace {str(workspace)!r} is not a folder on the worker: copy the files to the same path",
+                field="workspace",
+            )

@@ -1,0 +1,81 @@
+"""The calls that wait for a person's decision, as the status of a run lists them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from loom.domain.core.messages import JsonObject
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PendingApproval:
+    """A tool call that is waiting for a person's decision."""
+
+    call_id: str
+    """The id of the call in the run that was asked. The call of a sub-agent has the names of the runs between them
+    before it.
+    """
+    made_by: str = ""
+    """The run that makes the call."""
+    agent: str = ""
+    depth: int = 0
+    """The sub-agent's nesting level; 0 is the run that was asked."""
+    tool: str
+    arguments: JsonObject = field(default_factory=dict)
+    is_cut: bool = False
+    """Whether long texts in `arguments` are truncated. The run in `made_by` has them in full."""
+    risk: str = ""
+    reason: str = ""
+    rule: str = ""
+    digest: str = ""
+    for_run: tuple[str, ...] = ()
+    """The allow rules that an approval for the rest of the run would add."""
+    asked_at: str = ""
+    expires_at: datetime | None = None
+    """When the call is denied if nobody has decided."""
+    question: str = ""
+    """The question of an MCP server. An approval with `arguments` answers it."""
+    schema: JsonObject | None = None
+    """The JSON Schema of the form's fields, if the question is a form."""
+    url: str = ""
+    """The address that the person must open, if the server asks for that."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The unique key of this approval."""
+        return (self.call_id, self.digest)
+
+    @property
+    def name(self) -> str:
+        """The name of this approval in messages."""
+        return f"{self.tool} ({self.call_id})"
+
+
+def read_approval(given: Mapping[str, Any]) -> PendingApproval:
+    """Read an approval from an entry in `pending_approvals` or from the parameters of an approval event."""
+    return PendingApproval(**approval_fields(given))
+
+
+def approval_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a `PendingApproval`."""
+    expires_at = given.get("expires_at")
+    return {
+        "call_id": str(given["call_id"]),
+        "made_by": str(given.get("run_id") or ""),
+        "agent": str(given.get("agent", "")),
+        "depth": int(given.get("depth") or 0),
+        "tool": str(given.get("tool", "")),
+        "arguments": given.get("arguments") or {},
+        "is_cut": bool(given.get("cut")),
+        "risk": str(given.get("risk", "")),
+        "reason": str(given.get("reason", "")),
+        "rule": str(given.get("rule", "")),
+        "digest": str(given.get("digest", "")),
+        "for_run": tuple(given.get("for_run") or ()),
+        "asked_at": str(given.get("asked_at") or ""),
+        "expires_at": datetime.fromisoformat(expires_at) if isinstance(expires_at, str) else None,
+        "question": str(given.get("question") or ""),
+        "schema": given.get("schema"),
+        "url": str(given.get("url") or ""),
+    }

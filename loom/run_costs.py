@@ -1,0 +1,109 @@
+"""Read what runs cost from the search attributes and results that the Temporal server retains, without a worker."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Final
+
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus, WorkflowFailureError
+
+from loom.activities.adapters.temporal.errors import UNREADABLE
+from loom.activities.adapters.temporal.run_history import TemporalPasts
+from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.failures import result_in
+from loom.domain.core.requests import AGENT_RUN, CREW_RUN, RunResult
+from loom.domain.history.costs import NONE, CostKey, Costs, RunCost, costs_of
+from loom.outside_status import request_of
+from loom.visibility import first_value, root_of
+
+MOST_COUNTED: Final = 10_000
+"""Maximum number of runs in one report. Runs in progress and the runs that ended last are counted."""
+MOST_OPENED: Final = 500
+"""Maximum number of results that one report reads. It reads a result if the run's cost isn't a search attribute."""
+AT_ONCE: Final = 20
+"""Number of runs whose results or requests are read at the same time."""
+
+_ATTRIBUTES: Final = {
+    CostKey.AGENT: "LoomAgent",
+    CostKey.MODEL: "LoomModel",
+    CostKey.SESSION: "LoomSession",
+    CostKey.TENANT: "LoomTenant",
+}
+
+
+class RunCosts:
+    """The costs of runs."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._runs = TemporalRuns(client)
+        self._pasts = TemporalPasts(client)
+        self._reading = asyncio.Semaphore(AT_ONCE)
+
+    async def by(self, key: CostKey, since: datetime | None = None) -> Costs:
+        """Return the costs of the runs that are in progress or have ended since then, or of all that are retained."""
+        query = f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}') AND ExecutionStatus != 'ContinuedAsNew'"
+        if since is not None:
+            at = since.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            query += f" AND (ExecutionStatus = 'Running' OR CloseTime >= '{at}')"
+        found: dict[str, WorkflowExecution] = {}
+        async with aclosing(self._runs.current(query)) as executions:  # type: ignore[type-var]
+            async for execution in executions:
+                if len(found) == MOST_COUNTED:
+                    break
+                found.setdefault(execution.id, execution)
+        untold = [each for each in found.values() if _told(each) is None and not _is_running(each)][:MOST_OPENED]
+        results = dict(zip((each.id for each in untold), await asyncio.gather(*map(self._cost, untold)), strict=True))
+        groups = await self._groups(found, key)
+        counted = [
+            RunCost(
+                run_id=run_id,
+                root_run_id=root_of(each),
+                group=groups.get(run_id, NONE),
+                cost=results.get(run_id, _told(each)),
+                is_running=_is_running(each),
+            )
+            for run_id, each in found.items()
+        ]
+        return costs_of(counted, key, is_complete=len(found) < MOST_COUNTED)
+
+    async def _groups(self, found: dict[str, WorkflowExecution], key: CostKey) -> dict[str, str]:
+        """Return each run's group. Sub-agents work for the tenant and the user of their root, and in its session."""
+        if key in (CostKey.AGENT, CostKey.MODEL):
+            return {run_id: first_value(each, _ATTRIBUTES[key]) for run_id, each in found.items()}
+        roots = {run_id: each for run_id, each in found.items() if root_of(each) == run_id}
+        if key is CostKey.USER:
+            users = await asyncio.gather(*(self._user(each) for each in roots.values()))
+            by_root = dict(zip(roots, users, strict=True))
+        else:
+            by_root = {run_id: first_value(each, _ATTRIBUTES[key]) for run_id, each in roots.items()}
+        return {run_id: by_root.get(root_of(each), NONE) for run_id, each in found.items()}
+
+    async def _user(self, execution: WorkflowExecution) -> str:
+        async with self._reading:
+            try:
+                beginning = await self._pasts.beginning(execution.id)
+            except UNREADABLE:
+                return NONE
+            return request_of(execution, beginning).user_id or NONE
+
+    async def _cost(self, execution: WorkflowExecution) -> float | None:
+        """Return the cost in the run's result. None if it is unknown, or if there is no result that can be read."""
+        handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
+        async with self._reading:
+            try:
+                result: RunResult | None = await handle.result(follow_runs=False)
+            except WorkflowFailureError as error:
+                result = result_in(error.cause)
+            except UNREADABLE:
+                return None
+        return result.cost if result else None
+
+
+def _told(execution: WorkflowExecution) -> float | None:
+    cost = dict(execution.search_attributes).get("LoomCostUsd")
+    return float(cost[0]) if cost else None  # type: ignore[arg-type]
+
+
+def _is_running(execution: WorkflowExecution) -> bool:
+    return execution.status is WorkflowExecutionStatus.RUNNING

@@ -1,0 +1,123 @@
+"""Who may approve which calls, and how many people must.
+
+A policy is a TOML file. All rules that match a call apply together, so a rule can only make approving harder:
+
+    [[rules]]
+    tools = ["bash", "mcp__prod__*"]        # patterns; without `tools`, the rule is about all tools
+    risks = ["*may destroy*"]               # patterns for the `risk` of a pending call
+    agents = ["deployer"]
+    tenants = ["acme"]
+    approvers = ["*@acme.example"]          # only these people may approve
+    approvals = 2                           # that many different people must approve
+    own_runs = false                        # whoever started the run may not approve
+"""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from loom.domain.core.errors import AccessDeniedError, BadRequest
+from loom.domain.core.value_problems import problem_of_value
+
+Pattern = Annotated[str, StringConstraints(min_length=1)]
+Patterns = tuple[Pattern, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgedCall:
+    """A call, as rules see it."""
+
+    tool: str
+    agent: str
+    tenant: str
+    risk: str | None
+    """None: the call may turn out to have any risk, because its arguments were edited or others like it are approved,
+    too.
+    """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Requirement:
+    """What the approval of one call needs."""
+
+    approvals: int = 1
+    approvers: tuple[Patterns, ...] = ()
+    """An approver's name matches at least one pattern in each of these."""
+    own_runs: bool = True
+    """Whether the person who started the run may approve."""
+
+    def refuse(self, name: str, *, started_by: str) -> None:
+        """Raise AccessDeniedError if this person may not approve the call."""
+        if not all(_matches(patterns, name) for patterns in self.approvers):
+            raise AccessDeniedError(f"{name!r} may not approve this call: the approval policy names other people")
+        if not self.own_runs and name == started_by:
+            raise AccessDeniedError(
+                f"{name!r} started this run and may not approve this call: another person must decide"
+            )
+
+
+class ApprovalRule(BaseModel):
+    """One rule of a policy. Each part that is left out matches every call, or demands nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tools: Patterns = ("*",)
+    risks: Patterns = ("*",)
+    agents: Patterns = ("*",)
+    tenants: Patterns = ("*",)
+    approvers: Patterns | None = None
+    approvals: int = Field(1, ge=1, le=10)
+    own_runs: bool = True
+
+    def matches(self, call: JudgedCall) -> bool:
+        """Return whether the rule is about this call."""
+        return (
+            _matches(self.tools, call.tool)
+            and _matches(self.agents, call.agent)
+            and _matches(self.tenants, call.tenant)
+            and (call.risk is None or _matches(self.risks, call.risk))
+        )
+
+
+class ApprovalPolicy(BaseModel):
+    """The rules of an installation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rules: tuple[ApprovalRule, ...] = ()
+
+    def requirement(self, call: JudgedCall) -> Requirement:
+        """Return what the approval of this call needs."""
+        applied = [rule for rule in self.rules if rule.matches(call)]
+        return Requirement(
+            approvals=max((rule.approvals for rule in applied), default=1),
+            approvers=tuple(rule.approvers for rule in applied if rule.approvers is not None),
+            own_runs=all(rule.own_runs for rule in applied),
+        )
+
+
+def read_policy(path: Path) -> tuple[ApprovalPolicy, str]:
+    """Return the policy in a file, and the SHA-256 of the file in hexadecimal.
+
+    Raises BadRequest if the file can't be read or contains something else.
+    """
+    try:
+        content = path.read_bytes()
+        policy = ApprovalPolicy.model_validate(tomllib.loads(content.decode()))
+        return policy, sha256(content).hexdigest()
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc']))} {problem_of_value(each)}" for each in error.errors()]
+        why = "; ".join(problems)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = str(error)
+    raise BadRequest(f"LOOM_APPROVAL_POLICY: {path}: {why}", field="LOOM_APPROVAL_POLICY")
+
+
+def _matches(patterns: Sequence[str], text: str) -> bool:
+    return any(fnmatchcase(text, pattern) for pattern in patterns)

@@ -1,0 +1,68 @@
+"""How requests are read: strict JSON, and run IDs that contain slashes."""
+
+import json
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any, Final, TypeAlias
+from urllib.parse import quote, unquote
+
+from fastapi import Path, Request, Response
+from fastapi.routing import APIRoute
+from pydantic import AfterValidator
+from pydantic_core import from_json
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+LONGEST_ID: Final = 900
+"""Maximum number of characters of a run ID. Temporal accepts 1,000."""
+
+RunId: TypeAlias = Annotated[
+    str,
+    Path(description="The run's ID. Encode each `/` in the ID of a sub-agent as `%2F`.", max_length=LONGEST_ID * 3),
+    AfterValidator(unquote),
+]
+
+
+class EncodedSlashes:
+    """Middleware that tells an encoded slash in a path from a plain one, because IDs of sub-agents contain slashes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Decode everything in the path but `/` and `%`, which a route's parameter decodes."""
+        if scope["type"] == "http" and b"%2" in scope.get("raw_path", b""):
+            steps = scope["raw_path"].decode("ascii", "replace").split("/")
+            scope = {**scope, "path": "/".join(quote(unquote(step), safe=_ALL_BUT_SLASH) for step in steps)}
+        await self._app(scope, receive, send)
+
+
+_ALL_BUT_SLASH: Final = "".join(map(chr, range(32, 127))).replace("/", "").replace("%", "")
+
+
+class StrictJsonRequest(Request):
+    """A request whose body must be JSON that can be stored: without NaN, and without unpaired surrogates."""
+
+    async def json(self) -> Any:
+        """Return the parsed body. Raises JSONDecodeError if it isn't JSON."""
+        try:
+            return from_json(await self.body(), allow_inf_nan=False)
+        except ValueError as error:
+            raise json.JSONDecodeError(str(error), "", 0) from None
+
+
+class StrictJsonRoute(APIRoute):
+    """A route that reads its body as strict JSON."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Wrap the usual handler."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            return await handle(StrictJsonRequest(request.scope, request.receive))
+
+        return handled
+
+
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client of a request whose body has been read has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,162 @@
+"""Translate errors into problem details (RFC 9457, `application/problem+json`), which name the type of the error."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from temporalio.service import RPCError
+
+from loom.activities.adapters.temporal.errors import unanswered
+from loom.activities.ports import StoreUnavailable, StreamUnavailable
+from loom.domain.core.errors import (
+    AccessDeniedError,
+    BadRequest,
+    LoomError,
+    NotAuthenticatedError,
+    RefusedError,
+    RunExistsError,
+    RunNotFoundError,
+    TooManyStreamsError,
+    UnreachableError,
+)
+from loom.domain.core.value_problems import problem_of_value
+
+_log = structlog.get_logger("loom.serve")
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER: Final = 2
+"""Seconds after which a client may try again if a server didn't respond."""
+
+ANTICIPATED: Final = (LoomError, StreamUnavailable, StoreUnavailable, RPCError)
+"""The errors of `CallerRuns`. All others are faults of the service."""
+
+_STATUS: Final[Mapping[type[Exception], HTTPStatus]] = {
+    BadRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
+    NotAuthenticatedError: HTTPStatus.UNAUTHORIZED,
+    AccessDeniedError: HTTPStatus.FORBIDDEN,
+    TooManyStreamsError: HTTPStatus.TOO_MANY_REQUESTS,
+    RunNotFoundError: HTTPStatus.NOT_FOUND,
+    RunExistsError: HTTPStatus.CONFLICT,
+    RefusedError: HTTPStatus.CONFLICT,
+    UnreachableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    StreamUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+class Problem(BaseModel):
+    """What went wrong. `title` is the name of the error's type in `loom.errors`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(
+        description="A URI that identifies the type of the error.", examples=["urn:loom:error:BadRequest"]
+    )
+    title: str = Field(description="The type of the error.", examples=["BadRequest"])
+    status: int = Field(description="The HTTP status code.", examples=[422])
+    detail: str = Field(description="What was wrong, and what to do.")
+    field: str | None = Field(None, description="The field or parameter that was wrong.")
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Answer every error of the application with problem details."""
+    for kind in (*ANTICIPATED, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _handled)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def address_in(scope: Mapping[str, Any]) -> str:
+    """Return the network address that a request came from, as far as it is known."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+def name_and_detail(error: Exception) -> tuple[str, str]:
+    """Return the type of an anticipated error, and what was wrong and what to do."""
+    match error:
+        case RPCError():
+            return name_and_detail(unanswered(error, ""))
+        case LoomError():
+            return type(error).__name__, error.message
+        case _:
+            return type(error).__name__, str(error)
+
+
+def problem_of(error: Exception) -> Response:
+    """Return the response for an error."""
+    match error:
+        case RequestValidationError():
+            return _invalid(error.errors())
+        case HTTPException():
+            status = HTTPStatus(error.status_code)
+            return _response(status, _camel(status), str(error.detail), headers=error.headers)
+        case RPCError():
+            return problem_of(unanswered(error, ""))
+        case LoomError():
+            facts = {name: value for name, value in error.context.items() if isinstance(value, str | int | float)}
+            return _response(_status_of(error), type(error).__name__, error.message, facts)
+        case _:
+            return _response(_status_of(error), type(error).__name__, str(error))
+
+
+async def _handled(request: Request, error: Exception) -> Response:
+    del request
+    return problem_of(error)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
+    detail = "the service failed; its log says why"
+    return _response(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", detail)
+
+
+def _status_of(error: Exception) -> HTTPStatus:
+    return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), HTTPStatus.CONFLICT)
+
+
+def _invalid(errors: Sequence[Any]) -> Response:
+    problems = [{"field": _field(each["loc"]), "problem": _described(each)} for each in errors]
+    detail = "; ".join(f"{each['field']} {each['problem']}".strip() for each in problems)
+    malformed = any(each["type"] == "json_invalid" for each in errors)
+    status = HTTPStatus.BAD_REQUEST if malformed else HTTPStatus.UNPROCESSABLE_ENTITY
+    return _response(status, "BadRequest", detail, {"field": problems[0]["field"], "errors": problems})
+
+
+def _described(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "json_invalid":
+        return f"is not valid JSON: {problem['ctx']['error']}"
+    if problem["type"] == "model_attributes_type":
+        return "must be a JSON object, with the header Content-Type: application/json"
+    return problem_of_value(problem)
+
+
+def _field(location: Sequence[int | str]) -> str:
+    """Return the path of a field in the body, or the name of a parameter."""
+    inner = [str(step) for step in location[1:]]
+    return "the body" if location[0] == "body" and (not inner or inner[0].isdecimal()) else ".".join(inner)
+
+
+def _camel(status: HTTPStatus) -> str:
+    return "".join(word.capitalize() for word in status.name.split("_"))
+
+
+def _response(
+    status: HTTPStatus,
+    name: str,
+    detail: str,
+    facts: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    known = {"type": f"urn:loom:error:{name}", "title": name, "status": int(status), "detail": detail}
+    more = dict(headers or {})
+    if status is HTTPStatus.UNAUTHORIZED:
+        more["WWW-Authenticate"] = "Bearer"
+    if status is HTTPStatus.SERVICE_UNAVAILABLE:
+        more["Retry-After"] = str(RETRY_AFTER)
+    return JSONResponse({**(facts or {}), **known}, status, more, MEDIA_TYPE)

@@ -1,0 +1,25 @@
+"""Find the requests of tool calls that ran in local activities. History has their results, but not their requests."""
+
+from loom.domain.core.messages import ToolCall
+from loom.domain.machine.activity_requests import local_attempt, tool_activity_id
+from loom.domain.run.activity_payloads import ModelReply, ModelRequest, ToolRequest
+
+
+class LocalCalls:
+    """The calls in the model's latest answer. Only these can run before its next one."""
+
+    def __init__(self) -> None:
+        self._request: ModelRequest | None = None
+        self._calls: dict[str, ToolCall] = {}
+
+    def answered(self, request: ModelRequest, reply: ModelReply) -> None:
+        """Learn the calls in an answer."""
+        if reply.message is None:
+            return
+        self._request = request
+        self._calls = {tool_activity_id(request.turn, call.id, 1): call for call in reply.message.tool_calls}
+
+    def request(self, activity_id: str) -> ToolRequest | None:
+        """Return the request of the attempt with this activity id, or None if no answer asked for it."""
+        call = self._calls.get(activity_id)
+        return None if self._request is None or call is None else local_attempt(self._request, call)

@@ -1,0 +1,129 @@
+"""Traces as a receiver gets them: one for a tree of runs, whichever workers served it."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
+from loom.testing.waiting import eventually
+from tests.acceptance.conftest import Killable
+from tests.acceptance.test_command_line import command_line
+from tests.otlp_receiver import Receiver, attributes, receiving
+from tests.trees import by_task, delegate
+
+SOON = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
+"""Spans are exported after 0.2 instead of 5 seconds."""
+TREE = {
+    "child one": [calls(ToolUse("bash", {"command": "echo a secret > out.txt"})), text("written")],
+    "child two": [calls(ToolUse("glob", {"pattern": "*"})), text("seen")],
+    "the root": [calls(delegate("write", "child one", tools=["bash"]), delegate("look", "child two")), text("done")],
+}
+
+
+async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complete_trace(killable: Killable) -> None:
+    async with receiving() as receiver:
+        hung: list[SeenRequest] = []
+
+        def answer(request: SeenRequest) -> Reply:
+            if "child two" in str(request.messages) and request.turn == 1 and not hung:
+                hung.append(request)
+                return hang()
+            return by_task(TREE)(request)
+
+        loom, _, workers = await killable(answer)
+        exports = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **SOON}
+        worker = await workers.start(**exports)
+        run_id = await loom.start("the root")
+        await loom.asked(run_id)
+        await eventually(lambda: _has(hung))
+        await workers.kill(worker)
+        await workers.start(**exports)
+        await loom.client.approve(run_id)
+        result = await loom.client.result(run_id)
+        assert result.status is RunStatus.COMPLETED
+
+        await eventually(lambda: _has([span for span in receiver.spans if not span.parent_span_id]), within=60)
+
+    spans = receiver.spans
+    assert Counter(span.name for span in spans) == {
+        "invoke_agent default": 3,
+        "chat scripted": 6,
+        "execute_tool delegate_task": 2,
+        "execute_tool bash": 1,
+        "wait_for_approval bash": 1,
+        "execute_tool glob": 1,
+    }
+    assert len({span.trace_id for span in spans}) == 1
+    assert len({span.span_id for span in spans}) == len(spans)
+    assert receiver.services == {"loom"}
+    check_parents(receiver)
+    (chat,) = [each for each in receiver.named("chat scripted") if attributes(each)["loom.attempt"] == 2]
+    assert attributes(chat)["gen_ai.usage.input_tokens"] == 10
+    (waited,) = receiver.named("wait_for_approval bash")
+    (wrote,) = receiver.named("execute_tool bash")
+    assert waited.start_time_unix_nano < waited.end_time_unix_nano <= wrote.end_time_unix_nano
+    assert "a secret" not in str(spans)
+    check_log_lines(workers.log(1), receiver)
+
+
+async def _has(found: Sequence[object]) -> bool:
+    return bool(found)
+
+
+def check_parents(receiver: Receiver) -> None:
+    """Each span lies below what it belongs to, and within its time."""
+    root = min((str(attributes(span)["loom.run.id"]) for span in receiver.spans), key=len)
+    for span in receiver.spans:
+        above = receiver.parent_of(span)
+        if not span.parent_span_id:
+            assert attributes(span)["loom.run.id"] == root
+            continue
+        assert above is not None, span.name
+        expected = "execute_tool delegate_task" if span.name.startswith("invoke_agent") else "invoke_agent"
+        assert above.name.startswith(expected)
+        assert above.start_time_unix_nano <= span.start_time_unix_nano, span.name
+        if not span.name.startswith("invoke_agent"):
+            assert attributes(span)["loom.run.id"] == attributes(above)["loom.run.id"]
+
+
+def check_log_lines(log: Path, receiver: Receiver) -> None:
+    """The lines of a worker about a model call name its span."""
+    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    replied = {line["span_id"]: line["trace_id"] for line in lines if line.get("event") == "model_replied"}
+    chats = {span.span_id.hex(): span.trace_id.hex() for span in receiver.named("chat scripted")}
+    assert replied
+    assert replied.items() <= chats.items()
+
+
+async def test_spans_that_a_receiver_refuses_arrive_later_and_hold_content_if_a_worker_is_set_to(
+    killable: Killable, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    async with receiving() as receiver:
+        receiver.refuses = 1
+        loom, _, workers = await killable(
+            by_task({"read": [calls(ToolUse("read_file", {"path": "a.txt"})), text("it says alpha")]}), memory="on"
+        )
+        content = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+        await workers.start(OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **content, **SOON)
+
+        run_id = await loom.start("read a.txt", session_id=f"traced-{uuid4().hex}")
+        await loom.client.result(run_id)
+        await eventually(lambda: _has(receiver.named("invoke_agent default")), within=60)
+
+        await eventually(lambda: _has(receiver.named("search_memory SessionMemory")))
+        advice = await command_line(loom)("advise", run_id, "--json")
+
+    assert receiver.refuses == 0
+    searched = receiver.parent_of(receiver.named("search_memory SessionMemory")[0])
+    assert searched is not None
+    assert searched.name == "invoke_agent default"
+    figures = json.loads(advice.out)["figures"]
+    assert (figures["model_calls"], figures["tool_calls"], figures["tokens"]) == (2, 1, 30)
+    (read,) = receiver.named("execute_tool read_file")
+    assert json.loads(str(attributes(read)["gen_ai.tool.call.arguments"])) == {"path": "a.txt"}
+    assert "alpha" in str(attributes(read)["gen_ai.tool.call.result"])
+    assert "it says alpha" in str(attributes(receiver.named("invoke_agent default")[0])["gen_ai.output.messages"])

@@ -1,0 +1,140 @@
+"""The export of traces: what a receiver rejects or misses holds up nothing else, and nothing is lost to an outage."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+import structlog
+
+from loom.activities import traces
+from loom.activities.bus import Delivery
+from loom.activities.traces import ExportFailed, SpanOutbox, TraceExport
+from loom.domain.core.tasks import Task
+from loom.domain.history.spans import RUN_ID, Span
+from loom.testing.waiting import eventually
+
+AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def span(name: str, **attributes: str) -> Span:
+    return Span(
+        trace_id="a" * 32,
+        span_id="b" * 16,
+        parent_id=None,
+        name=name,
+        begun=AT,
+        ended=AT + timedelta(seconds=1),
+        attributes={RUN_ID: f"run of {name}", **attributes},
+    )
+
+
+class Receiver:
+    """A `SpanExporter` whose receiver rejects a request if it rejects one of its spans."""
+
+    def __init__(self, rejects: Callable[[Span], bool]) -> None:
+        self.rejects = rejects
+        self.spans: list[Span] = []
+        self.requests = 0
+
+    async def export(self, spans: Sequence[Span]) -> None:
+        self.requests += 1
+        if any(map(self.rejects, spans)):
+            raise ExportFailed("400")
+        self.spans += spans
+
+    @property
+    def names(self) -> set[str]:
+        return {each.name for each in self.spans}
+
+
+class OneTask:
+    """An `Inbox` with one task, whose spans are in the outbox."""
+
+    def __init__(self) -> None:
+        self.waiting = [Delivery(entry="1", task=None)]
+        self.acknowledged: list[str] = []
+
+    async def take(self) -> Sequence[Delivery]:
+        if not self.waiting:
+            await asyncio.Event().wait()
+        return [self.waiting.pop()]
+
+    async def done(self, entries: Sequence[str]) -> None:
+        self.acknowledged += entries
+
+
+class NoTasks:
+    """`RunTasks` of runs whose streams are gone."""
+
+    async def first(self, run_id: str) -> Task | None:
+        return None
+
+    async def latest(self, run_id: str, wanted: Callable[[Task], bool]) -> Task | None:
+        return None
+
+
+@asynccontextmanager
+async def exporting(receiver: Receiver, *spans: Span) -> AsyncIterator[OneTask]:
+    inbox, outbox = OneTask(), SpanOutbox()
+    for each in spans:
+        outbox.add(each)
+    export = asyncio.create_task(TraceExport(inbox, NoTasks(), receiver, outbox, with_content=False, gather=0.0).run())
+    try:
+        yield inbox
+    finally:
+        export.cancel()
+        await asyncio.wait({export})
+
+
+async def acknowledged(inbox: OneTask) -> None:
+    async def look() -> bool:
+        return inbox.acknowledged == ["1"]
+
+    await eventually(look)
+
+
+def rejected(logs: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    return [(line["span"], line["run_id"]) for line in logs if line["event"] == "span_rejected"]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "_PAUSES", (0.0,))
+
+
+@pytest.mark.parametrize("bad", [{0}, {6}, {9}, {0, 1, 8}])
+async def test_spans_that_the_receiver_rejects_are_logged_and_all_others_arrive(bad: set[int]) -> None:
+    receiver = Receiver(lambda each: each.name in {f"span {number}" for number in bad})
+    with structlog.testing.capture_logs() as logs:
+        async with exporting(receiver, *(span(f"span {number}") for number in range(10))) as inbox:
+            await acknowledged(inbox)
+    assert receiver.names == {f"span {number}" for number in range(10) if number not in bad}
+    assert sorted(rejected(logs)) == [(f"span {number}", f"run of span {number}") for number in sorted(bad)]
+
+
+async def test_a_receiver_that_is_away_costs_no_span_however_long_it_takes() -> None:
+    receiver = Receiver(lambda _: True)
+
+    async def has_missed_many() -> bool:
+        return receiver.requests > 100
+
+    with structlog.testing.capture_logs() as logs:
+        async with exporting(receiver, *(span(f"span {number}") for number in range(10))) as inbox:
+            await eventually(has_missed_many)
+            assert inbox.acknowledged == []
+            receiver.rejects = lambda _: False
+            await acknowledged(inbox)
+    assert receiver.names == {f"span {number}" for number in range(10)}
+    assert rejected(logs) == []
+
+
+async def test_a_lone_span_that_is_rejected_for_its_content_arrives_without_it() -> None:
+    receiver = Receiver(lambda each: "text" in each.attributes)
+    with structlog.testing.capture_logs() as logs:
+        async with exporting(receiver, span("chat", text="x" * 1_000)) as inbox:
+            await acknowledged(inbox)
+    assert [each.attributes for each in receiver.spans] == [{}, {}]  # before and after the span itself was tried again
+    assert rejected(logs) == [("chat", "run of chat")]

@@ -1,0 +1,80 @@
+"""The HTTP API: start, watch, decide, and read."""
+
+import asyncio
+
+from loom.testing.model_server import ToolUse, calls, script, text
+from tests.integration.serve.conftest import Serving
+
+WRITE = calls(ToolUse("write_file", {"path": "a.txt", "content": "new\n"}))
+
+
+async def test_a_run_is_started_watched_and_read(serving: Serving) -> None:
+    api = await serving(script([text("done")]))
+    run_id = await api.start()
+    events = await api.events(run_id)
+    assert [events[0].data["action"], events[-2].data["action"], events[-1].type] == [
+        "node.start",
+        "node.complete",
+        "end",
+    ]
+    assert [event.id for event in events[:-1]] == [str(event.data["offset"]) for event in events[:-1]]
+    assert (await api.result(run_id))["output"] == "done"
+    assert (await api.http.get(f"/v1/runs/{run_id}")).json()["status"] == "completed"
+
+
+async def test_an_id_with_other_letters_is_encoded_in_the_address_of_its_run(serving: Serving) -> None:
+    api = await serving(script([text("done")]))
+    body = {"task": "do it", "workspace": str(api.loom.workspace), "run_id": "日報"}
+    answer = await api.http.post("/v1/runs", json=body)
+    assert (answer.status_code, answer.headers["location"]) == (201, "/v1/runs/%E6%97%A5%E5%A0%B1")
+    api.loom.started.append(answer.json()["run_id"])
+    assert (await api.http.get(f"{answer.headers['location']}/result?wait=60")).json()["status"] == "completed"
+
+
+async def test_many_who_ask_whether_the_service_is_ready_cost_one_look_at_the_servers(serving: Serving) -> None:
+    api = await serving(script([text("done")]))
+    answers = await asyncio.gather(*(api.anonymous.get("/readyz") for _ in range(20)))
+    assert {each.text for each in answers} == {answers[0].text}
+    assert answers[0].json() == {"ok": True, "parts": {"temporal": True, "redis": True, "postgres": True}}
+
+
+async def test_methods_that_clients_invent_are_counted_together(serving: Serving) -> None:
+    api = await serving(script([text("done")]))
+    for method in ("BREW", "WHEN"):
+        assert (await api.http.request(method, "/healthz")).status_code == 405
+    counted = (await api.http.get("/metrics")).text
+    assert 'method="other"' in counted
+    assert "BREW" not in counted
+
+
+async def test_a_pending_write_is_listed_with_its_diff_and_approved(serving: Serving) -> None:
+    api = await serving(script([WRITE, text("done")]))
+    (api.loom.workspace / "a.txt").write_text("old\n")
+    run_id = await api.start(permissions={"write_file": "ask"})
+
+    ask = await api.asked(run_id)
+    assert ask["tool"] == "write_file"
+    assert ask["change"].splitlines()[-2:] == ["-old", "+new"]
+    answer = await api.http.post(
+        f"/v1/runs/{run_id}/approve", json={"call_id": ask["call_id"], "digest": ask["digest"]}
+    )
+    assert answer.json()["accepted"] is True
+    assert (await api.result(run_id))["status"] == "completed"
+    events = await api.events(run_id)
+    decided = next(
+        event.data for event in events if event.type == "message" and event.data["action"] == "node.approval_decided"
+    )
+    assert decided["parameters"]["by"] == "root"
+
+
+async def test_an_id_that_no_filter_can_name_hides_no_other_run(serving: Serving) -> None:
+    api = await serving(script([text("done")], repeat_last=True))
+    run_id = await api.start()
+    odd = f"odd\0{run_id}"  # only a client of Temporal can choose it
+    assert (await api.http.post("/v1/runs", json={"task": "x", "run_id": odd})).status_code == 422
+    temporal, queue = api.loom.client.temporal, api.loom.settings.task_queue
+    await temporal.execute_workflow("AgentRun", {"task": "x"}, id=odd, task_queue=queue)
+    await api.result(run_id)
+    assert (await api.http.get("/v1/runs")).status_code == 200
+    for name in ("\0", "\\", "'"):
+        assert (await api.http.get("/v1/approvals", params={"tenant": name})).status_code == 422

@@ -1,0 +1,94 @@
+"""Which facts about a person a newer one replaces."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loom.domain.memory.contradictions import claims_of, replaced
+from loom.domain.memory.people import FactKind, FactSource, PersonFact
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def fact(number: int, content: str, source: FactSource = "rule", *, at: int | None = None) -> PersonFact:
+    said = START + timedelta(hours=number if at is None else at)
+    return PersonFact(
+        id=number,
+        user_id="ann",
+        tenant="",
+        kind=FactKind.PREFERENCE,
+        content=content,
+        source=source,
+        session_id="s",
+        run_id="r",
+        task_id="t",
+        created_at=said,
+    )
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ("I prefer tabs over spaces", "No, use spaces instead of tabs"),
+        ("I prefer tabs", "I prefer spaces over tabs"),
+        ("Always use tabs", "Never use tabs"),
+        ("I like tea", "I don't like tea any more"),
+        ("I hate tea", "I really love tea"),
+        ("I never eat meat", "I always eat meat"),
+        ("I prefer answers in French", "From now on, please reply in German"),
+        ("Always answer in English", "以后请用中文回答"),
+        ("用英文回复我", "请用中文回答"),
+        ("The limit is 30 seconds", "The limit is 45 seconds"),
+        ("We agreed on 3 replicas", "We decided to use 5 replicas"),
+        ("Keep lines under 100 characters", "Keep lines under 120 characters"),
+        ("Call me Ann", "Please call me Annie"),
+        ("Call me Ann", "以后叫我小安"),
+        ("My pronouns are she/her", "my pronouns are they/them."),
+        ("我喜欢茶", "我不喜欢茶了"),
+        ("以后请用表情符号", "不要用表情符号"),
+        ("用制表符", "用空格，不要制表符"),
+        ("我们决定用2个空格", "我们决定用4个空格"),
+    ],
+)
+def test_a_newer_fact_replaces_what_it_contradicts(older: str, newer: str) -> None:
+    assert replaced([fact(1, older), fact(2, newer)]) == {1: 2}
+    assert replaced([fact(2, newer, at=1), fact(1, older, at=2)]) == {2: 1}, "the newer one is the one said later"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("I like tea", "I like coffee"),
+        ("I prefer tabs", "I prefer short answers"),
+        ("We decided to close ticket 12", "We decided to close ticket 13"),
+        ("We decided to use Postgres", "We decided to use Redis"),
+        ("Call me Ann", "Call me when you are done"),
+        ("I prefer answers in French", "I like films in German"),
+        ("I like number 1", "I like number 2"),
+        ("I like it", "I don't like it"),
+        ("The limit is 30 seconds", "The timeout is 45 seconds"),
+        ("我喜欢茶", "我喜欢咖啡"),
+        ("我们决定用第3版", "我们决定用第4版"),
+    ],
+)
+def test_facts_that_can_both_hold_stay(one: str, other: str) -> None:
+    assert replaced([fact(1, one), fact(2, other)]) == {}
+
+
+def test_a_fact_is_replaced_by_the_newest_that_contradicts_it() -> None:
+    assert replaced([fact(1, "Call me Ann"), fact(2, "Call me Bo"), fact(3, "Call me Cy")]) == {1: 3, 2: 3}
+
+
+def test_what_somebody_has_written_is_replaced_only_by_what_somebody_writes() -> None:
+    assert replaced([fact(1, "Use tabs", "added"), fact(2, "Never use tabs")]) == {}
+    assert replaced([fact(1, "Use tabs"), fact(2, "Never use tabs", "added")]) == {1: 2}
+    assert replaced([fact(1, "Use tabs", "added"), fact(2, "Never use tabs", "added")]) == {1: 2}
+
+
+@given(st.lists(st.text(alphabet="no usetab不用，.12 "), max_size=6))
+def test_any_sentences_can_be_compared_and_nothing_replaces_itself(sentences: list[str]) -> None:
+    facts = [fact(number, sentence) for number, sentence in enumerate(sentences)]
+    assert all(old < new for old, new in replaced(facts).items())
+    assert all(claims_of(sentence) == claims_of(f" {sentence}. ") for sentence in sentences if sentence.strip("., 。"))

@@ -1,0 +1,88 @@
+"""A worker's interceptor: it measures runs from the events that change their state.
+
+A run is measured while it goes on, not while it is replayed. What is measured has no effect on the run.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from temporalio import workflow
+from temporalio.worker import (
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from loom.activities.metering import Meters
+from loom.domain.core import metrics
+from loom.domain.core.metrics import Measurement
+from loom.domain.core.requests import RunResult
+from loom.domain.machine.measurements import measured, measured_at_end
+from loom.domain.run.events import Event, TurnBegan
+from loom.domain.run.state import Phase, RunState
+from loom.workflows.agent_run import AgentRun
+
+
+class MeasuredRuns(Interceptor):
+    """Measures the runs of a worker."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+
+    def workflow_interceptor_class(
+        self,
+        input: WorkflowInterceptorClassInput,  # noqa: A002 - the SDK's name
+    ) -> type[WorkflowInboundInterceptor]:
+        """See base class."""
+        meters = self._meters
+
+        class Inbound(WorkflowInboundInterceptor):
+            async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002
+                run = workflow.instance()
+                if isinstance(run, AgentRun):
+                    run.observer = RunMeter(meters)
+                return await super().execute_workflow(input)
+
+        return Inbound
+
+
+class RunMeter:
+    """Measures one run."""
+
+    def __init__(self, meters: Meters) -> None:
+        self._meters = meters
+        self._turn_began: datetime | None = None
+        """None before the first turn of this execution, and between two turns."""
+        self._last: RunState | None = None
+
+    def advanced(self, before: RunState, event: Event, after: RunState) -> None:
+        """Measure what an event counts. An event that changes nothing is ignored."""
+        if before is after:
+            return
+        at = workflow.now()
+        if not workflow.unsafe.is_replaying():
+            # The end of a run changes its calls without an event.
+            self._record(measured(self._last or before, event, after, at))
+        self._last = after
+        if isinstance(event, TurnBegan) and after.turn > before.turn:
+            self._end_turn(after, at)
+            self._turn_began = at
+        elif after.outcome is not None or (after.phase is Phase.READY and before.phase is not Phase.READY):
+            self._end_turn(after, at)
+
+    def ended(self, result: RunResult) -> None:
+        """Measure the end of the run."""
+        if self._last is not None and not workflow.unsafe.is_replaying():
+            self._record(measured_at_end(self._last, result, workflow.now()))
+
+    def _end_turn(self, state: RunState, at: datetime) -> None:
+        if self._turn_began is not None and not workflow.unsafe.is_replaying():
+            took = max(0.0, (at - self._turn_began).total_seconds())
+            self._meters.measure(metrics.ITERATION_DURATION, state.request.agent, value=took)
+        self._turn_began = None
+
+    def _record(self, measurements: Iterable[Measurement]) -> None:
+        for each in measurements:
+            self._meters.record(each)
