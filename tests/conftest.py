@@ -64,7 +64,7 @@ def process_number(worker_id: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def addresses(pytestconfig: pytest.Config, process_number: int) -> Addresses:
+def loom_stack(pytestconfig: pytest.Config, process_number: int) -> Addresses:
     """A Temporal server, a Redis and a Postgres for all processes of this test session.
 
     The first process that needs them starts them. They end with the session. Each process has databases of its own, so
@@ -88,9 +88,9 @@ def addresses(pytestconfig: pytest.Config, process_number: int) -> Addresses:
 
 
 @pytest.fixture(scope="session")
-def loom_stack(addresses: Addresses) -> Addresses:
-    """The same servers for the fixtures of `loom.testing`."""
-    return addresses
+def addresses(loom_stack: Addresses) -> Addresses:
+    """The same servers, of which a module may have its own."""
+    return loom_stack
 
 
 @pytest.fixture(scope="session")

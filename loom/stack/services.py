@@ -31,6 +31,10 @@ TUNED_TASKS = 'history.defaultWorkflowTaskTimeout="5s"'
 """How long a run of any client waits for a worker that has taken its workflow task. By default, it is 10 s."""
 FAIR_QUEUES = "matching.autoEnableV2=true"
 """Makes a task queue fair once a task names a tenant. Other task queues don't change."""
+ONE_PARTITION = "matching.numTaskqueueWritePartitions=1"
+"""Puts the tasks of a queue in one partition instead of four: on one server, partitions only pass tasks on to each other.
+All four are still read, since a server without this setting may have left tasks in them.
+"""
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 """With these pragmas, commits survive a server crash. If the machine crashes, the latest commits may be lost."""
 RETENTION = "7776000s"  # 90 days; by default, the packaged server deletes closed runs after one day
@@ -81,7 +85,7 @@ def temporal(
         "--port": [str(ports["temporal"])],
         "--ui-port": [str(ports["ui"])],
         "--dynamic-config-value": [
-            *(*TUNED_RATES, TUNED_UPDATES, TUNED_TASKS, FAIR_QUEUES),
+            *(*TUNED_RATES, TUNED_UPDATES, TUNED_TASKS, FAIR_QUEUES, ONE_PARTITION),
             "frontend.enableServerVersionCheck=false",
         ],
         "--sqlite-pragma": TUNED_PRAGMAS,

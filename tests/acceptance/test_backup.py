@@ -105,6 +105,7 @@ def soon(look: Callable[[], list[Any]]) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_restored_backup_has_the_waiting_run_its_artifacts_and_memory_and_the_run_goes_on(old: Stack) -> None:
     backup = Stack(old.home.parent / "backup", old.env)
     with old.up():
@@ -148,6 +149,7 @@ async def test_databases_and_files_are_restored_from_the_guide_s_copies(addresse
     assert (tmp_path / "again" / "signing.key").read_text() == "key"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # five stacks start
 def test_runs_memory_and_payloads_move_to_other_servers(old: Stack, tmp_path: Path) -> None:
     new = Stack(tmp_path / ".loom", old.env)

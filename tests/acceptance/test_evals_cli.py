@@ -269,6 +269,7 @@ async def test_a_recorded_run_is_rerun_with_another_model_and_prompt_and_no_tool
     assert book.read_text() == "7\ntold\n"
 
 
+@pytest.mark.slow
 async def test_other_changes_under_the_same_name_are_another_what_if(working: Working, tmp_path: Path) -> None:
     shop = tmp_path / "shop.py"
     shop.write_text(SHOP)

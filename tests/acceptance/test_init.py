@@ -29,6 +29,7 @@ def loom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
         yield commands
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_new_project_pass(loom: Commands) -> None:
     _, line = lines_of(blocks_of("docs/testing.md", *SHELLS)[0])
     told = shell(line.replace("my-project", "'My Shop'"), loom.folder, {**os.environ, "PYTEST_ADDOPTS": "-W error"})

@@ -45,7 +45,7 @@ def _large_soon(turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("turns", "rotation"),
     [
-        (SHORT, 240),
+        (SHORT, 110),
         pytest.param(300, 700, marks=pytest.mark.slow),
         pytest.param(LONG, 2300, marks=pytest.mark.slow),
     ],

@@ -40,6 +40,7 @@ async def none_left(workspace: Path) -> None:
     await eventually(look)
 
 
+@pytest.mark.slow
 async def test_variables_end_with_their_worker_and_the_next_call_says_so(killable: Killable, workspace: Path) -> None:
     steps = [
         calls(python("x = 40", "p1")),
@@ -56,7 +57,7 @@ async def test_variables_end_with_their_worker_and_the_next_call_says_so(killabl
     async def begun() -> bool:
         return (workspace / "begun").exists()
 
-    await eventually(begun, within=30)
+    await eventually(begun)
     await workers.kill(worker)
     await none_left(workspace)
     await workers.start()
@@ -108,7 +109,14 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "while files are added",
+        pytest.param("while the commit is recorded", marks=pytest.mark.slow),
+        pytest.param("after it was recorded", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_worker_that_dies_in_a_commit_leaves_one_commit_and_no_lock(
     killable: Killable, workspace: Path, moment: str
 ) -> None:

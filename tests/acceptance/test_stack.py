@@ -345,6 +345,7 @@ def _kill_supervisor(loom: Loom) -> None:
     assert wait_until(lambda: not supervisor.alive(), seconds=30)
 
 
+@pytest.mark.slow
 def test_an_app_that_cannot_be_loaded_leaves_the_running_worker_alone(loom: Loom) -> None:
     assert loom.run("up", "--detach", LOOM_MODEL="demo").returncode == 0
     before = loom.living()
@@ -362,6 +363,7 @@ def test_an_app_that_cannot_be_loaded_leaves_the_running_worker_alone(loom: Loom
     assert again["parts"]["worker"]["differs"] == ["LOOM_MODEL is openai:another here, but demo in the worker"]
 
 
+@pytest.mark.slow
 def test_up_with_the_same_app_loads_its_code_again_unless_that_is_broken(loom: Loom) -> None:
     file = loom.home.parent / "my_app.py"
     up = ("up", "--detach", "--app", "my_app:app")

@@ -404,6 +404,7 @@ def reading(folder: Path, wheel: Path) -> Iterator[Reader]:
                 up_down.down(stack)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_reader_types_every_line_of_the_tutorial(tmp_path: Path, wheel: Path) -> None:
     printed = [line for page in PAGES for line in re.findall(r"^ *\$ (.*)$", page.read_text(), re.MULTILINE)]

@@ -48,7 +48,7 @@ async def test_a_caller_that_is_canceled_while_the_program_starts_leaves_no_proc
     async def gone() -> bool:
         return not any(map(is_alive, family))
 
-    await eventually(gone, within=30)
+    await eventually(gone)
 
 
 RUNS_A_COMMAND = """
@@ -84,7 +84,7 @@ async def test_a_command_that_is_killed_because_its_worker_was_frozen_says_so(tm
     async def is_killed() -> bool:
         return not is_alive(started)
 
-    await eventually(is_killed, within=30)
+    await eventually(is_killed)
     worker.send_signal(signal.SIGCONT)
     output, _ = await worker.communicate()
 

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from loom.testing.harness import Addresses, harness
 from loom.testing.model_server import text
 from loom.testing.waiting import eventually
@@ -21,6 +23,7 @@ CREATE, ROTATE, FORGET, SERVE, SHOW = (lines_of(block) for block in blocks_of("d
 SECRET: Final = "the secret sheep"
 
 
+@pytest.mark.slow
 async def test_the_commands_of_the_page_run(addresses: Addresses, url: str, workspace: Path) -> None:
     folder = workspace.parent
     keys = folder / ".loom" / "encryption.keys"

@@ -47,7 +47,7 @@ OWN_TESTS: Final = {
     *(
         f"docs/{page.stem}.md"
         for page in PAGES
-        if (ROOT / "tests" / f"test_docs_{page.stem}.py".replace("-", "_")).exists()
+        if any((ROOT / "tests").rglob(f"test_docs_{page.stem}.py".replace("-", "_")))
     ),
     *(f"docs/tutorial/{page.name}" for page in PAGES if page.parent.name == "tutorial"),
 }

@@ -33,7 +33,7 @@ class ServeProcess:
             found = _SERVING.search(said)
             return found[1].decode() if found else None
 
-        return await eventually(look, within=60)
+        return await eventually(look)
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""

@@ -23,6 +23,7 @@ __all__ = ["working"]
 WRITE = calls(ToolUse("write_file", {"path": "a.txt", "content": "new\n"}))
 
 
+@pytest.mark.slow
 async def test_a_watcher_resumes_after_the_service_was_killed(working: Working, tmp_path: Path) -> None:
     loom, _ = await working(script([WRITE, text("done " * 200, chunks=50)]))
     run_id = await loom.start(permissions={"write_file": "ask"})
@@ -91,6 +92,7 @@ async def fuzzed(working: Working, tmp_path: Path, *, examples: int, seconds: in
         assert "request_failed" not in service.log.read_text()
 
 
+@pytest.mark.slow
 async def test_nothing_that_the_schema_allows_makes_the_service_fail(working: Working, tmp_path: Path) -> None:
     await fuzzed(working, tmp_path, examples=3, seconds=5)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.async_api import Browser, expect
 
 from loom.serve.access.roles import Role
@@ -105,6 +106,7 @@ async def test_a_viewer_is_offered_nothing_that_is_refused(serving: Serving, chr
     await api.result(run_id)
 
 
+@pytest.mark.slow
 async def test_a_run_stays_on_the_screen_while_the_service_is_killed(
     working: Working, chromium: Browser, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from loom.app.loom_app import LoomApp
@@ -47,6 +48,7 @@ def press(page: Page, name: str) -> Locator:
     return page.get_by_role("button", name=name, exact=True)
 
 
+@pytest.mark.slow
 async def test_a_person_pauses_a_run_writes_to_it_resumes_it_and_lets_it_go_on_alone(
     serving: Serving, chromium: Browser
 ) -> None:
@@ -78,6 +80,7 @@ async def test_a_person_pauses_a_run_writes_to_it_resumes_it_and_lets_it_go_on_a
         await expect(first.locator(".output")).to_contain_text("created 0.txt")
 
 
+@pytest.mark.slow
 async def test_a_person_forks_a_run_from_a_turn_and_retries_one_that_was_aborted(
     serving: Serving, chromium: Browser
 ) -> None:
@@ -252,6 +255,7 @@ async def test_the_keyboard_alone_reaches_and_decides_everything(serving: Servin
         await expect(page.get_by_label("Token")).to_have_value("")
 
 
+@pytest.mark.slow
 async def test_text_has_contrast_in_light_and_dark_and_an_ask_is_in_sight_on_every_screen(
     serving: Serving, chromium: Browser
 ) -> None:
@@ -287,6 +291,7 @@ async def test_text_has_contrast_in_light_and_dark_and_an_ask_is_in_sight_on_eve
         await expect(page.locator(".facts")).to_contain_text("of 100,000")
 
 
+@pytest.mark.slow
 async def test_an_approval_that_needs_two_people_names_who_has_approved(
     serving: Serving, chromium: Browser, tmp_path: Path
 ) -> None:

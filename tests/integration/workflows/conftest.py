@@ -58,7 +58,7 @@ _LOOKED_UP_ONCE: Final = {
     "loom.activities.adapters.sandbox.bubblewrap._why_not": _why_not_once,
     "loom.activities.adapters.sandbox.hidden_paths._private": cache(lambda folder: tuple(_private_settings(folder))),
     "loom.activities.toolbox.function_tool.schema_of": cache(function_tool.schema_of),
-    "loom.app.registry.installed": cache(installed),
+    "loom.app.packages.installed": cache(installed),
     "httpx2._transports.default.create_ssl_context": cache(httpx2.create_ssl_context),
 }
 """What is the same for all workers of a process, and what costs each of them a tenth of a second when it starts."""

@@ -149,7 +149,7 @@ async def test_a_session_is_recalled_from_an_own_memory_store(working: Working, 
             [memory.action == "node.complete" async for memory in store.export(session)]
         )
 
-    await eventually(kept, within=60)  # the process that writes memory starts first
+    await eventually(kept)  # the process that writes memory starts first
     await loom.run("And the codename again?", session_id=session)
     assert "assistant: It is Zanzibar." in prompt(model, 1)
 
