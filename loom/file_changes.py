@@ -15,11 +15,13 @@ LARGEST: Final = 1024 * 1024
 def change_of(tool: str, arguments: Mapping[str, Any], workspace: str) -> str | None:
     """Return the call's change as a unified diff. An empty diff means that nothing would change.
 
-    Return None if the change isn't known: the call doesn't write one file, the file can't be read here, or the text to
-    replace isn't in it.
+    Return None if the change isn't known: the workspace isn't known, the call doesn't write one file, the file can't be
+    read here, or the text to replace isn't in it.
     """
     path = arguments.get("path")
-    if tool not in ("write_file", "edit_file") or not isinstance(path, str) or not Path(workspace).is_dir():
+    if not workspace or tool not in ("write_file", "edit_file") or not isinstance(path, str):
+        return None
+    if not Path(workspace).is_dir():
         return None
     try:
         before, is_new = _text(Path(workspace).resolve(), path)

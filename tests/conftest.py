@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -24,7 +25,9 @@ from temporalio.worker._workflow import _WorkflowWorker
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.redis import stream
 from loom.activities.adapters.redis.connection import RedisConnection
+from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.testing.harness import PATIENT_WITH_REDIS, Addresses
+from loom.testing.waiting import PATIENCE
 from tests.databases import fresh_database
 from tests.isolation import pytest_runtest_protocol
 from tests.nats_server import NatsServer
@@ -57,6 +60,34 @@ def _loom(home: Path, *words: str) -> str:
     return done.stdout
 
 
+def _namespace(address: str, name: str) -> str:
+    """A new Namespace, once the server knows it and the search attributes of runs."""
+
+    def temporal(*words: str) -> bool:
+        command: list[str | Path] = [
+            Path(sys.executable).with_name("temporal"),
+            *words,
+            "--address",
+            address,
+            "--namespace",
+            name,
+        ]
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+    kinds = [word for attribute, kind in SEARCH_ATTRIBUTES.items() for word in ("--name", attribute, "--type", kind)]
+    steps = (
+        ("operator", "namespace", "create", "--retention", "1d"),
+        ("operator", "search-attribute", "create", *kinds),
+        ("workflow", "count", "--query", "LoomTenant = 'known'"),
+    )
+    for step in steps:
+        deadline = time.monotonic() + PATIENCE
+        while not temporal(*step):
+            assert time.monotonic() < deadline, step
+            time.sleep(0.1)
+    return name
+
+
 @pytest.fixture(scope="session")
 def process_number(worker_id: str) -> int:
     """The number of this test process, from 0."""
@@ -67,8 +98,9 @@ def process_number(worker_id: str) -> int:
 def loom_stack(pytestconfig: pytest.Config, process_number: int) -> Addresses:
     """A Temporal server, a Redis and a Postgres for all processes of this test session.
 
-    The first process that needs them starts them. They end with the session. Each process has databases of its own, so
-    that its handlers don't hear of the runs of others, and no tenant of the same name pays for them.
+    The first process that needs them starts them. They end with the session. Each process has a Namespace and databases
+    of its own, so that it lists no runs of others, its handlers don't hear of them, and no tenant of the same name pays
+    for them.
     """
     home = _stack(pytestconfig)
     home.parent.mkdir(exist_ok=True)
@@ -80,6 +112,7 @@ def loom_stack(pytestconfig: pytest.Config, process_number: int) -> Addresses:
         connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
     return Addresses(
         temporal=parts["temporal"]["address"],
+        namespace=_namespace(parts["temporal"]["address"], f"process-{process_number}"),
         database=urlsplit(database)._replace(path=f"/{name}").geturl(),
         redis=urlsplit(parts["redis"]["address"])._replace(path=f"/{process_number % 8}").geturl(),
         ui=parts["temporal"]["ui"],

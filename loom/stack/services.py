@@ -32,8 +32,8 @@ TUNED_TASKS = 'history.defaultWorkflowTaskTimeout="5s"'
 FAIR_QUEUES = "matching.autoEnableV2=true"
 """Makes a task queue fair once a task names a tenant. Other task queues don't change."""
 ONE_PARTITION = "matching.numTaskqueueWritePartitions=1"
-"""Puts the tasks of a queue in one partition instead of four: on one server, partitions only pass tasks on to each other.
-All four are still read, since a server without this setting may have left tasks in them.
+"""Puts the tasks of a queue in one partition instead of four. On one server, partitions only pass tasks on to each
+other. All four are still read, since a server without this setting may have left tasks in them.
 """
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 """With these pragmas, commits survive a server crash. If the machine crashes, the latest commits may be lost."""

@@ -54,6 +54,8 @@ class Addresses:
     database: str
     redis: str
     ui: str
+    namespace: str = "default"
+    """The Namespace on the Temporal server."""
     home: Path = Path()
     """The folder with the servers' files."""
 
@@ -217,6 +219,7 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "OPENAI_BASE_URL": server.openai_url,
             "ANTHROPIC_API_KEY": "sk-test",
             "ANTHROPIC_BASE_URL": server.anthropic_url,
+            "temporal_namespace": addresses.namespace,
             "task_queue": f"test-{os.getpid()}-{uuid4().hex[:6]}",
             "workspace": workspace,
             "home": workspace.parent / ".loom",

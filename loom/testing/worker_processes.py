@@ -138,6 +138,7 @@ def environment(settings: Settings, home: Path) -> dict[str, str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     given = {
         "TEMPORAL_ADDRESS": settings.temporal_address,
+        "TEMPORAL_NAMESPACE": settings.temporal_namespace,
         "LOOM_DATABASE_URL": settings.database_url,
         "LOOM_REDIS_URL": settings.redis_url,
         "LOOM_TASK_QUEUE": settings.task_queue,

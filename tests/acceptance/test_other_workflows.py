@@ -42,7 +42,7 @@ def shop() -> LoomApp:
 
 async def refunded(working: Working, *command: str, cwd: Path) -> tuple[Any, str]:
     """What the other team's program prints, and what it says meanwhile."""
-    loom, _ = await working(SCRIPT, app=shop())
+    loom, _ = await working(SCRIPT, app=shop(), temporal_namespace="default")
     env = {"TEMPORAL_ADDRESS": loom.settings.temporal_address, "LOOM_TASK_QUEUE": loom.settings.task_queue}
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd, env={**os.environ, **env}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -99,12 +99,12 @@ class OfThePage:
 
 
 async def test_the_page_s_lines_are_a_workflow(working: Working) -> None:
-    loom, _ = await working(SCRIPT, app=shop())
+    loom, _ = await working(SCRIPT, app=shop(), temporal_namespace="default")
     (block,) = blocks_of("docs/other_workflows.md", "python")
     lines = block.text.replace('task_queue="loom"', f'task_queue="{loom.settings.task_queue}"')
     names: dict[str, Any] = {"__name__": __name__}
     exec(WORKFLOW.format(block=indent(lines, " " * 8)), names)
-    client = await Client.connect(loom.settings.temporal_address)
+    client = await Client.connect(loom.settings.temporal_address, namespace=loom.settings.temporal_namespace)
     queue, run_id = f"refunds-{uuid4().hex[:8]}", f"test-{uuid4().hex[:8]}"
     async with Worker(client, task_queue=queue, workflows=[names["OfThePage"]]):
         handle = await client.start_workflow("OfThePage", run_id, id=f"refund-{run_id}", task_queue=queue)

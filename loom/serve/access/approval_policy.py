@@ -56,6 +56,8 @@ class Requirement:
         """Raise AccessDeniedError if this person may not approve the call."""
         if not all(_matches(patterns, name) for patterns in self.approvers):
             raise AccessDeniedError(f"{name!r} may not approve this call: the approval policy names other people")
+        if not self.own_runs and not started_by:
+            raise AccessDeniedError("nobody knows who started this run, and its own person may not approve this call")
         if not self.own_runs and name == started_by:
             raise AccessDeniedError(
                 f"{name!r} started this run and may not approve this call: another person must decide"

@@ -87,7 +87,9 @@ export class Asks {
   async fullArguments(entry) {
     if (!entry.is_cut) return entry.arguments;
     const status = await request(runPath(entry.made_by));
-    return status.pending_approvals.find((call) => call.digest === entry.digest)?.arguments ?? entry.arguments;
+    const found = status.pending_approvals.find((call) => call.digest === entry.digest);
+    if (!found) throw new Error("The full arguments can't be read now. Try again, or approve the call with the command line.");
+    return found.arguments;
   }
 
   async showFull(entry, control) {

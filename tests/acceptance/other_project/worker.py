@@ -14,7 +14,7 @@ from loom import LoomPlugin, load_settings
 async def main() -> None:
     """Work until killed."""
     settings = load_settings()
-    client = await Client.connect(settings.temporal_address, plugins=[LoomPlugin(settings, app=app)])
+    client = await Client.connect(settings.temporal_address, namespace=settings.temporal_namespace, plugins=[LoomPlugin(settings, app=app)])
     async with Worker(client, task_queue=settings.task_queue, workflows=[Nightly], activities=[archive]):
         print("ready", flush=True)
         await asyncio.Event().wait()

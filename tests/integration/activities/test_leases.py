@@ -399,7 +399,7 @@ async def test_of_two_attempts_on_one_worker_the_later_one_stays(ledger: Watched
 @pytest.fixture
 async def run(addresses: Addresses) -> AsyncIterator[WorkflowHandle[object, object]]:
     """A run that goes on, because no worker serves it."""
-    client = await Client.connect(addresses.temporal)
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
     handle = await client.start_workflow("Waiting", id=f"test-{uuid4().hex[:8]}", task_queue="nobody")
     try:
         yield handle

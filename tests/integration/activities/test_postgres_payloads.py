@@ -218,7 +218,9 @@ async def test_a_postgres_that_is_away_never_fails_a_run(
     unsteady: Unsteady, addresses: Addresses, way: str, failures: dict[str, int], outcome: list[str | None]
 ) -> None:
     unsteady.failures = Counter(failures)
-    client = await Client.connect(addresses.temporal, data_converter=data_converter(unsteady))
+    client = await Client.connect(
+        addresses.temporal, namespace=addresses.namespace, data_converter=data_converter(unsteady)
+    )
     queue = uuid4().hex
     async with Worker(client, task_queue=queue, workflows=[Passing], activities=[shorten, lengthen]):
         result: list[str | None] = await client.execute_workflow(Passing.run, way, id=queue, task_queue=queue)

@@ -1,7 +1,7 @@
 """Starts runs through a plain Temporal client, as any user of the machine can who reaches the server's port.
 
-Run as a program with the server's address and a task queue. It reads a JSON list of `[workflow type, request]` from
-standard input, and prints what came of each: the type and text of the error, or the run's status.
+Run as a program with the server's address, a Namespace and a task queue. It reads a JSON list of `[workflow type,
+request]` from standard input, and prints what came of each: the type and text of the error, or the run's status.
 """
 
 import asyncio
@@ -25,12 +25,14 @@ async def _outcome(client: Client, queue: str, workflow: str, request: dict[str,
     return result["status"], result["output"]
 
 
-async def _all(address: str, queue: str, requests: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, str]]:
-    client = await Client.connect(address)
+async def _all(
+    address: str, namespace: str, queue: str, requests: list[tuple[str, dict[str, Any]]]
+) -> list[tuple[str, str]]:
+    client = await Client.connect(address, namespace=namespace)
     return await asyncio.gather(*(_outcome(client, queue, *each) for each in requests))
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_all(sys.argv[1], sys.argv[2], json.load(sys.stdin)))))
+    print(json.dumps(asyncio.run(_all(sys.argv[1], sys.argv[2], sys.argv[3], json.load(sys.stdin)))))
     sys.stdout.flush()
     os._exit(0)  # Temporal's SDK sometimes crashes the interpreter at its regular end

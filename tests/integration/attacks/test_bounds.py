@@ -67,6 +67,7 @@ async def asked_by_another_user(loom: Harness, place: Path, requests: list[tuple
         "-m",
         "tests.integration.attacks.stranger",
         loom.settings.temporal_address,
+        loom.settings.temporal_namespace,
         loom.settings.task_queue,
     ]
     pipe = asyncio.subprocess.PIPE

@@ -247,7 +247,7 @@ def serving(addresses: Addresses, folder: Path) -> Iterator[Stack]:
 
 @pytest.fixture(scope="module")
 def stack(addresses: Addresses, url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with serving(replace(addresses, database=url), tmp_path_factory.mktemp("docs")) as stack:
+    with serving(replace(addresses, database=url, namespace="default"), tmp_path_factory.mktemp("docs")) as stack:
         yield stack
 
 

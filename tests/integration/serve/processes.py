@@ -46,6 +46,7 @@ def environment(settings: Settings) -> dict[str, str]:
     others = {name: value for name, value in os.environ.items() if not name.startswith(("LOOM_", "TEMPORAL_"))}
     return others | {
         "TEMPORAL_ADDRESS": settings.temporal_address,
+        "TEMPORAL_NAMESPACE": settings.temporal_namespace,
         "LOOM_DATABASE_URL": str(settings.database_url),
         "LOOM_REDIS_URL": str(settings.redis_url),
         "LOOM_HOME": str(settings.home),

@@ -57,7 +57,9 @@ async def test_a_person_pauses_a_run_writes_to_it_resumes_it_and_lets_it_go_on_a
     await api.asked(run_id)
     async with opened(chromium, **at(api, f"runs/{run_id}")) as page:
         temporal = page.get_by_role("link", name="Open in Temporal")
-        await expect(temporal).to_have_attribute("href", f"{UI}/namespaces/default/workflows/{run_id}")
+        await expect(temporal).to_have_attribute(
+            "href", f"{UI}/namespaces/{api.loom.settings.temporal_namespace}/workflows/{run_id}"
+        )
         await press(page, "Pause").click()
         await press(page, "Resume").click()
         await expect(press(page, "Pause")).to_be_visible()

@@ -195,7 +195,9 @@ async def test_a_chat_that_takes_only_signed_messages_rests_and_goes_on(working:
     chat = chat_in(loom, session)
     assert (await chat.ask("one")).output == "you said: one"
     await _at_rest(loom, chat)
-    stranger = await Client.connect(loom.settings.temporal_address, data_converter=data_converter())
+    stranger = await Client.connect(
+        loom.settings.temporal_address, namespace=loom.settings.temporal_namespace, data_converter=data_converter()
+    )
     unsigned = stranger.get_workflow_handle(chat.run_id)
     with pytest.raises(WorkflowUpdateFailedError):
         await unsigned.execute_update("send_message", {"text": "obey me"})

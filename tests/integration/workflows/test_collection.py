@@ -59,7 +59,7 @@ async def addresses(loom_stack: Addresses) -> AsyncIterator[Addresses]:
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=program, dev_server_extra_args=flags
     ) as server:
-        yield replace(loom_stack, temporal=server.client.service_client.config.target_host)
+        yield replace(loom_stack, temporal=server.client.service_client.config.target_host, namespace="default")
 
 
 @pytest.fixture

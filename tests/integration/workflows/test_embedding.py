@@ -86,7 +86,9 @@ async def test_the_plugin_serves_runs_in_a_worker_that_is_there(addresses: Addre
     async with ModelServer(script(LOOKS_UP * 2)) as model:
         settings = settings_for(addresses, workspace, model)
         plugin = LoomPlugin(settings, app=app_with(ledger))
-        client = await Client.connect(addresses.temporal, plugins=[plugin] if on == "client" else [])
+        client = await Client.connect(
+            addresses.temporal, namespace=addresses.namespace, plugins=[plugin] if on == "client" else []
+        )
         async with Worker(
             client,
             task_queue=settings.task_queue,
@@ -107,7 +109,7 @@ async def test_the_plugin_serves_runs_in_a_worker_that_is_there(addresses: Addre
 async def test_a_client_with_the_plugin_may_have_several_workers(addresses: Addresses, workspace: Path) -> None:
     async with ModelServer(script([text("Yes.")] * 2)) as model:
         settings = settings_for(addresses, workspace, model)
-        client = await Client.connect(addresses.temporal, plugins=[LoomPlugin(settings)])
+        client = await Client.connect(addresses.temporal, namespace=addresses.namespace, plugins=[LoomPlugin(settings)])
         other = f"{settings.task_queue}-other"
         async with Worker(client, task_queue=settings.task_queue), Worker(client, task_queue=other):
             for queue in (settings.task_queue, other):
@@ -143,7 +145,7 @@ async def test_a_factory_that_fails_stops_the_start(addresses: Addresses, worksp
 async def test_a_factory_that_fails_stops_a_worker_that_is_there(addresses: Addresses, workspace: Path) -> None:
     async with ModelServer(script([])) as model:
         settings = settings_for(addresses, workspace, model)
-        client = await Client.connect(addresses.temporal)
+        client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
         worker = Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(settings, app=failing_app())])
         with pytest.raises(errors.BadRequest, match="no route to the database"):
             # A worker whose start fails, and which does not say that it has stopped, is waited for without an end.
@@ -153,14 +155,14 @@ async def test_a_factory_that_fails_stops_a_worker_that_is_there(addresses: Addr
 
 async def test_a_key_that_runs_could_read_is_refused(addresses: Addresses, workspace: Path) -> None:
     settings = Settings(workspace=workspace, home=workspace / ".loom", signing_key=workspace / "keys/loom.pem")
-    client = await Client.connect(addresses.temporal)
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
     with pytest.raises(errors.BadRequest, match=r"runs could read the key .*/keys/loom\.pem"):
         Worker(client, task_queue="refused", plugins=[LoomPlugin(settings)])
     assert not (workspace / "keys").exists()
 
 
 async def test_a_task_queue_that_no_list_filter_can_name_is_refused(addresses: Addresses, workspace: Path) -> None:
-    client = await Client.connect(addresses.temporal)
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
     for queue in ("it's", "back\\slash", "a' OR TaskQueue = 'b"):
         with pytest.raises(errors.BadRequest, match="the task queue .* must not contain a quote"):
             Worker(client, task_queue=queue, plugins=[LoomPlugin(Settings(workspace=workspace))])
@@ -169,7 +171,7 @@ async def test_a_task_queue_that_no_list_filter_can_name_is_refused(addresses: A
 async def test_what_a_worker_sets_itself_stays(addresses: Addresses, workspace: Path) -> None:
     async with ModelServer(script([])) as model:
         settings = settings_for(addresses, workspace, model, max_concurrent_activities=7)
-        client = await Client.connect(addresses.temporal)
+        client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
         plain = Worker(client, task_queue=settings.task_queue, plugins=[LoomPlugin(settings)])
         other = f"{settings.task_queue}-other"
         chosen = Worker(client, task_queue=other, plugins=[LoomPlugin(settings)], max_concurrent_activities=3)

@@ -374,6 +374,7 @@ async def test_what_runs_left_is_deleted_when_they_ended_long_ago(
     await rows(url, "UPDATE loom_effects SET created_at = now() - interval '40 days' WHERE run_id = ANY(%s)", (own,))
     monkeypatch.setenv("LOOM_DATABASE_URL", url)
     monkeypatch.setenv("TEMPORAL_ADDRESS", loom.settings.temporal_address)
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", loom.settings.temporal_namespace)
 
     async def kept() -> set[str]:
         sql = "SELECT run_id FROM loom_artifacts INTERSECT SELECT run_id FROM loom_effects"

@@ -82,7 +82,7 @@ GARBAGE = st.one_of(
 @pytest.fixture
 async def queue(addresses: Addresses) -> AsyncIterator[str]:
     """The task queue of a worker that serves upkeep without its activities."""
-    client = await Client.connect(addresses.temporal, data_converter=data_converter())
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace, data_converter=data_converter())
     name = f"upkeep-{uuid4().hex[:8]}"
     async with Worker(client, task_queue=name, workflows=[MemoryUpkeep], workflow_runner=WORKFLOW_RUNNER):
         yield name
@@ -93,7 +93,9 @@ async def queue(addresses: Addresses) -> AsyncIterator[str]:
 async def test_upkeep_that_is_started_by_hand_with_garbage_fails_and_says_why(
     addresses: Addresses, queue: str, garbage: object
 ) -> None:
-    client = await Client.connect(addresses.temporal)  # without Loom's converter, as in another language
+    client = await Client.connect(
+        addresses.temporal, namespace=addresses.namespace
+    )  # without Loom's converter, as in another language
     async with asyncio.timeout(HANGS_AFTER):  # a workflow whose task fails is tried again without an end
         handle = await client.start_workflow(
             "MemoryUpkeep",
@@ -113,7 +115,7 @@ async def test_upkeep_that_is_started_by_hand_with_garbage_fails_and_says_why(
 async def test_a_round_follows_each_end_of_runs_and_says_what_failed(
     addresses: Addresses,
 ) -> None:
-    client = await Client.connect(addresses.temporal, data_converter=data_converter())
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace, data_converter=data_converter())
     queue, steps = f"upkeep-{uuid4().hex[:8]}", Steps()
     async with Worker(
         client,

@@ -31,7 +31,7 @@ ASK = {"write_file": "ask"}
 async def elsewhere(addresses: Addresses) -> str:
     """A namespace that has nothing of the first one."""
     name = f"elsewhere-{uuid4().hex[:8]}"
-    service = (await Client.connect(addresses.temporal)).workflow_service
+    service = (await Client.connect(addresses.temporal, namespace=addresses.namespace)).workflow_service
     await service.register_namespace(
         RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=Duration(seconds=86_400))
     )
@@ -309,7 +309,9 @@ async def test_only_the_owner_of_the_worker_s_key_brings_a_run(addresses: Addres
         await loom.asked(run_id)
         history = await anext(executions(loom.client.temporal, run_id))
         state = await state_at_end(history, loom.client.temporal)
-        stranger = await Client.connect(addresses.temporal, data_converter=loom.client.temporal.data_converter)
+        stranger = await Client.connect(
+            addresses.temporal, namespace=addresses.namespace, data_converter=loom.client.temporal.data_converter
+        )
         await loom.client.abort(run_id)
         await loom.client.result(run_id)
         with pytest.raises(WorkflowFailureError) as refused:

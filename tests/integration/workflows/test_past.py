@@ -86,7 +86,8 @@ async def show(loom: Harness, run_id: str, *given: str) -> str:
     )
     env = {
         **os.environ,
-        "TEMPORAL_ADDRESS": str(loom.settings.temporal_address),
+        "TEMPORAL_ADDRESS": loom.settings.temporal_address,
+        "TEMPORAL_NAMESPACE": loom.settings.temporal_namespace,
         "LOOM_DATABASE_URL": str(loom.settings.database_url),
     }
     ran = await asyncio.create_subprocess_exec(

@@ -297,7 +297,10 @@ async def test_a_run_that_ends_again_before_the_retry_reaches_it_is_reset_once_m
     await loom.client.result(run_id)
     is_back.set()
     slow = await Client.connect(
-        loom.settings.temporal_address, data_converter=data_converter(), interceptors=[_SlowOnce()]
+        loom.settings.temporal_address,
+        namespace=loom.settings.temporal_namespace,
+        data_converter=data_converter(),
+        interceptors=[_SlowOnce()],
     )
     ended = await slow.get_workflow_handle(run_id).describe()
 

@@ -47,7 +47,10 @@ async def stranger(loom: Harness, headers: Mapping[str, Payload] | None = None) 
     """A client of the same server without the key. `headers` are sent along with each of its requests."""
     interceptors = [] if headers is None else [_Replaying(headers)]
     return await Client.connect(
-        loom.settings.temporal_address, data_converter=data_converter(), interceptors=interceptors
+        loom.settings.temporal_address,
+        namespace=loom.settings.temporal_namespace,
+        data_converter=data_converter(),
+        interceptors=interceptors,
     )
 
 

@@ -225,7 +225,7 @@ async def test_what_is_sent_before_any_worker_runs_is_not_lost(
     addresses: Addresses, working: Working, workspace: Path
 ) -> None:
     queue = f"early-{uuid4().hex[:8]}"
-    temporal = await Client.connect(addresses.temporal)
+    temporal = await Client.connect(addresses.temporal, namespace=addresses.namespace)
     run_id = f"test-{queue}"
     handle = await temporal.start_workflow("AgentRun", {"task": "write it"}, id=run_id, task_queue=queue)
     await handle.signal("no_such_signal", {"a": 1})

@@ -47,7 +47,7 @@ async def test_a_run_that_has_waited_for_long_continues_on_the_current_version(
 
 @pytest.mark.slow
 async def test_the_upkeep_of_memory_continues_on_the_current_version_after_its_round(addresses: Addresses) -> None:
-    client = await Client.connect(addresses.temporal, data_converter=data_converter())
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace, data_converter=data_converter())
     queue, steps, name = f"upkeep-{uuid4().hex[:8]}", Steps(), f"test-{uuid4().hex[:8]}"
 
     def serving(version: WorkerDeploymentVersion) -> Worker:
