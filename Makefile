@@ -216,11 +216,12 @@ image-check: $(STAMP)
 reading-path: $(STAMP)
 	@$(RUN) -m bench.reading_path
 
-# What takes too long for each change: the demo on the other Pythons of this machine, planted changes, the long forms of
-# tests, chaos, and upgrades from each release. About an hour and a half; docs/reliability.md has the last result.
+# What takes too long for each change, or needs npm: the demo on the other Pythons of this machine, planted changes, the
+# long forms of tests, programs in JavaScript and of other frameworks, the documentation site, chaos, and upgrades from
+# each release. About two hours; docs/reliability.md has the last result.
 release-check: $(STAMP)
 	@.ci/pythons
-	@$(MAKE) --no-print-directory planted-changes test-slow chaos
+	@$(MAKE) --no-print-directory planted-changes test-slow test-mcp test-node test-frameworks site chaos
 
 # Every release of the changelog is tagged, and each tag installs and can be imported.
 check-tags:

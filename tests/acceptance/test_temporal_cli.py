@@ -28,7 +28,8 @@ class Cli:
     async def __call__(self, *words: str) -> dict[str, Any]:
         """Run a command that has to succeed, and read what it prints."""
         process = await asyncio.create_subprocess_exec(
-            *(TEMPORAL, *words, "--address", self.loom.settings.temporal_address, "--output", "json"),
+            *(TEMPORAL, *words, "--address", self.loom.settings.temporal_address),
+            *("--namespace", self.loom.settings.temporal_namespace, "--output", "json"),
             *("--color", "never", "--disable-config-file", "--disable-config-env"),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -194,7 +194,8 @@ async def test_an_unknown_run_says_which_server_does_not_know_it(working: Workin
 
     quiet, verbose = await cli("status", "nobody"), await cli("--verbose", "status", "nobody", "--json")
 
-    server = f"server: {loom.settings.temporal_address} (TEMPORAL_ADDRESS)\n"
+    where = f"{loom.settings.temporal_address}, namespace {loom.settings.temporal_namespace}"
+    server = f"server: {where} (TEMPORAL_ADDRESS)\n"
     assert (quiet.code, quiet.err.endswith(f"loom: {server}")) == (2, True)
     assert (verbose.out, verbose.err.startswith(server)) == ("", True)
 
