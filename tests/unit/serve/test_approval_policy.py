@@ -62,6 +62,11 @@ def test_all_rules_that_match_apply_together(tmp_path: Path) -> None:
     assert [is_allowed(expected, name, "ann") for name in ("ann", "bob", "bob@ops.example")] == [False, False, True]
 
 
+def test_nobody_approves_a_run_whose_starter_is_unknown_where_its_starter_may_not() -> None:
+    others = Requirement(own_runs=False)
+    assert [is_allowed(others, "ann", starter) for starter in ("bob", "ann", "")] == [True, False, False]
+
+
 @given(POLICIES, RULES, CALLS, NAMES, NAMES)
 def test_a_rule_more_never_makes_approving_easier(
     policy: ApprovalPolicy, rule: ApprovalRule, call: JudgedCall, name: str, starter: str
