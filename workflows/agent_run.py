@@ -236,10 +236,12 @@ class AgentRun:
             if not waiting:  # what has woken this task and what has ended the wait came together
                 continue
             self._is_notifying, notification = True, waiting[0]
-            taken = await scheduling.notify(self._state, notification)
+            try:
+                taken = await scheduling.notify(self._state, notification)
+            finally:  # whatever it is, the run must be able to end
+                self._is_notifying = False
             if taken:
                 self._state = announced(self._state, notification, workflow.now())
-            self._is_notifying = False
             if not taken:
                 await workflow.sleep(options.NOTIFY_AGAIN, summary="until people are notified again")
 

@@ -3,7 +3,8 @@
 A run is measured while it goes on, not while it is replayed. What is measured has no effect on the run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -48,6 +49,15 @@ class MeasuredRuns(Interceptor):
         return Inbound
 
 
+@contextmanager
+def _harmless() -> Iterator[None]:
+    """Log what goes wrong. Otherwise the workflow task would fail, and fail again whenever it is tried."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever it is, it is no fault of the run
+        workflow.logger.exception("a run couldn't be measured")
+
+
 class RunMeter:
     """Measures one run."""
 
@@ -61,21 +71,23 @@ class RunMeter:
         """Measure what an event counts. An event that changes nothing is ignored."""
         if before is after:
             return
-        at = workflow.now()
-        if not workflow.unsafe.is_replaying():
-            # The end of a run changes its calls without an event.
-            self._record(measured(self._last or before, event, after, at))
+        with _harmless():
+            at = workflow.now()
+            if not workflow.unsafe.is_replaying():
+                # The end of a run changes its calls without an event.
+                self._record(measured(self._last or before, event, after, at))
+            if isinstance(event, TurnBegan) and after.turn > before.turn:
+                self._end_turn(after, at)
+                self._turn_began = at
+            elif after.outcome is not None or (after.phase is Phase.READY and before.phase is not Phase.READY):
+                self._end_turn(after, at)
         self._last = after
-        if isinstance(event, TurnBegan) and after.turn > before.turn:
-            self._end_turn(after, at)
-            self._turn_began = at
-        elif after.outcome is not None or (after.phase is Phase.READY and before.phase is not Phase.READY):
-            self._end_turn(after, at)
 
     def ended(self, result: RunResult) -> None:
         """Measure the end of the run."""
         if self._last is not None and not workflow.unsafe.is_replaying():
-            self._record(measured_at_end(self._last, result, workflow.now()))
+            with _harmless():
+                self._record(measured_at_end(self._last, result, workflow.now()))
 
     def _end_turn(self, state: RunState, at: datetime) -> None:
         if self._turn_began is not None and not workflow.unsafe.is_replaying():

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,8 +13,9 @@ from loom.domain.core import metrics
 from loom.domain.core.model_prices import ModelPrice
 from loom.domain.core.requests import RunResult
 from loom.stack.ports import any_free
-from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
+from loom.workflows import measured_runs
 from tests.integration.workflows.conftest import Working
 from tests.scraping import Scrape, scraped
 from tests.trees import by_task, delegate
@@ -32,6 +34,14 @@ SCRIPTS = {
     "broken": [status(401)],
     "family": [calls(delegate("one", "child one"), delegate("two", "child two")), text("both done")],
 }
+
+
+async def test_a_run_that_cannot_be_measured_goes_on(working: Working, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = Mock(side_effect=ValueError("a counter can't count down"))
+    monkeypatch.setattr(measured_runs, "measured", failing)
+    loom, _ = await working(script([calls(LOOK), text("done")]), metrics_port=any_free())
+    assert (await loom.run()).output == "done"
+    assert failing.call_count > 1
 
 
 async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
