@@ -112,7 +112,7 @@ async def narrow() -> AsyncIterator[str]:
 async def test_a_server_that_takes_few_updates_at_once_gets_the_others_as_signals(
     narrow: str, working: Working
 ) -> None:
-    loom, _ = await working(script([calls(*MANY), text("done")]), TEMPORAL_ADDRESS=narrow)
+    loom, _ = await working(script([calls(*MANY), text("done")]), TEMPORAL_ADDRESS=narrow, temporal_namespace="default")
     run_id = await loom.start(permissions={"bash": "ask"})
     await loom.asked(run_id, len(MANY))
 
