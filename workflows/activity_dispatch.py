@@ -322,7 +322,11 @@ async def notify(state: RunState, notification: Notification) -> bool:
     execution = workflow.info().first_execution_run_id
     request = NotifyRequest(notification=replace(notification, execution=execution), plan=plan)
     try:
-        await workflow.execute_local_activity_method(Notifier.notify, request, **options.NOTIFY)
+        if workflow.patched("notify-beside-local-activities"):
+            named = _named(state, options.NOTIFY, None, f"announce {notification.event}")
+            await workflow.execute_activity_method(Notifier.notify, request, **named)
+        else:
+            await workflow.execute_local_activity_method(Notifier.notify, request, **options.NOTIFY_LOCALLY)
     except FailureError as error:  # in a replay, a local activity's time-out isn't wrapped in an ActivityError
         workflow.logger.warning("%s not notified: %s", notification.event, error)
         return False

@@ -4,9 +4,10 @@ The domain chooses the next action, and the workflow performs it in activities.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import datetime
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
@@ -78,10 +79,6 @@ from loom.workflows.validation import initial_state
 from loom.workflows.visibility import attribute_updates, attributes_of, markdown
 
 _T = TypeVar("_T")
-_INTERNAL: Final = (WaitEnded, NoticesPublished, TurnBegan, AsksExpired, BackoffEnded, ChildrenBegan)
-"""The events that may follow a local activity. Its result can come in a workflow task of its own, which isn't replayed.
-The length of the history is therefore looked at only with other events.
-"""
 
 
 class RunObserver(Protocol):
@@ -106,11 +103,12 @@ class AgentRun:
         self._signed_start = signed_start([request, *carried]) if workflow.info().headers else None
         self._state = without_local_calls(initial_state(request, carried))
         self._shown: dict[str, str | float] = {}
-        self._updates = 0
+        self._updates = self._requests = 0
         self._is_notifying = False
         self._upgrade_requested = False
         self._rotation_due = False
-        self._action_began = workflow.now()
+        self._is_resting = isinstance(next_action(self._state), AwaitMessage)
+        self._looked_at = workflow.now()
         self._children = Children(
             Parent(
                 advance=self._advance,
@@ -121,7 +119,12 @@ class AgentRun:
             )
         )
         register_handlers(
-            SteeredRun(current=lambda: self._state, advance=self._advance, count_update=self._count_update)
+            SteeredRun(
+                current=lambda: self._state,
+                advance=self._advance,
+                count_signal=self._count_request,
+                count_update=self._count_update,
+            )
         )
 
     @workflow.run
@@ -144,7 +147,7 @@ class AgentRun:
     async def _result(self) -> RunResult | None:
         """Perform actions until the run has an outcome. Returns its result, or None if it goes on."""
         while not isinstance(action := next_action(self._state), Finish):
-            self._action_began = workflow.now()
+            self._is_resting = self._is_resting and isinstance(action, AwaitMessage)
             try:
                 self._advance(await self._perform(action))
                 await self._rotate_if_due()
@@ -178,7 +181,9 @@ class AgentRun:
     def upgrade(self, *_: object) -> None:
         """Continue on the current version of the worker's deployment after this action, or at once if it is a wait."""
         self._upgrade_requested = True
-        self._rotation_due = self._should_rotate()
+        if self._state.spec is not None:  # only the first execution knows the start's signature
+            is_due = workflow.patched("upgrade-on-request")
+            self._rotation_due |= is_due or workflow.info().is_target_worker_deployment_version_changed()
 
     @property
     def is_signed(self) -> bool:
@@ -198,9 +203,6 @@ class AgentRun:
             self._state = with_not_run_told(self._state, told=workflow.patched("calls-not-run"))
         if self.observer is not None:
             self.observer.advanced(before, event, self._state)
-        follows_local = isinstance(event, _INTERNAL) or (isinstance(event, ToolsReturned) and event.local)
-        if not follows_local:
-            self._rotation_due = self._should_rotate()
         wanted = attributes_of(self._state)
         if self._state.spec is not None and wanted != self._shown:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
@@ -209,6 +211,15 @@ class AgentRun:
 
     def _count_update(self) -> None:
         self._updates += 1
+        self._rotation_due |= self._updates >= options.MAX_UPDATES
+        self._count_request()
+
+    def _count_request(self) -> None:
+        """Count a signal or an update. While a run waits, nothing else shows reliably how long its history is."""
+        self._requests += 1
+        events, spec = self._requests * options.EVENTS_OF_REQUEST, self._state.spec
+        if spec is not None and events >= spec.rotate_after_events and workflow.patched("counted-requests"):
+            self._rotation_due = True
 
     async def _describe(self) -> None:
         """Keep the details in the Web UI current. They are updated once per workflow activation, not once per event."""
@@ -259,11 +270,10 @@ class AgentRun:
         while True:
             await workflow.wait_condition(lambda: (end := self._end_of_time()) is not None and end != past)  # noqa: B023 - awaited in this round
             past = end = self._end_of_time()
-            left = 0.0 if end is None else (end - workflow.now()).total_seconds()
-            if left > 0:
-                await workflow.sleep(left, summary="the end of the run's time")
+            if end is not None and (workflow.patched(options.ONE_TIMER) or end > workflow.now()):
+                await self._sleep_until(end, "the end of the run's time")
             if end == self._end_of_time():  # a retry may have moved it
-                self._advance(TimeRanOut(at=workflow.now()))
+                self._advance(TimeRanOut(at=workflow.now() if end is None else _reached(end)))
 
     def _end_of_time(self) -> datetime | None:
         return None if self._state.spec is None else hard_end(self._state)
@@ -295,14 +305,16 @@ class AgentRun:
             case RunChildren(calls=calls):
                 return await self._run_children(calls)
             case AskPerson(until=until):
-                return AsksExpired(at=workflow.now()) if await self._wait(action, until) else WaitEnded()
+                has_expired = await self._wait(action, until)
+                return AsksExpired(at=_reached(until)) if has_expired else WaitEnded()
             case Backoff(until=until):
                 return BackoffEnded() if await self._wait(action, until) else WaitEnded()
             case AwaitResume() | AwaitPerson() | AwaitBudget():
                 await self._wait(action, None)
                 return WaitEnded()
             case AwaitMessage(since=since):
-                if await self._wait(action, since + options.CHAT_IDLE):
+                # An execution that has done nothing else is already as short as it can be.
+                if await self._wait(action, None if self._is_resting else since + options.CHAT_IDLE):
                     self._rotation_due = True
                 return WaitEnded()
             case Finish():
@@ -372,14 +384,34 @@ class AgentRun:
         def moved_on() -> bool:
             return next_action(self._state) != action or self._rotation_due
 
+        if moved_on():
+            return False
+        if until is not None and not workflow.patched(options.ONE_TIMER):
+            return await self._wait_with_timers(moved_on, until)
+        timer = None if until is None else asyncio.create_task(self._sleep_until(until, self._waiting()))
+
+        def is_over() -> bool:
+            return moved_on() or (timer is not None and timer.done())
+
+        try:
+            while not is_over():
+                await self._publish_notices()
+                with waiting() if _is_long(until) else nullcontext():
+                    await workflow.wait_condition(lambda: is_over() or bool(self._state.notices.pending))
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return not moved_on()
+
+    async def _wait_with_timers(self, moved_on: Callable[[], bool], until: datetime) -> bool:
+        """Wait as before 0.4.0, when each notice began another timer."""
         while not moved_on():
             await self._publish_notices()
-            left = None if until is None else until - workflow.now()
-            if left is not None and left.total_seconds() <= 0:
+            left = until - workflow.now()
+            if left.total_seconds() <= 0:
                 return True
-            lasts = left is None or left >= options.LONG_WAIT
             try:
-                with waiting() if lasts else nullcontext():
+                with waiting() if _is_long(until) else nullcontext():
                     await workflow.wait_condition(
                         lambda: moved_on() or bool(self._state.notices.pending),
                         timeout=left,
@@ -388,6 +420,11 @@ class AgentRun:
             except TimeoutError:
                 return True
         return False
+
+    async def _sleep_until(self, until: datetime, summary: str) -> None:
+        """Start a timer, even if the time has come: whether there is one must not depend on the clock."""
+        left = (until - workflow.now()).total_seconds()
+        await workflow.sleep(max(left, options.SHORTEST_TIMER), summary=summary)
 
     def _waiting(self) -> str:
         return f"t{self._state.turn} · waiting on {waiting_on(self._state)}"[:100]
@@ -405,39 +442,46 @@ class AgentRun:
         self._advance(NoticesPublished(count=len(notices), notify=published.notify if published else None))
 
     def _should_rotate(self) -> bool:
-        info = workflow.info()
-        spec = self._state.spec
-        return (
-            info.is_continue_as_new_suggested()
-            or (spec is not None and info.get_current_history_length() >= spec.rotate_after_events)
-            or self._updates >= options.MAX_UPDATES
-            or self._upgrade_due()
+        info, spec = workflow.info(), self._state.spec
+        began, self._looked_at = self._looked_at, workflow.now()
+        if info.is_continue_as_new_suggested():
+            return True
+        if spec is None:  # only the first execution knows the start's signature
+            return False
+        has_new_version = info.is_target_worker_deployment_version_changed()
+        return info.get_current_history_length() >= spec.rotate_after_events or (
+            has_new_version and (self._upgrade_requested or self._looked_at - began >= options.LONG_ACTION)
         )
 
-    def _upgrade_due(self) -> bool:
-        """Whether a pinned run should leave its version of the worker before its history is long. Only the first
-        execution knows the start's signature, so an unprepared run stays.
+    def _starts_activity(self) -> bool:
+        """Whether the run now starts an activity that isn't local.
+
+        Only then do replays see this workflow task as it is, and its clock and the length of the history may be looked
+        at: a task that starts nothing, or only a local activity, may be joined with the next one.
         """
-        if self._state.spec is None or not workflow.info().is_target_worker_deployment_version_changed():
-            return False
-        return self._upgrade_requested or workflow.now() - self._action_began >= options.LONG_ACTION
+        match next_action(self._state):
+            case RunTools(calls=calls):
+                return not local_calls(self._state, calls)
+            case StoreParts() | CallModel() | CompressContext() | EvaluateAnswer() | PrepareCalls() | SampleModel():
+                return True
+            case _:
+                return False
 
     async def _rotate_if_due(self) -> None:
         """Continue as new with the full state. Clients use the run's id, so they aren't affected.
 
         With worker versioning, the new execution is pinned to the version that is current now.
         """
+        if self._starts_activity():
+            self._rotation_due |= self._should_rotate()
         if not self._rotation_due:
             return
         await self._drained()
-        following = next_action(self._state)
-        if isinstance(following, Finish):
+        if isinstance(next_action(self._state), Finish):
             return
         workflow.continue_as_new(
             args=[self._request, self._state],
             initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
-            # A signal or an update ends this delay. Until then, no worker holds the chat in memory.
-            backoff_start_interval=options.CHAT_REST if isinstance(following, AwaitMessage) else None,
         )
 
     async def _finished(self, outcome: Outcome) -> RunResult | None:
@@ -494,3 +538,13 @@ class AgentRun:
             else:
                 self._advance(started.on_result(answer))
                 self._advance(NoticesPublished(count=started.notices))
+
+
+def _reached(time: datetime) -> datetime:
+    """Return the time that a timer has reached. Before 0.4.0, this was the clock's."""
+    return time if workflow.patched(options.ONE_TIMER) else workflow.now()
+
+
+def _is_long(until: datetime | None) -> bool:
+    """Whether a run that waits until this time may leave its worker's cache."""
+    return until is None or until - workflow.now() >= options.LONG_WAIT

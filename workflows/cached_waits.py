@@ -10,6 +10,7 @@ from threading import Lock
 from temporalio import workflow
 from temporalio.worker import Interceptor, WorkflowInboundInterceptor, WorkflowInterceptorClassInput
 
+from loom.workflows.early_events import EVICT
 from loom.workflows.long_waits import BEGUN
 
 
@@ -32,6 +33,7 @@ class CachedWaits(Interceptor):
     ) -> type[WorkflowInboundInterceptor] | None:
         """See base class."""
         input.unsafe_extern_functions[BEGUN] = self._begun_here
+        input.unsafe_extern_functions[EVICT] = self.evict
         return None
 
     def _begun_here(self, execution: str) -> Callable[[], None]:
@@ -40,6 +42,10 @@ class CachedWaits(Interceptor):
     def evict_with(self, evict: Callable[[str], None]) -> None:
         """Evict runs from the worker's cache with this function, which takes the id of an execution."""
         self._evict = evict
+
+    def evict(self, execution: str) -> None:
+        """Evict a run from the worker's cache, as soon as the worker has started."""
+        self._evict(execution)
 
     def begun(self, execution: str, *, restored: bool) -> Callable[[], None]:
         """Note that a run waits. Call the returned function when the run continues, or when it has been evicted.

@@ -37,6 +37,9 @@ TOOL_GRACE: Final = timedelta(seconds=15)
 MAX_UPDATES: Final = 1500
 """A run continues as new after this number of accepted updates. The server limits an execution to 2,000."""
 
+EVENTS_OF_REQUEST: Final = 5
+"""About the number of events that a signal or an update adds to the history, with its workflow task and its notice."""
+
 LONG_ACTION: Final = timedelta(minutes=10)
 """After an action or a wait of this length, a run continues as new if its worker's version is no longer current."""
 
@@ -44,10 +47,14 @@ LONG_WAIT: Final = timedelta(minutes=1)
 """A run that waits at least this long for a person or a time may leave its worker's memory."""
 
 CHAT_IDLE: Final = timedelta(minutes=1)
-"""How long a chat that waits for a message stays in its worker's memory."""
+"""A chat that has waited for a message for this time continues as new, so that its next message is answered without a
+replay of everything before.
+"""
 
-CHAT_REST: Final = timedelta(days=365)
-"""How long a chat then waits on the server alone. After that, it looks around and waits on."""
+ONE_TIMER: Final = "one-timer-a-wait"
+"""The patch since which a wait keeps its timer until it ends, and has one even if its time has come."""
+SHORTEST_TIMER: Final = 0.001
+"""The shortest timer in seconds. The server takes none of no length."""
 
 CHILDREN_END: Final = timedelta(seconds=10)
 """How long an aborted run waits for its children to end and report their usage."""
@@ -115,8 +122,13 @@ QUICK_READ: Final = LocalActivityConfig(
 PUBLISH: Final = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
 )
-NOTIFY: Final = LocalActivityConfig(
-    # The workflow task waits, and nothing reaches the run. It therefore tries again later.
+NOTIFY: Final = ActivityConfig(
+    # The run tries again later.
+    schedule_to_close_timeout=timedelta(seconds=5),
+    retry_policy=ONCE,
+)
+NOTIFY_LOCALLY: Final = LocalActivityConfig(
+    # Before 0.4.0. The workflow task waits, and nothing reaches the run.
     schedule_to_close_timeout=timedelta(seconds=5),
     retry_policy=ONCE,
 )

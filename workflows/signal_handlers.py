@@ -31,6 +31,8 @@ class SteeredRun:
 
     current: Callable[[], RunState]
     advance: Callable[[Event], None]
+    count_signal: Callable[[], None]
+    """Called for each signal. Those that a run receives while it waits make its history long, too."""
     count_update: Callable[[], None]
     """Called for each accepted update. The server allows 2,000 updates per execution."""
 
@@ -45,6 +47,7 @@ def register_handlers(run: SteeredRun) -> None:
         workflow.set_signal_handler(name, _on_tree_signal(run, name))
 
     def unknown(name: str, _args: Sequence[RawValue]) -> None:
+        run.count_signal()
         _ignore(run, name, f"unknown signal; known: {', '.join(STEERING)}")
 
     # Register the dynamic handler without a decorator and after the named handlers. Signals that arrive before the
@@ -54,6 +57,7 @@ def register_handlers(run: SteeredRun) -> None:
 
 def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
     async def handle(payload: object = None, *_: object) -> None:
+        run.count_signal()
         try:
             await _verify_signal(run, name)
             run.advance(_without_own_run(read_steering(name, payload, workflow.now())))
@@ -77,6 +81,7 @@ def _without_own_run(event: SteeringEvent) -> SteeringEvent:
 
 def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
     async def handle(payload: object = None, *_: object) -> None:
+        run.count_signal()
         try:
             await _verify_signal(run, name)
             run.advance(read_from_relative(name, payload))

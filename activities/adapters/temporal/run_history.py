@@ -48,6 +48,14 @@ _FIRST_EVENTS: Final = 20
 worker.
 """
 
+_OF_TASKS: Final = {
+    EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+    EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT,
+}
+"""The events of an execution that has begun to wait, and to which nothing has happened."""
+
 _AT_ONCE: Final = 50
 """Number of events to decode before other tasks of the process may run."""
 
@@ -107,7 +115,7 @@ async def _beginning(converter: DataConverter, events: Sequence[HistoryEvent]) -
         given=given,
         goes_on=bool(started.continued_execution_run_id),
         prepared=next(iter(prepared), None),
-        untouched=len(events) == 1,
+        untouched=all(event.event_type in _OF_TASKS for event in events[1:]),
     )
 
 

@@ -19,6 +19,7 @@ from loom import Ask, Deny, LoomApp, LoomClient, LoomPlugin, RunInfo, RunStatus,
 from loom.testing.harness import HANGS_AFTER, Addresses, settings_for
 from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
 from loom.testing.waiting import eventually
+from loom.workflows.early_events import WithoutEarlyEvents
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
 from tests.integration.workflows.embedded_workflows import Nightly, Note, decorate
 
@@ -181,7 +182,9 @@ async def test_what_a_worker_sets_itself_stays(addresses: Addresses, workspace: 
         unsandboxed = Worker(
             client, task_queue=f"{other}-unsandboxed", plugins=[LoomPlugin(settings)], workflow_runner=runner
         )
-        assert unsandboxed.config(active_config=True)["workflow_runner"] is runner
+        chosen_runner = unsandboxed.config(active_config=True)["workflow_runner"]
+        assert isinstance(chosen_runner, WithoutEarlyEvents)
+        assert chosen_runner.runner is runner
 
 
 class Codec(PayloadCodec):

@@ -1,0 +1,112 @@
+"""Events that come with a query, before their workflow task, don't reach the run."""
+
+from typing import Any
+
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.worker import WorkflowInstance
+
+from loom.workflows.early_events import GuardedRun
+
+INIT, SIGNAL, RESULT, QUERY, EVICTION = (
+    "initialize_workflow",
+    "signal_workflow",
+    "resolve_activity",
+    "query_workflow",
+    "remove_from_cache",
+)
+
+
+class Run(WorkflowInstance):
+    """Notes what reaches it."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        self.seen += [str(job.WhichOneof("variant")) for job in act.jobs]
+        completion = WorkflowActivationCompletion(run_id=act.run_id)
+        completion.successful.commands.add()
+        return completion
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        raise NotImplementedError
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        raise NotImplementedError
+
+    def get_info(self) -> Any:
+        raise NotImplementedError
+
+
+def activation(*kinds: str, length: int, seconds: int, size: int, is_replaying: bool = False) -> WorkflowActivation:
+    """What the SDK hands to a run: events up to the number `length`, in a task that began at this time."""
+    jobs = []
+    for kind in kinds:
+        jobs.append(job := WorkflowActivationJob())
+        getattr(job, kind).SetInParent()
+    act = WorkflowActivation(run_id="r", history_length=length, history_size_bytes=size, is_replaying=is_replaying)
+    act.timestamp.FromSeconds(seconds)
+    act.jobs.extend(jobs)
+    return act
+
+
+def test_events_of_a_task_reach_the_run() -> None:
+    run, evicted = Run(), list[str]()
+    guarded = GuardedRun(run, evicted.append)
+
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100))
+    guarded.activate(activation(QUERY, length=3, seconds=1, size=100))
+    done = guarded.activate(activation(SIGNAL, length=8, seconds=2, size=200))
+
+    assert run.seen == [INIT, QUERY, SIGNAL]
+    assert len(done.successful.commands) == 1
+    assert evicted == []
+
+
+def test_events_that_come_with_a_query_wait_for_their_task() -> None:
+    run, evicted = Run(), list[str]()
+    guarded = GuardedRun(run, evicted.append)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100, is_replaying=True))
+
+    early = guarded.activate(activation(SIGNAL, length=7, seconds=1, size=100))
+    guarded.activate(activation(QUERY, length=7, seconds=1, size=100))
+
+    assert run.seen == [INIT, QUERY]
+    assert early.HasField("successful")
+    assert not early.successful.commands
+    assert evicted == ["r"]
+
+
+def test_a_task_that_overtakes_the_eviction_is_sent_again() -> None:
+    run = Run()
+    guarded = GuardedRun(run, lambda _: None)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100, is_replaying=True))
+    guarded.activate(activation(SIGNAL, length=7, seconds=1, size=100))
+
+    failed = guarded.activate(activation(RESULT, length=9, seconds=2, size=200))
+    guarded.activate(activation(EVICTION, length=9, seconds=0, size=0))
+
+    assert failed.HasField("failed")
+    assert run.seen == [INIT, EVICTION]
+
+
+def test_the_result_of_a_local_activity_reaches_the_run_in_the_same_task() -> None:
+    run = Run()
+    guarded = GuardedRun(run, None)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100))
+
+    guarded.activate(activation(RESULT, length=3, seconds=2, size=100))
+    guarded.activate(activation(RESULT, length=6, seconds=3, size=100))
+
+    assert run.seen == [INIT, RESULT, RESULT]
+
+
+def test_a_replay_is_never_kept_from_an_event() -> None:
+    run = Run()
+    guarded = GuardedRun(run, None)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=0, is_replaying=True))
+
+    guarded.activate(activation(SIGNAL, length=7, seconds=1, size=0, is_replaying=True))
+
+    assert run.seen == [INIT, SIGNAL]

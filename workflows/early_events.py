@@ -1,0 +1,101 @@
+"""Keep events away from a run until the workflow task that delivers them.
+
+A worker that hasn't cached a run answers a query about it by replaying its history. If the server has recorded events
+since the run's last workflow task, such as a signal or a timer, the SDK hands them to the run as well: before the task
+that will deliver them, with the time of the task before it, and perhaps in another order. What the run decides from
+them can differ from what every later replay decides, and then the run can never go on (TMPRL1100).
+
+Such a run therefore doesn't get these events. It answers the query from the state after its last task and leaves the
+cache, so that the next task replays it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
+
+EVICT: Final = "loom_evict"
+"""The name of the worker's function that removes an execution from its cache."""
+_QUERY: Final = "query_workflow"
+_EVICTION: Final = "remove_from_cache"
+
+
+class WithoutEarlyEvents(WorkflowRunner):
+    """Runs workflows as another runner does, but each event only in its workflow task."""
+
+    def __init__(self, runner: WorkflowRunner) -> None:
+        """Run workflows with this runner."""
+        self.runner = runner
+
+    def prepare_workflow(self, defn: Any) -> None:
+        """See base class."""
+        self.runner.prepare_workflow(defn)
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        """See base class."""
+        evict = det.extern_functions.get(EVICT)
+        return GuardedRun(self.runner.create_instance(det), evict)
+
+    def set_worker_level_failure_exception_types(self, types: Any) -> None:
+        """See base class."""
+        self.runner.set_worker_level_failure_exception_types(types)
+
+
+class GuardedRun(WorkflowInstance):
+    """One run in a worker's cache."""
+
+    def __init__(self, instance: WorkflowInstance, evict: Callable[[str], None] | None) -> None:
+        """`evict` removes the execution with this id from the worker's cache. A replayer has none."""
+        self._instance = instance
+        self._evict = evict
+        self._length = 0
+        self._task: tuple[int, int] = (0, 0)
+        """The time, and the size of the history, with which the latest workflow task began."""
+        self._has_missed_events = False
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        """See base class."""
+        kinds = {job.WhichOneof("variant") for job in act.jobs}
+        if kinds <= {_QUERY, _EVICTION}:
+            return self._instance.activate(act)
+        task = (act.timestamp.ToNanoseconds(), act.history_size_bytes)
+        if not act.is_replaying and self._task == task and act.history_length > self._length:
+            return self._without_events(act)
+        if self._has_missed_events:
+            return _retried(act)
+        self._length, self._task = act.history_length, task
+        return self._instance.activate(act)
+
+    def _without_events(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        self._has_missed_events = True
+        if self._evict is not None:
+            self._evict(act.run_id)
+        completion = WorkflowActivationCompletion(run_id=act.run_id)
+        completion.successful.SetInParent()
+        return completion
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        """See base class."""
+        return self._instance.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        """See base class."""
+        return self._instance.get_external_store_context(command_info)
+
+    def get_info(self) -> workflow.Info:
+        """See base class."""
+        return self._instance.get_info()
+
+    def get_thread_id(self) -> int | None:
+        """See base class."""
+        return self._instance.get_thread_id()
+
+
+def _retried(act: WorkflowActivation) -> WorkflowActivationCompletion:
+    """Return a failure of the workflow task. The server then sends the task again, with the whole history."""
+    completion = WorkflowActivationCompletion(run_id=act.run_id)
+    completion.failed.failure.message = "the run had not left the cache yet, and is replayed"
+    return completion
