@@ -1,0 +1,237 @@
+"""Runs in backoff that are asked, told, paused and resumed while their workers stand still and evict them.
+
+    python -m tests.chaos.stalls --runs 500 [--at-once 12] [--workers 2] [--longest 10] [--seed 1]
+
+Nobody is killed. Each of the workers is stopped and continued, for up to `--longest` seconds, and caches only two runs.
+The provider fails every other call. Each run has two watchers, which query it all the time. In the end, every run must
+have its answer, and today's code must be able to replay every history.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Final
+
+from temporalio.client import (
+    WorkflowHistory,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.service import RPCError
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from loom import errors
+from loom.domain.core.requests import RunStatus
+from loom.stack import state as stack_state
+from loom.stack import up_down as stack
+from loom.stack.plan import Plan as StackPlan
+from loom.testing.fork_server import ForkServer
+from loom.testing.harness import Addresses, Harness
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
+from loom.testing.worker_processes import Process, mortal
+from loom.workflows.payload_converter import data_converter
+from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
+
+TURNS: Final = 4
+REQUESTS: Final = (
+    ("send_message", {"text": "hurry up"}),
+    ("set_permissions", {"rules": {"bash": "deny"}}),
+    ("pause", {}),
+    ("resume", {}),
+    ("resume", {}),
+)
+UNANSWERED: Final = (
+    RPCError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+"""What a query or a request may meet while the workers stand still. It mustn't harm the run."""
+STUCK: Final = 120.0
+"""Seconds without a stall after which a run that hasn't ended counts as stuck."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What is to happen."""
+
+    runs: int
+    at_once: int = 12
+    workers: int = 2
+    longest: float = 10.0
+    """Seconds for which a worker stands still at most."""
+    seed: int = 1
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What came of it."""
+
+    runs: int = 0
+    wrong: list[str] = field(default_factory=list)
+    counted: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """The report in some lines."""
+        counted = ", ".join(f"{name} {times}" for name, times in sorted(self.counted.items()))
+        head = f"{self.runs} runs in {self.seconds:.0f} s: {len(self.wrong)} stuck or diverging ({counted})"
+        return "\n".join((head, *(f"    {what}" for what in self.wrong)))
+
+
+class Provider:
+    """Lists a folder in each turn, and fails every other call on average."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.works = False
+
+    def reply(self, request: SeenRequest) -> Reply:
+        """Return the reply to a request."""
+        if not self.works and self._random.random() < 0.5:
+            return status(503, message="overloaded")
+        if request.turn < TURNS:
+            return calls(ToolUse("list_dir", {"path": "."}, f"c{request.turn}"))
+        return text("finished")
+
+
+async def stall(given: Given, addresses: Addresses, folder: Path, forks: ForkServer | None = None) -> Report:
+    """Start runs, so many at once, and disturb them until all have ended. Then replay their histories."""
+    began, random, report = monotonic(), Random(given.seed), Report()
+    provider = Provider(random)
+    workspace = folder / "workspace"
+    workspace.mkdir(parents=True)
+    few = {"LOOM_MAX_CACHED_WORKFLOWS": "2", "LOOM_MAX_CACHED_WAITS": "1"}
+    settings = {"first_retry_delay": 1.0, "model_attempts": 100}
+    async with mortal(addresses, workspace, provider.reply, forks=forks, **settings) as (loom, _, workers):
+        started = await asyncio.gather(
+            *(workers.start(**few, LOOM_FIRST_RETRY_DELAY="1") for _ in range(given.workers))
+        )
+        while report.runs < given.runs:
+            number = min(given.at_once, given.runs - report.runs)
+            run_ids = [await loom.start("look around") for _ in range(number)]
+            provider.works = False
+            await Disturbance(loom, random, report).of(run_ids, started, given.longest)
+            provider.works = True
+            report.runs += number
+            for run_id in run_ids:
+                report.wrong += await _faults(loom, run_id)
+            loom.started.clear()
+    report.seconds = monotonic() - began
+    return report
+
+
+@dataclass
+class Disturbance:
+    """What happens to some runs, for a time in which they back off."""
+
+    loom: Harness
+    random: Random
+    report: Report
+    _is_over: bool = False
+
+    async def of(self, run_ids: Sequence[str], workers: Sequence[Process], longest: float) -> None:
+        """Stop and continue the workers, and ask, tell, pause and resume the runs. In the end, all of them go on."""
+        async with asyncio.TaskGroup() as tasks:
+            for run_id in run_ids:
+                for disturb in (self._watch, self._watch, self._steer):
+                    tasks.create_task(disturb(run_id))
+            for _ in range(4):
+                await asyncio.sleep(self.random.uniform(0.2, 1.0))
+                await self._stop(self.random.choice(workers), self.random.uniform(0.3, longest))
+            self._is_over = True
+        for run_id in run_ids:
+            with suppress(errors.RefusedError):  # it isn't paused, or has ended
+                await self.loom.client.resume(run_id)
+
+    async def _stop(self, worker: Process, seconds: float) -> None:
+        worker.send_signal(signal.SIGSTOP)
+        self.report.counted["stalls"] += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            worker.send_signal(signal.SIGCONT)
+
+    async def _watch(self, run_id: str) -> None:
+        handle = self.loom.client.temporal.get_workflow_handle(run_id)
+        while not self._is_over:
+            with suppress(*UNANSWERED):
+                await handle.query("status", rpc_timeout=timedelta(seconds=3))
+                self.report.counted["queries answered"] += 1
+            await asyncio.sleep(self.random.uniform(0.0, 0.3))
+
+    async def _steer(self, run_id: str) -> None:
+        handle = self.loom.client.temporal.get_workflow_handle(run_id)
+        while not self._is_over:
+            name, payload = self.random.choice(REQUESTS)
+            with suppress(*UNANSWERED):
+                if self.random.random() < 0.5:
+                    await handle.signal(name, payload)
+                else:
+                    await handle.execute_update(name, payload, rpc_timeout=timedelta(seconds=3))
+                self.report.counted["requests"] += 1
+            await asyncio.sleep(self.random.uniform(0.1, 0.8))
+
+
+async def _faults(loom: Harness, run_id: str) -> list[str]:
+    """Return what is wrong with a run and the replay of its history."""
+    wrong = []
+    try:
+        async with asyncio.timeout(STUCK):
+            result = await loom.client.result(run_id)
+            if result.status is not RunStatus.COMPLETED:
+                wrong.append(f"{run_id} is {result.status}: {result.error}")
+    except TimeoutError:
+        wrong.append(f"{run_id} is stuck")
+    reasons = [await _divergence(history) for history in await loom.histories(run_id)]
+    return wrong + [f"{run_id} diverges: {why}" for why in reasons if why]
+
+
+async def _divergence(history: WorkflowHistory) -> str:
+    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
+    try:
+        await replayer.replay_workflow(history)
+    except NondeterminismError as error:
+        return str(error)
+    return ""
+
+
+def main() -> int:
+    """Return 1 if a run was stuck or its history diverges."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--at-once", type=int, default=Given.at_once)
+    parser.add_argument("--workers", type=int, default=Given.workers)
+    parser.add_argument("--longest", type=float, default=Given.longest, help="seconds for which a worker stands still")
+    parser.add_argument("--seed", type=int, default=Given.seed)
+    given = Given(**vars(parser.parse_args()))
+    with tempfile.TemporaryDirectory(prefix="loom-stalls-") as folder:
+        home = Path(folder) / ".loom"
+        stack.up_detached(StackPlan(home=home, worker=None))
+        try:
+            parts = stack_state.read(home).parts
+            address = {name: part.address or "" for name, part in parts.items()}
+            addresses = Addresses(
+                temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui=""
+            )
+            report = asyncio.run(stall(given, addresses, Path(folder)))
+        finally:
+            stack.down(home)
+    print(report.line())
+    return 1 if report.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
