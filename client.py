@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from loom.inbox import Waiting
     from loom.recorded_runs import RecordedTasks
     from loom.run_artifacts import Artifact
+    from loom.run_repair import Repair
     from loom.schedules import Schedules
 
 T = TypeVar("T")
@@ -318,9 +319,11 @@ class LoomClient:
         return ended_view(description, await self._pasts.beginning(run_id), await self.result(run_id))
 
     async def _from_outside(self, description: WorkflowExecutionDescription) -> JsonObject:
+        from loom.activities.adapters.temporal.task_faults import task_fault  # noqa: PLC0415 - off the path of a run
         from loom.outside_status import outside_view  # noqa: PLC0415 - slow to import
 
-        return outside_view(description, await self._pasts.beginning(description.id))
+        fault = await task_fault(self.temporal, description)
+        return outside_view(description, await self._pasts.beginning(description.id), fault)
 
     async def _asked(self, run_id: str) -> JsonObject:
         answer: JsonObject = await self._runs.query(run_id, "status", dict)
@@ -433,6 +436,19 @@ class LoomClient:
             raise RefusedError(f"run {run_id!r} can't go on: {why}")
         await self._runs.reopen(run_id, description.run_id, given)
         return {"accepted": True, "run_id": run_id, "after": result.status}
+
+    async def repair(self, run_id: str) -> "Repair":
+        """Continue a run whose workflow task fails, because today's code can't replay its history.
+
+        The run goes on from its last sound workflow task. Messages, approvals and other requests that it has received
+        since then are handled again, and so are its model calls. Call this where Loom is of the same release as the
+        workers.
+
+        Raises RefusedError if the run needs no repair, or if the repair would repeat an effect.
+        """
+        from loom.run_repair import RunRepair  # noqa: PLC0415 - off the path of a run
+
+        return await RunRepair(self.temporal).one(await self._described(run_id))
 
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
         """Abort the run within a second and cancel all of its running work."""
@@ -714,8 +730,12 @@ class LoomClient:
         return await self._signal(run_id, name, given)
 
     async def _signal(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:
+        from loom.activities.adapters.temporal.task_faults import task_fault  # noqa: PLC0415 - off the path of a run
+
         await self._runs.signal(run_id, name, _checked(name, payload))
-        return {"accepted": True, "run_id": run_id, "queued": True}
+        fault = await task_fault(self.temporal, await self._runs.described(run_id))
+        receipt = {"accepted": True, "run_id": run_id, "queued": True}
+        return receipt if fault is None else {**receipt, "fault": fault.view()}
 
 
 @asynccontextmanager

@@ -48,6 +48,7 @@ from loom.composition.audit import AuditedHistories, audit_running
 from loom.composition.audited_runs import AuditedRuns
 from loom.composition.build import opened, parts_for, secret_mask
 from loom.composition.encryption import encryption_from
+from loom.composition.failing_runs import failing_runs_told
 from loom.composition.gauges import gauges_running
 from loom.composition.knowledge import knowledge_ingestion
 from loom.composition.load_settings import load_settings
@@ -384,6 +385,7 @@ async def _beside(served: _Served, settings: Settings, task_queue: str, identity
         knowledge_ingestion(parts),
         traces_running(settings, parts.spans, parts.cipher),
         gauges_running(parts.meters, settings, served.client, task_queue),
+        failing_runs_told(parts.stream, served.client, task_queue),
         _own_queue(served),
         worker_reporting(parts, settings, identity=identity, task_queue=task_queue),
     ):

@@ -1,8 +1,8 @@
 """`loom doctor`: check all dependencies of a run concurrently and report the results as one JSON value.
 
 The overall `ok` covers temporal, postgres, redis, sandbox and snapshots. It also covers the worker, unless the stack
-was started without one. The model, the providers, the MCP servers and the skills don't affect `ok`, because a stack can
-run without them.
+was started without one. The model, the providers, the MCP servers, the skills and runs that need a repair don't affect
+`ok`, because a stack can run without them.
 """
 
 import asyncio
@@ -37,6 +37,8 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
         parts["mcp"] = await checks.in_time(checks.mcp(settings), hint=hint, patience=MCP_PATIENCE)
     if settings.redis_url and parts["redis"]["ok"]:
         parts["providers"] = await checks.in_time(checks.providers(settings.redis_url), hint="Redis does not respond")
+    if parts["temporal"]["ok"]:
+        parts["runs"] = await checks.in_time(checks.runs(settings), hint="Temporal does not respond")
     skills = await checks.in_time(checks.skills(settings), hint="the skills cannot be read")
     if skills.get("skills") or skills.get("left_out"):
         parts["skills"] = skills

@@ -18,11 +18,12 @@ import psycopg
 import redis.asyncio
 from redis.exceptions import RedisError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, GetSystemInfoRequest
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.redis.permits import read_states
 from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_program, find_sandbox
 from loom.activities.adapters.temporal.errors import unconnected
+from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, task_fault
 from loom.composition.live_workers import live_pollers, live_reports, pid_here
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect
@@ -36,6 +37,8 @@ from loom.store_sizes import size_and_growth
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
+MOST_SHOWN = 5
+"""Number of runs that need a repair and are named."""
 _WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file in WAL mode
 
 
@@ -142,6 +145,29 @@ async def reported(settings: Settings) -> Entry:
         "note": "; ".join(told),
         "differs": differences(report, settings),
         "model_entry": report.model,
+    }
+
+
+async def runs(settings: Settings) -> Entry:
+    """Check whether any run can't go on, because its workflow task fails again and again."""
+    client = await connect(settings)
+    failing, shown = 0, []
+    try:
+        failing = (await client.count_workflows(FAILING_RUNS)).count
+        async for execution in client.list_workflows(FAILING_RUNS, limit=MOST_SHOWN if failing else 1):
+            fault = await task_fault(client, execution)
+            shown.append({"run_id": execution.id, "error": "" if fault is None else fault.error})
+    except RPCError as error:
+        if error.status is not RPCStatusCode.INVALID_ARGUMENT:
+            raise
+        return {"ok": True, "note": "this Temporal server doesn't tell which runs' workflow tasks fail"}
+    if not failing:
+        return {"ok": True, "failing": []}
+    told = "; ".join(f"{each['run_id']}: {each['error']}" for each in shown)
+    return {
+        "ok": False,
+        "failing": shown,
+        "hint": f"the workflow tasks of {failing} runs fail ({told}): `loom repair RUN`, or `loom repair --all`",
     }
 
 

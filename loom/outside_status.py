@@ -4,15 +4,18 @@ from dataclasses import asdict
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
+from loom.activities.adapters.temporal.task_faults import TaskFault
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunRequest, RunResult, RunStatus
+from loom.domain.core.tasks import Origin
 from loom.domain.history.past_turns import Beginning
+from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.run.events import RunPrepared
 from loom.domain.run.state import RunState
 from loom.domain.run.status import status_view
-from loom.visibility import UNKNOWN_USAGE, first_in
+from loom.visibility import REPAIR, UNKNOWN_USAGE, first_in
 from loom.workflows.validation import read_input, read_state
 
 
@@ -44,8 +47,12 @@ def _without_replaced_limits(view: JsonObject) -> JsonObject:
     return {**view, "budget": budget, "max_turns": budget["turns"]["limit"]}
 
 
-def outside_view(description: WorkflowExecutionDescription, beginning: Beginning) -> JsonObject:
-    """Return the status of a run that isn't responding, built from its input and its Visibility record."""
+def outside_view(
+    description: WorkflowExecutionDescription, beginning: Beginning, fault: TaskFault | None = None
+) -> JsonObject:
+    """Return the status of a run that isn't responding, built from its input and its Visibility record. `fault` is why
+    its workflow task fails, if it does.
+    """
     if (resting := resting_state(description, beginning)) is not None:
         return status_view(resting)
     known = dict(description.search_attributes)
@@ -55,6 +62,7 @@ def outside_view(description: WorkflowExecutionDescription, beginning: Beginning
         "status": first_in(known, "LoomStatus") or RunStatus.RUNNING,
         "waiting_on": "a worker" if waiting_on in ("", "none") else waiting_on,
         "stale": True,
+        **({} if fault is None else {"waiting_on": REPAIR, "fault": fault.view()}),
     }
 
 
@@ -111,6 +119,11 @@ def resting_state(description: WorkflowExecutionDescription, beginning: Beginnin
 def request_of(execution: WorkflowExecution, beginning: Beginning) -> RunRequest:
     """Return the run's request. If it can't be read, the task is empty."""
     return _begun(execution, beginning).request
+
+
+def origin_from_outside(execution: WorkflowExecution, beginning: Beginning) -> Origin:
+    """Return the origin for events about a run that can't tell of itself."""
+    return origin_of(_begun(execution, beginning))
 
 
 def _begun(description: WorkflowExecution, beginning: Beginning) -> RunState:

@@ -13,6 +13,7 @@ from temporalio.client import (
 )
 
 from loom.activities.adapters.temporal.runs import UNQUOTABLE
+from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, is_failing
 from loom.activities.failures import result_in
 from loom.domain.agents.stats import Execution
 from loom.domain.core.errors import BadRequest
@@ -23,8 +24,10 @@ from loom.domain.tree.lineage import is_child
 UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
 """The usage that is reported for a run that isn't responding."""
 
-WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume", "tenant")
-"""The values of the search attribute `LoomWaitingOn` in runs that wait for somebody."""
+REPAIR: Final = "repair"
+"""What a run waits for whose workflow task fails (see `run_repair`)."""
+WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume", "tenant", REPAIR)
+"""What runs wait for: the values of the search attribute `LoomWaitingOn`, and `repair`."""
 
 SUMMARY_LENGTH: Final = 200
 """The number of characters of a run's task that lists of runs show."""
@@ -84,7 +87,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
         status=ended.get(execution.status) or first_in(known, "LoomStatus") or ("running" if running else "completed"),
         agent=first_in(known, "LoomAgent"),
         model=first_in(known, "LoomModel"),
-        waiting_on=first_in(known, "LoomWaitingOn") if running else "",
+        waiting_on=(REPAIR if is_failing(execution) else first_in(known, "LoomWaitingOn")) if running else "",
         started_at=execution.start_time,
         closed_at=execution.close_time,
         cost=next(iter(known.get("LoomCostUsd", ())), None),
@@ -141,7 +144,8 @@ def listing(
     if waiting is not None:
         if waiting not in WAITING_FOR:
             raise BadRequest(f"waiting is {waiting!r}, but must be one of {', '.join(WAITING_FOR)}", field="waiting")
-        filters.append(f"LoomWaitingOn = '{waiting}' AND ExecutionStatus = 'Running'")
+        waits = f"LoomWaitingOn = '{waiting}' AND ExecutionStatus = 'Running'"
+        filters.append(FAILING_RUNS if waiting == REPAIR else waits)
     return " AND ".join(filters)
 
 

@@ -305,8 +305,8 @@ class AgentRun:
             case RunChildren(calls=calls):
                 return await self._run_children(calls)
             case AskPerson(until=until):
-                has_expired = await self._wait(action, until)
-                return AsksExpired(at=_reached(until)) if has_expired else WaitEnded()
+                is_over = await self._wait(action, until)
+                return AsksExpired(at=_reached(until)) if is_over and until is not None else WaitEnded()
             case Backoff(until=until):
                 return BackoffEnded() if await self._wait(action, until) else WaitEnded()
             case AwaitResume() | AwaitPerson() | AwaitBudget():

@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "what-if": ("what_if", "Show how recorded runs would go with other rules, another model, or another prompt."),
     "schedule": ("schedules", "Manage schedules, which start runs at the times in a cron expression."),
     "retry": ("retry", "Continue a run that is waiting or has ended."),
+    "repair": ("repair", "Continue a run whose workflow task fails."),
     "abort": ("steering", "Abort a run and cancel its current work."),
     "send": ("steering", "Answer the agent's question, or send it a message."),
     "show": ("show", "Show a run turn by turn."),

@@ -8,6 +8,7 @@ contains before approving it.
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, is_dataclass
@@ -84,6 +85,14 @@ def one_line(text: str, limit: int = 120) -> str:
     """Join the text into one line of at most `limit` characters."""
     line = " ".join(plain(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def fault_told(run_id: str, fault: Mapping[str, Any]) -> str:
+    """Say that a run's workflow task fails, why, and what to do."""
+    return (
+        f"the run can't go on, because its workflow task fails: {one_line(str(fault['error']), 300)}\n"
+        f"run `loom repair {shlex.quote(run_id)}`; the run then handles all requests that it has received"
+    )
 
 
 def money(cost: float | None) -> str:

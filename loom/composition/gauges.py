@@ -13,15 +13,17 @@ from typing import Final
 import psutil
 import structlog
 from temporalio.client import Client, WorkflowExecution, WorkflowQueryFailedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.temporal.task_faults import FAILING_RUNS
 from loom.activities.memory.writer import GROUP
 from loom.activities.metering import Meters
 from loom.activities.ports import StreamUnavailable
 from loom.composition.settings import Settings
 from loom.domain.core import metrics
+from loom.visibility import REPAIR
 from loom.workflows.agent_run import AgentRun
 
 _log = structlog.get_logger("loom.metrics")
@@ -103,10 +105,13 @@ class _OpenRuns:
         self._open = f"TaskQueue = '{queue}' AND ExecutionStatus = 'Running'"
         self._known: dict[tuple[str, str | None], tuple[float, list[datetime]]] = {}
         """Each waiting run's answer, and when it was queried."""
+        self._knows_failures = True
 
     async def read(self) -> None:
         """Measure once. Raises RPCError if the server doesn't respond."""
         counts = {reason: await self._count(f"LoomWaitingOn = '{reason}'") for reason in WAITING}
+        if self._knows_failures:
+            counts[REPAIR] = await self._failing()
         working = await self._count("LoomStatus = 'running' AND LoomWaitingOn = 'none'")
         self._meters.measure(metrics.ACTIVE_AGENTS, value=working)
         for reason, number in counts.items():
@@ -119,6 +124,16 @@ class _OpenRuns:
     async def _count(self, condition: str) -> int:
         counted = await self._client.count_workflows(f"{self._open} AND {condition}", rpc_timeout=_ANSWER)
         return counted.count
+
+    async def _failing(self) -> int:
+        """Return the number of runs whose workflow task fails."""
+        try:
+            return await self._count(FAILING_RUNS)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.INVALID_ARGUMENT:
+                raise
+            self._knows_failures = False  # an older server doesn't know this Search Attribute
+            return 0
 
     async def _asks(self) -> list[datetime]:
         """Return the times at which the calls that wait were asked for."""

@@ -70,6 +70,12 @@ async def replay(histories: AsyncIterator[WorkflowHistory], converter: DataConve
         yield _outcome(history, None)
 
 
+async def replay_error(history: WorkflowHistory, converter: DataConverter) -> str | None:
+    """Return why this code can't replay a history, or None if it can."""
+    outcome = await replayer(converter).replay_workflow(history, raise_on_replay_failure=False)
+    return None if outcome.replay_failure is None else _reason(outcome.replay_failure)
+
+
 def has_begun(history: WorkflowHistory) -> bool:
     """Return whether the execution has a workflow task, and so something to replay.
 

@@ -45,7 +45,7 @@ from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 
 TURNS: Final = 4
-REQUESTS: Final = (
+REQUESTS: Final[Sequence[tuple[str, dict[str, object]]]] = (
     ("send_message", {"text": "hurry up"}),
     ("set_permissions", {"rules": {"bash": "deny"}}),
     ("pause", {}),

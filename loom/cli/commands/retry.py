@@ -8,7 +8,7 @@ import typer
 
 from loom.cli.arguments import Budget, OptionalRunId, new_app, read_object, user_name
 from loom.cli.connection import with_client
-from loom.cli.output import counted, one_line, print_json, print_notice
+from loom.cli.output import counted, fault_told, one_line, print_json, print_notice
 from loom.cli.run_names import with_run
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, LoomError
@@ -85,5 +85,8 @@ def _tell(receipts: Sequence[JsonObject]) -> None:
     for receipt in accepted:
         if "after" in receipt:
             typer.echo(f"it was {receipt['after']}; watch it with: loom watch {shlex.quote(str(receipt['run_id']))}")
-    if any(receipt.get("queued") for receipt in accepted):
+    for receipt in accepted:
+        if fault := receipt.get("fault"):
+            print_notice(fault_told(str(receipt["run_id"]), fault))
+    if any(receipt.get("queued") and "fault" not in receipt for receipt in accepted):
         print_notice("no worker is responding; the runs will try once a worker is back (`loom worker` or `loom up`)")

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from loom.cli.arguments import Json, NoPager, RunId, new_app
 from loom.cli.connection import server_named, web_ui, with_client
-from loom.cli.output import console, counted, one_line, plain, print_json
+from loom.cli.output import console, counted, fault_told, one_line, plain, print_json
 from loom.cli.pager import paged
 from loom.cli.run_list import STYLES, run_table, run_tree
 from loom.cli.run_names import run_named, with_run
@@ -51,7 +51,9 @@ def list_runs(
     ] = None,
     waiting: Annotated[
         str | None,
-        typer.Option(help="Show only runs that wait for this: provider, operator, approval, input, resume or tenant."),
+        typer.Option(
+            help="Show only runs that wait for provider, operator, approval, input, resume, tenant or repair."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of runs.")] = 50,
     no_pager: NoPager = False,
@@ -119,6 +121,8 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
         lines.append(Text(ui, style="dim"))
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
+    if fault := status.get("fault"):
+        lines.append(Text(fault_told(run_id, fault), style="red"))
     if parked := status.get("parked"):
         lines += [Text(line, style="yellow") for line in _parked(parked)]
     lines += [Text(line, style="dim") for line in _children(status, 1)]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 import typer
 
 from loom.cli.arguments import Attach, RunId, new_app, read_attachments, read_object, user_name
-from loom.cli.output import plain, print_json, print_notice
+from loom.cli.output import fault_told, plain, print_json, print_notice
 from loom.cli.run_names import call_named, with_run
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
@@ -125,7 +125,9 @@ def _acknowledge(receipt: JsonObject, done: str, *, as_json: bool, always_queued
         print_json(receipt)
         return
     typer.echo(done)
-    if receipt.get("queued") and not always_queued:
+    if fault := receipt.get("fault"):
+        print_notice(fault_told(str(receipt["run_id"]), fault))
+    elif receipt.get("queued") and not always_queued:
         print_notice(
             "no worker is responding; the run will act on this once a worker is back (`loom worker` or `loom up`)"
         )

@@ -305,7 +305,8 @@ class Transcript:
         because = f"{parameters.get('error')}: {one_line(str(parameters.get('message', '')), 400)}"
         yield _line(f"‖ waiting for the {parameters.get('waiting_on')}: {because}", "yellow")
         soon = f"next try at {parameters['next_probe']}; " if parameters.get("next_probe") else ""
-        yield _line(f"  {soon}fails at {parameters.get('until')}. {parameters.get('way_out', '')}", "dim")
+        until = f"fails at {parameters['until']}. " if parameters.get("until") else ""
+        yield _line(f"  {soon}{until}{parameters.get('way_out', '')}", "dim")
 
     def _unparked(self, _: Task, parameters: Parameters) -> Lines:
         yield _line(f"▶ the run continues after {seconds(float(parameters.get('seconds') or 0))}", "green")
