@@ -468,7 +468,9 @@ class LoomClient:
             status = (await self._result_of(now)).status
             since = "has since completed" if status is RunStatus.COMPLETED else f"has since ended again: {status}"
         ignored = f"; this request's {', '.join(unmet)} had no effect" if unmet else ""
-        raise RefusedError(f"another retry{by} has already continued this end of run {run_id!r}, which {since}{ignored}")
+        raise RefusedError(
+            f"another retry{by} has already continued this end of run {run_id!r}, which {since}{ignored}"
+        )
 
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:
         """Abort the run within a second and cancel all of its running work."""
@@ -748,7 +750,7 @@ class LoomClient:
             # pending one, and nobody would have reviewed it.
             raise UnreachableError("no worker is responding; pass the call's id, or start a worker with `loom up`")
         if name == "retry" and {"max_turns", "budget", "message"} & set(given):
-            # The run would ignore a Signal with these, unless it has ended. Perhaps another retry has just continued it.
+            # A run that hasn't ended ignores a Signal with these. Perhaps another retry has just continued it.
             raise UnreachableError("the run hasn't ended, and no worker is responding; start one with `loom up`")
         return await self._signal(run_id, name, given)
 

@@ -1,7 +1,7 @@
 """Continue an ended run: reset its last execution to the workflow task that ended it, and send it a `retry`.
 
-Each end is continued once. The server doesn't see to that: a second reset of the same execution begins a further one and
-terminates what the first has begun. Temporal 1.32 does so even for the same request ID. Earlier servers return the
+Each end is continued once. The server doesn't see to that: a second reset of the same execution begins a further one
+and terminates what the first has begun. Temporal 1.32 does so even for the same request ID. Earlier servers return the
 first reset's execution, but only while it's the current one. No field of the request makes a reset conditional. So a
 retry does three things:
 
@@ -24,7 +24,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, PendingWorkflowTaskState
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistoryEventFilterType
@@ -42,8 +42,9 @@ CLAIM: Final = "RunRetry"
 """The type of the workflow that claims a run, and the name of its task queue. No worker polls that queue."""
 CLAIM_LIMIT: Final = timedelta(seconds=30)
 """How long the server keeps a claim whose client doesn't end it."""
-CLAIM_PAUSE: Final = 0.1
-"""Seconds between two attempts to claim a run that another retry has claimed."""
+PAUSE: Final = 0.1
+"""Seconds between two looks at what another retry of the run does."""
+STARTED: Final = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
 RESET_LIMIT: Final = timedelta(seconds=10)
 """Timeout for a reset."""
 
@@ -68,7 +69,7 @@ class TemporalRetries:
                     following = await self._following(run_id, execution)
                     if following is None:
                         following = await self._reset(run_id, execution, task, until)
-                    elif (earlier := await self._retry_in(run_id, following, payload["end"])) is not None:
+                    elif (earlier := await self._retry_in(run_id, following, payload["end"], until)) is not None:
                         return earlier
                     try:
                         # The server doesn't let a run end while it has an unread signal.
@@ -97,7 +98,7 @@ class TemporalRetries:
             except WorkflowAlreadyStartedError:
                 if _now() > deadline:
                     raise UnreachableError(f"other retries of run {run_id!r} take too long; try again") from None
-                await asyncio.sleep(CLAIM_PAUSE)
+                await asyncio.sleep(PAUSE)
         try:
             yield until
         finally:
@@ -119,8 +120,19 @@ class TemporalRetries:
             raise RefusedError(f"run {run_id!r} has already gone on after this end")
         return None
 
-    async def _retry_in(self, run_id: str, execution: str, end: int) -> JsonObject | None:
+    async def _retry_in(self, run_id: str, execution: str, end: int, until: datetime) -> JsonObject | None:
         """Return the first retry of this end that an execution has received since the reset that began it."""
+        while _now() < until:
+            described = await self._handle(run_id, execution).describe()
+            is_deciding = described.raw_description.pending_workflow_task.state == STARTED
+            found = await self._recorded_retry(run_id, execution, end)
+            if found is not None or not is_deciding:
+                return found
+            # While a worker decides, the server keeps new signals out of the history.
+            await asyncio.sleep(PAUSE)
+        raise UnreachableError(f"run {run_id!r} doesn't show whether it was retried; try again")
+
+    async def _recorded_retry(self, run_id: str, execution: str, end: int) -> JsonObject | None:
         context = WorkflowSerializationContext(namespace=self._client.namespace, workflow_id=run_id)
         converter = self._client.data_converter.with_context(context)
         has_begun = False

@@ -1,7 +1,8 @@
-"""One end of a run is continued once, however many clients retry it, at once or late: a real server, several clients."""
+"""One end of a run is continued once, however many clients retry it, at once or late: a real server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,10 +15,12 @@ from temporalio.client import (
     OutboundInterceptor,
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
+    WorkflowHandle,
 )
 
 from loom import LoomClient
-from loom.domain.core.errors import LoomError, RefusedError
+from loom.activities.adapters.temporal import retries
+from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.testing.harness import Harness
@@ -64,15 +67,13 @@ async def told(retrying: Awaitable[JsonObject]) -> JsonObject | str:
     """The receipt of a retry, or what its caller is told instead."""
     try:
         return await retrying
-    except LoomError as error:
-        assert isinstance(error, RefusedError), error
-        assert "fork" not in error.message
-        return error.message
+    except RefusedError as error:
+        said = error.message
+    assert "fork" not in said
+    return said
 
 
-async def late(
-    loom: Harness, run_id: str, meanwhile: Callable[[], Awaitable[Any]], **changes: Any
-) -> JsonObject | str:
+async def late(loom: Harness, run_id: str, meanwhile: Callable[[], Awaitable[Any]], **changes: Any) -> JsonObject | str:
     """Retry the run with a client that looks at it, and goes on only after what happens meanwhile."""
     held = Held()
     second = asyncio.create_task(told((await client_of(loom, held)).retry(run_id, **changes)))
@@ -126,7 +127,7 @@ async def test_a_late_retry_leaves_a_run_alone_that_has_ended_and_been_retried_a
 
 async def test_a_late_retry_is_told_that_the_run_has_completed(working: Working, workspace: Path) -> None:
     is_back = asyncio.Event()
-    loom, server = await working(broken_until(is_back), patience=0)
+    loom, _ = await working(broken_until(is_back), patience=0)
     run_id = await loom.start(mode="bypass")
     await loom.client.result(run_id)
     is_back.set()
@@ -137,9 +138,7 @@ async def test_a_late_retry_is_told_that_the_run_has_completed(working: Working,
 
     answer = await late(loom, run_id, meanwhile)
 
-    assert answer == (
-        f"another retry has already continued this end of run {run_id!r}, which has since completed"
-    )
+    assert answer == (f"another retry has already continued this end of run {run_id!r}, which has since completed")
     assert (await loom.client.result(run_id)).retries == 1
     assert each_ran_once(workspace)
     assert "since completed" in str(await told(loom.client.retry(run_id)))
@@ -152,10 +151,10 @@ async def test_a_late_retry_leaves_a_run_alone_that_has_continued_as_new(working
     def reply(request: SeenRequest) -> Reply:
         if request.turn == 2 and not is_back.is_set():
             return BROKEN
-        return calls(Use("bash", {"command": "true"}, f"b{request.turn}")) if request.turn < 24 else text("finished")
+        return calls(Use("bash", {"command": "true"}, f"b{request.turn}")) if request.turn < 30 else text("finished")
 
-    loom, _ = await working(reply, patience=0, rotate_after_events=60)
-    run_id = await loom.start(mode="bypass")
+    loom, _ = await working(reply, patience=0, rotate_after_events=100)
+    run_id = await loom.start(mode="bypass", max_turns=50)
     await loom.client.result(run_id)
     ended = (await current(loom, run_id)).run_id
     is_back.set()
@@ -172,7 +171,7 @@ async def test_a_late_retry_leaves_a_run_alone_that_has_continued_as_new(working
     await late(loom, run_id, meanwhile)
 
     after = await loom.client.result(run_id)
-    assert (after.output, after.retries, after.turns) == ("finished", 1, 25)
+    assert (after.output, after.retries, after.turns) == ("finished", 1, 31)
 
 
 async def test_a_late_retry_with_the_same_wishes_gets_a_receipt_and_sends_nothing(
@@ -234,10 +233,82 @@ async def test_a_retry_waits_for_one_that_is_about_to_reset_the_run(working: Wor
     )
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
-async def test_of_retries_at_once_one_continues_the_run_and_the_others_are_told(
-    working: Working, rounds: int
+async def test_a_run_that_a_dead_client_has_only_reset_is_continued_from_its_second_end(
+    working: Working, workspace: Path
 ) -> None:
+    is_back = asyncio.Event()
+    loom, _ = await working(broken_until(is_back), patience=0)
+    run_id = await loom.start(mode="bypass")
+    await loom.client.result(run_id)
+    ended = (await current(loom, run_id)).run_id
+    dying = await client_of(loom)
+
+    async def meanwhile() -> None:
+        with patch.object(WorkflowHandle, "signal", _dies), pytest.raises(_Died):
+            await dying.retry(run_id, max_turns=5)
+        second = await continued_by(loom, run_id, ended)
+        assert second != ended
+        result = await loom.client.result(run_id)
+        assert (result.status, result.retries) == (RunStatus.FAILED, 0)
+        assert (await current(loom, run_id)).run_id == second
+        is_back.set()
+
+    answer = await late(loom, run_id, meanwhile, by="bob")
+
+    assert answer == {"accepted": True, "run_id": run_id, "after": "failed"}
+    after = await loom.client.result(run_id)
+    assert (after.output, after.retries) == ("finished", 1)
+    assert each_ran_once(workspace)
+
+
+class _Died(Exception):
+    """A client is gone."""
+
+
+async def _dies(*_: object, **__: object) -> None:
+    raise _Died
+
+
+async def test_a_retry_waits_no_longer_for_a_dead_client_than_its_claim_lasts(working: Working) -> None:
+    is_back = asyncio.Event()
+    loom, _ = await working(broken_until(is_back), patience=0)
+    run_id = await loom.start(mode="bypass")
+    await loom.client.result(run_id)
+    is_back.set()
+    claim = await loom.client.temporal.start_workflow(
+        retries.CLAIM, id=f"retry:{run_id}", task_queue=retries.CLAIM, execution_timeout=timedelta(seconds=1)
+    )
+    assert (await loom.client.retry(run_id))["accepted"]
+    left = loom.client.temporal.get_workflow_handle(claim.id, run_id=claim.result_run_id)
+    assert (await left.describe()).status is WorkflowExecutionStatus.TIMED_OUT
+    assert (await loom.client.result(run_id)).output == "finished"
+
+
+async def test_a_retry_whose_claim_may_not_outlast_the_reset_changes_nothing(
+    working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loom, _ = await working(broken_until(asyncio.Event()), patience=0)
+    run_id = await loom.start(mode="bypass")
+    await loom.client.result(run_id)
+    ended = (await current(loom, run_id)).run_id
+    monkeypatch.setattr(retries, "RESET_LIMIT", retries.CLAIM_LIMIT + timedelta(seconds=1))
+    with pytest.raises(UnreachableError, match="changed nothing"):
+        await loom.client.retry(run_id)
+    assert (await current(loom, run_id)).run_id == ended
+
+
+async def test_a_retry_of_a_run_that_goes_on_is_told_so(working: Working) -> None:
+    loom, _ = await working(lambda request: marks(request, 1))
+    run_id = await loom.start(permissions=ASK)
+    await loom.asked(run_id)
+    await aborted(loom, run_id)
+    await asking_again(loom, run_id)
+    for changes in ({}, {"max_turns": 9}):
+        assert "a retry has already continued it" in str(await told(loom.client.retry(run_id, **changes)))
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
+async def test_of_retries_at_once_one_continues_the_run_and_the_others_are_told(working: Working, rounds: int) -> None:
     back: set[str] = set()
     asked: list[str] = []
 
@@ -257,11 +328,15 @@ async def test_of_retries_at_once_one_continues_the_run_and_the_others_are_told(
         await loom.client.result(run_id)
         ended = (await current(loom, run_id)).run_id
         back.add(name)
+        held = Held()
+        latest = asyncio.create_task(told((await client_of(loom, held)).retry(run_id)))
+        await held.has_looked.wait()
 
         answers = await asyncio.gather(*(told(client.retry(run_id, by=f"b{n}")) for n, client in enumerate(clients)))
-        answers.append(await told(loom.client.retry(run_id)))
-
         after = await loom.client.result(run_id)
+        held.may_go_on.set()
+        answers += [await latest, await told(loom.client.retry(run_id))]
+
         assert (after.output, after.retries) == ("finished", 1), answers
         now = await current(loom, run_id)
         assert now.status is WorkflowExecutionStatus.COMPLETED, answers
