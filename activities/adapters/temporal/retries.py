@@ -11,9 +11,8 @@ retry does three things:
 3. Immediately before the reset, it makes sure that the ended execution is still the current one, and that the claim
    outlasts the reset.
 
-What remains is a client that stands still between the last look and the reset for longer than `CLAIM_LIMIT -
-RESET_LIMIT`, while another client retries the run. A reset by a program that doesn't claim the run can also meet one of
-these.
+What remains is a client that stands still between this last look and its reset until its claim has ended, while another
+client retries the run. Programs that reset a run without a claim have no protection from each other, either.
 """
 
 import asyncio
@@ -44,9 +43,10 @@ CLAIM_LIMIT: Final = timedelta(seconds=30)
 """How long the server keeps a claim whose client doesn't end it."""
 PAUSE: Final = 0.1
 """Seconds between two looks at what another retry of the run does."""
-STARTED: Final = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
 RESET_LIMIT: Final = timedelta(seconds=10)
 """Timeout for a reset."""
+STARTED: Final = PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
+"""The state of a workflow task that a worker has taken."""
 
 
 class TemporalRetries:
