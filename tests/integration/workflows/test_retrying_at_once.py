@@ -19,7 +19,7 @@ from temporalio.client import (
 )
 
 from loom import LoomClient
-from loom.activities.adapters.temporal import retries
+from loom.activities.adapters.temporal import retries, runs
 from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
@@ -305,6 +305,19 @@ async def test_a_retry_of_a_run_that_goes_on_is_told_so(working: Working) -> Non
     await asking_again(loom, run_id)
     for changes in ({}, {"max_turns": 9}):
         assert "a retry has already continued it" in str(await told(loom.client.retry(run_id, **changes)))
+
+
+async def test_without_a_worker_a_running_run_is_not_sent_limits_that_it_would_ignore(
+    working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loom, _ = await working(lambda request: marks(request, 1))
+    monkeypatch.setattr(runs, "UPDATE_LIMIT", 0.2)
+    nobody = LoomClient(loom.client.temporal, task_queue="no-worker-polls-this")
+    run_id = await nobody.start("wait")
+    with pytest.raises(UnreachableError, match="hasn't ended"):
+        await nobody.retry(run_id, message="leave it")
+    assert (await nobody.retry(run_id))["queued"]
+    await loom.client.temporal.get_workflow_handle(run_id).terminate()
 
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(100, marks=pytest.mark.slow)])
