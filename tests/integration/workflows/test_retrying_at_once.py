@@ -93,6 +93,15 @@ async def continued_by(loom: Harness, run_id: str, execution: str) -> str:
     return ended.raw_description.workflow_extended_info.reset_run_id
 
 
+async def chain(loom: Harness, run_id: str, execution: str) -> list[WorkflowExecutionDescription]:
+    """This execution, the one that continues it after its end, and so on."""
+    found: list[WorkflowExecutionDescription] = []
+    while execution:
+        found.append(await loom.client.temporal.get_workflow_handle(run_id, run_id=execution).describe())
+        execution = found[-1].raw_description.workflow_extended_info.reset_run_id
+    return found
+
+
 async def asking_again(loom: Harness, run_id: str) -> str:
     """Retry a run that ended while it asked. Return its execution, which asks again."""
     await loom.client.retry(run_id, by="ann")
@@ -363,7 +372,10 @@ async def test_of_retries_at_once_one_continues_the_run_and_the_others_are_told(
         assert (after.output, after.retries) == ("finished", 1), answers
         now = await current(loom, run_id)
         assert now.status is WorkflowExecutionStatus.COMPLETED, answers
-        assert now.run_id == await continued_by(loom, run_id, ended), answers
+        # On a busy machine, a run may end again before its retry arrives. That end is then the one that is continued.
+        *ends, last = await chain(loom, run_id, ended)
+        assert {each.status for each in ends} == {WorkflowExecutionStatus.FAILED}, answers
+        assert last.run_id == now.run_id, answers
         assert len(asked) == 2, answers
         plain = [each for each in answers if isinstance(each, dict) and "retried_by" not in each]
         assert len(plain) == 1, answers
