@@ -31,6 +31,7 @@ from loom.activities.adapters.postgres.parts import PostgresParts
 from loom.activities.adapters.postgres.payloads import create_payload_tables
 from loom.activities.adapters.redis.stream import RedisReader
 from loom.activities.adapters.temporal.errors import answered, no_run
+from loom.activities.adapters.temporal.retries import TemporalRetries
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import EventReader, PartStore
@@ -51,6 +52,7 @@ from loom.domain.core.requests import (
     ParkedOn,
     RunRequest,
     RunResult,
+    RunStatus,
     fork_view,
 )
 from loom.domain.core.tasks import Task
@@ -126,6 +128,7 @@ class LoomClient:
         self.task_queue = task_queue
         self._events = events
         self._runs = TemporalRuns(temporal)
+        self._retries = TemporalRetries(temporal)
 
     @classmethod
     @asynccontextmanager
@@ -419,7 +422,11 @@ class LoomClient:
         or has reached a limit goes on from its end under the same ID. It repeats no finished step, and its usage and
         cost go on. `max_turns` and `budget` replace the limits of an ended run, and `message` is sent to its agent.
 
-        Raises RefusedError if the run neither waits nor can go on.
+        An end is continued once. If another retry of the same end was faster, and the run goes on in the way that you
+        asked for, the receipt has `retried_by`.
+
+        Raises RefusedError if the run neither waits nor can go on, or if another retry was faster and the run has ended
+        since, or goes on in another way than you asked for.
         """
         from loom.domain.machine.reopening import refused_reopening  # noqa: PLC0415 - slow to import
         from loom.domain.run.events import RetryRequested  # noqa: PLC0415
@@ -430,12 +437,43 @@ class LoomClient:
             return await self._ask(run_id, "retry", changes)
         if is_child(run_id, description.parent_id or ""):
             raise RefusedError(f"run {run_id!r} is a sub-agent of {description.parent_id!r}, which went on without it")
-        result = await self.result(run_id)
+        result = await self._result_of(description)
         asked = _read("retry", given := _given({**changes, "end": result.retries + 1}))
         if isinstance(asked, RetryRequested) and (why := refused_reopening(result, asked)) is not None:
             raise RefusedError(f"run {run_id!r} can't go on: {why}")
-        await self._runs.reopen(run_id, description.run_id, given)
-        return {"accepted": True, "run_id": run_id, "after": result.status}
+        receipt = {"accepted": True, "run_id": run_id, "after": result.status}
+        earlier = await self._retries.reopen(run_id, description.run_id, given)
+        if earlier is None:
+            return receipt
+        await self._refuse_unless_met(run_id, given, earlier)
+        return {**receipt, "retried_by": str(earlier.get("by", ""))}
+
+    async def _result_of(self, ended: WorkflowExecutionDescription) -> RunResult:
+        """Return the result of this execution, even if the run has gone on since."""
+        handle = self.temporal.get_workflow_handle(ended.id, run_id=ended.run_id, result_type=RunResult)
+        try:
+            with answered(ended.id):
+                result: RunResult = await handle.result(follow_runs=False)
+        except WorkflowFailureError as error:
+            return failed_result(error)
+        return result
+
+    async def _refuse_unless_met(self, run_id: str, asked: JsonObject, earlier: JsonObject) -> None:
+        """Raise RefusedError unless the run goes on now, after an earlier retry, in the way that this one asks for."""
+        now = await self._described(run_id)
+        is_running = now.status is WorkflowExecutionStatus.RUNNING
+        unmet = [name for name in asked if name not in ("by", "end") and asked[name] != earlier.get(name)]
+        if is_running and not unmet:
+            return
+        by = f" by {earlier['by']}" if earlier.get("by") else ""
+        since = "is running"
+        if not is_running:
+            status = (await self._result_of(now)).status
+            since = "has since completed" if status is RunStatus.COMPLETED else f"has since ended again: {status}"
+        ignored = f"; this request's {', '.join(unmet)} had no effect" if unmet else ""
+        raise RefusedError(
+            f"another retry{by} has already continued this end of run {run_id!r}, which {since}{ignored}"
+        )
 
     async def repair(self, run_id: str) -> "Repair":
         """Continue a run whose workflow task fails, because today's code can't replay its history.
@@ -727,6 +765,9 @@ class LoomClient:
             # A Signal would be applied only when a worker runs again. By then, a different call could be the only
             # pending one, and nobody would have reviewed it.
             raise UnreachableError("no worker is responding; pass the call's id, or start a worker with `loom up`")
+        if name == "retry" and {"max_turns", "budget", "message"} & set(given):
+            # A run that hasn't ended ignores a Signal with these. Perhaps another retry has just continued it.
+            raise UnreachableError("the run hasn't ended, and no worker is responding; start one with `loom up`")
         return await self._signal(run_id, name, given)
 
     async def _signal(self, run_id: str, name: str, payload: JsonObject) -> JsonObject:

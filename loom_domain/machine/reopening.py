@@ -40,6 +40,8 @@ GOES_ON: Final = "The run had ended, and now it goes on. You have all your tools
 
 def refused_reopening(result: RunResult, asked: RetryRequested) -> str | None:
     """Return why a run with this result can't go on, or None if it can. The run itself checks the amounts."""
+    if result.status is RunStatus.COMPLETED and result.retries:
+        return "a retry has already continued it, and it has since completed: start a new run in its session"
     if result.status is RunStatus.COMPLETED:
         return "the run has completed: continue it with `loom fork`, or start a new run in its session"
     if result.turns == 0 and result.status in (RunStatus.FAILED, RunStatus.ABORTED):

@@ -191,14 +191,15 @@ def _reopens(event: SteeringEvent) -> bool:
 def _refused_retry(state: RunState, event: RetryRequested) -> str | None:
     if event.end is not None:
         return None if event.end == state.retries + 1 else f"the run has already gone on after its end {event.end}"
+    gone_on = ": a retry has already continued it" if state.retries or state.reopening is not None else ""
     if event.changes_ended_run:
-        return "the run has not ended: only a run that has ended takes `max_turns`, `budget` and `message`"
+        return f"the run has not ended{gone_on}: only a run that has ended takes `max_turns`, `budget` and `message`"
     if state.parked is not None or (state.phase is Phase.THINKING and state.retry_at is not None):
         return None
     parked_below = [child.run_id for child in state.tree.running if child.waiting_on in tuple(ParkedOn)]
     if parked_below:
         return f"the run waits for its sub-agents; retry {', '.join(parked_below)}"
-    return "the run is not waiting for its provider or its operator"
+    return f"the run is not waiting for its provider or its operator{gone_on}"
 
 
 def _refused_rules(rules: Any) -> str | None:

@@ -93,7 +93,7 @@ async def test_a_run_that_has_ended_goes_on_and_is_watched_through_its_ends(work
     result = (await cli("result", run_id, "--json")).json
     assert (result["output"], result["retries"]) == ("finished", 1)
     refused = await cli("retry", run_id)
-    assert (refused.code, "loom fork" in refused.err) == (2, True)
+    assert (refused.code, "it has since completed" in refused.err) == (2, True)
 
 
 async def test_a_run_whose_key_is_rejected_from_the_start_fails_and_names_the_key(working: Working) -> None:

@@ -5,12 +5,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import NAMESPACE_URL, uuid5
 
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
-from temporalio.api.enums.v1 import EventType
-from temporalio.api.history.v1 import HistoryEvent
-from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest, ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
@@ -18,7 +15,6 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowHandle,
-    WorkflowHistoryEventFilterType,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
@@ -26,7 +22,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_lost, refused, unanswered
-from loom.domain.core.errors import RefusedError, UnreachableError
+from loom.domain.core.errors import UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
@@ -38,8 +34,6 @@ UPDATE_TRIES: Final = 3
 """How often an update is sent that the worker's SDK loses. It may lose one that reaches a run together with queries,
 shortly after the worker has started (sdk-core logs "unprocessed protocol messages"). The server then rejects it.
 """
-REOPEN_TRIES: Final = 5
-"""How often a run is reset for one retry. A run may end again before the retry reaches it."""
 NO_UPDATE_NOW: Final = (RPCStatusCode.RESOURCE_EXHAUSTED, RPCStatusCode.FAILED_PRECONDITION)
 """The server's answers to an update that has had no effect, after which it still takes a signal: the run has too many
 updates at once, or a workflow task failed because something else happened to the run at the same time.
@@ -194,57 +188,5 @@ class TemporalRuns:
         with answered(run_id):
             await self._handle(run_id).signal(name, payload)
 
-    async def reopen(self, run_id: str, execution: str, payload: JsonObject) -> None:
-        """Continue an ended execution: take back the workflow task that ended it, and send the run this `retry` before
-        it decides again. Several retries of the same end count as one. Raises RefusedError if the server can't do that.
-        """
-        with answered(run_id):
-            for _ in range(REOPEN_TRIES):
-                execution = await self._reset(run_id, execution)
-                try:
-                    # The server doesn't let a run end while it has an unread signal.
-                    await self._client.get_workflow_handle(run_id, run_id=execution).signal("retry", payload)
-                except RPCError as error:
-                    if error.status is not RPCStatusCode.NOT_FOUND:
-                        raise
-                else:
-                    return
-        raise UnreachableError(f"run {run_id!r} ended again before the retry reached it; try again")
-
-    async def _reset(self, run_id: str, execution: str) -> str:
-        """Reset an ended execution to the workflow task that ended it, and return the id of the new execution."""
-        handle = self._client.get_workflow_handle(run_id, run_id=execution)
-        closing = handle.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
-        task = closing_task(await anext(closing))
-        if task is None:
-            raise RefusedError(
-                f"run {run_id!r} was ended from outside, and not by itself: continue it with `loom fork`"
-            )
-        request = ResetWorkflowExecutionRequest(
-            namespace=self._client.namespace,
-            workflow_execution=ExecutionId(workflow_id=run_id, run_id=execution),
-            reason="loom retry",
-            workflow_task_finish_event_id=task,
-            request_id=str(uuid5(NAMESPACE_URL, f"loom-retry:{execution}")),
-            identity=self._client.identity,
-        )
-        try:
-            return (await self._client.workflow_service.reset_workflow_execution(request)).run_id
-        except RPCError as error:
-            if error.status not in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION):
-                raise
-            raise RefusedError(f"the server can't take back the end of run {run_id!r}: {error}") from error
-
     def _handle(self, run_id: str) -> WorkflowHandle[Any, Any]:
         return self._client.get_workflow_handle(run_id)
-
-
-def closing_task(event: HistoryEvent) -> int | None:
-    """Return the id of the completed workflow task that ended an execution, or None if the server ended it."""
-    match event.event_type:
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED:
-            return event.workflow_execution_completed_event_attributes.workflow_task_completed_event_id
-        case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED:
-            return event.workflow_execution_failed_event_attributes.workflow_task_completed_event_id
-        case _:
-            return None

@@ -15,7 +15,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
 )
 
-from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.adapters.temporal.retries import TemporalRetries
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
@@ -304,7 +304,7 @@ async def test_a_run_that_ends_again_before_the_retry_reaches_it_is_reset_once_m
     )
     ended = await slow.get_workflow_handle(run_id).describe()
 
-    await TemporalRuns(slow).reopen(run_id, ended.run_id, {"end": 1})
+    await TemporalRetries(slow).reopen(run_id, ended.run_id, {"end": 1})
 
     after = await loom.client.result(run_id)
     assert (after.output, after.retries) == ("finished", 1)
@@ -451,7 +451,7 @@ async def test_a_signed_run_goes_on_only_for_the_owner_of_the_key(working: Worki
 
     outside = await stranger(loom)
     described = await outside.get_workflow_handle(run_id).describe()
-    await TemporalRuns(outside).reopen(run_id, described.run_id, {"end": 1})
+    await TemporalRetries(outside).reopen(run_id, described.run_id, {"end": 1})
     assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
 
     await loom.client.retry(run_id)

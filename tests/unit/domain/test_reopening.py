@@ -8,6 +8,7 @@ import pytest
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.machine.activity_requests import model_request
 from loom.domain.machine.reopening import GOES_ON, INTERRUPTED, refused_reopening
+from loom.domain.machine.steering import refusal
 from loom.domain.machine.transitions import closed, evolve, next_action, start
 from loom.domain.run.actions import AwaitAdmission, AwaitPerson, BeginTurn, CallModel, Finish
 from loom.domain.run.activity_payloads import Prepared
@@ -278,3 +279,18 @@ def test_a_completed_run_is_forked_and_one_without_a_turn_is_started_again() -> 
     asked_for = RetryRequested(end=1, at=AT)
     assert "loom fork" in (refused_reopening(result(RunStatus.COMPLETED), asked_for) or "")
     assert "start it again" in (refused_reopening(result(RunStatus.FAILED, turns=0), asked_for) or "")
+
+
+def test_a_run_that_completed_after_a_retry_is_not_sent_to_a_fork() -> None:
+    completed = replace(result(RunStatus.COMPLETED), retries=1)
+    said = refused_reopening(completed, RetryRequested(end=2, at=AT)) or ""
+    assert "a retry has already continued it, and it has since completed" in said
+    assert "fork" not in said
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_turns": 9}])
+def test_a_retry_of_a_run_that_goes_on_after_its_end_is_told_so(changes: Any) -> None:
+    going_on = retried(told(*FIRST_TURN, BEGAN, GIVES_UP))
+    about_to = told(*FIRST_TURN, BEGAN, RetryRequested(end=1, at=AT))
+    for state in (going_on, about_to):
+        assert "a retry has already continued it" in (refusal(state, RetryRequested(at=AT, **changes)) or "")

@@ -8,7 +8,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 
-from loom.activities.adapters.temporal.runs import closing_task
+from loom.activities.adapters.temporal.retries import closing_task
 from tests.replay.contents import HISTORIES
 
 
