@@ -45,6 +45,12 @@ from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 
 TURNS: Final = 4
+WORKER: Final = {
+    "LOOM_MAX_CACHED_WORKFLOWS": "2",
+    "LOOM_MAX_CACHED_WAITS": "1",
+    "LOOM_FIRST_RETRY_DELAY": "1",
+    "LOOM_MODEL_ATTEMPTS": "1000",
+}
 REQUESTS: Final[Sequence[tuple[str, dict[str, object]]]] = (
     ("send_message", {"text": "hurry up"}),
     ("set_permissions", {"rules": {"bash": "deny"}}),
@@ -113,12 +119,8 @@ async def stall(given: Given, addresses: Addresses, folder: Path, forks: ForkSer
     provider = Provider(random)
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
-    few = {"LOOM_MAX_CACHED_WORKFLOWS": "2", "LOOM_MAX_CACHED_WAITS": "1"}
-    settings = {"first_retry_delay": 1.0, "model_attempts": 100}
-    async with mortal(addresses, workspace, provider.reply, forks=forks, **settings) as (loom, _, workers):
-        started = await asyncio.gather(
-            *(workers.start(**few, LOOM_FIRST_RETRY_DELAY="1") for _ in range(given.workers))
-        )
+    async with mortal(addresses, workspace, provider.reply, forks=forks) as (loom, _, workers):
+        started = await asyncio.gather(*(workers.start(**WORKER) for _ in range(given.workers)))
         while report.runs < given.runs:
             number = min(given.at_once, given.runs - report.runs)
             run_ids = [await loom.start("look around") for _ in range(number)]

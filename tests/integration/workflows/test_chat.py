@@ -190,6 +190,75 @@ async def test_a_chat_at_rest_can_be_aborted(working: Working, session: str) -> 
 
 
 @pytest.mark.usefixtures("quick_rest")
+@pytest.mark.parametrize("number", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+async def test_chats_at_rest_hear_every_request(working: Working, session: str, number: int) -> None:
+    loom, model = await working(echo)
+
+    async def talk(chat: ChatSession) -> None:
+        handle = loom.client.temporal.get_workflow_handle(chat.run_id)
+        await chat.ask("one")
+        await _at_rest(loom, chat)
+        for text_ in ("two", "three"):
+            await handle.signal("send_message", {"text": text_, "message_id": text_})
+        await _answered(chat, "three", "you said: three")
+        await _at_rest(loom, chat)
+        await loom.client.send(chat.run_id, "four")
+        await _answered(chat, "m4", "you said: four")
+        await _at_rest(loom, chat)
+        assert (await loom.client.pause(chat.run_id))["accepted"]
+        await loom.client.resume(chat.run_id)
+        await _at_rest(loom, chat)
+        said = [message.text for message in await chat.messages()]
+        assert said == [each for word in ("one", "two", "three", "four") for each in (word, f"you said: {word}")]
+        assert (await chat.status())["chat"]["answered"] == 4
+
+    async def cancelled(chat: ChatSession) -> RunStatus:
+        await loom.client.temporal.get_workflow_handle(chat.run_id).cancel()
+        return (await loom.client.result(chat.run_id)).status
+
+    chats = [chat_in(loom, f"{session}-{place}") for place in range(number)]
+    await asyncio.gather(*map(talk, chats))
+    assert len(model.requests) == 4 * number
+    half = number // 2
+    await asyncio.gather(*(loom.client.abort(chat.run_id) for chat in chats[:half]))
+    ends = [(await loom.client.result(chat.run_id)).status for chat in chats[:half]]
+    ends += await asyncio.gather(*map(cancelled, chats[half:]))
+    assert ends == [RunStatus.ABORTED] * number
+
+
+@pytest.mark.usefixtures("quick_rest")
+@pytest.mark.parametrize("number", [2, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+async def test_what_reaches_chats_at_rest_without_a_worker_is_answered_in_order(
+    addresses: Addresses, workspace: Path, session: str, number: int
+) -> None:
+    async with ModelServer(echo) as model:
+        settings = settings_for(addresses, workspace, model)
+        async with LoomClient.connected(settings) as client:
+            loom = Harness(client=client, settings=settings, workspace=workspace)
+            chats = [chat_in(loom, f"{session}-{place}") for place in range(number)]
+            async with worker(settings):
+                await asyncio.gather(*(chat.ask("one") for chat in chats))
+                await asyncio.gather(*(_at_rest(loom, chat) for chat in chats))
+            for chat in chats:
+                assert [message.text for message in await chat.messages()] == ["one", "you said: one"]
+                await client.send(chat.run_id, "two")
+                await client.temporal.get_workflow_handle(chat.run_id).signal("send_message", {"text": "three"})
+            aborted = chat_in(loom, f"{session}-aborted")
+            async with worker(settings):
+                await asyncio.gather(*(_answered(chat, "m3", "you said: three") for chat in chats))
+                await aborted.ask("one")
+                await _at_rest(loom, aborted)
+            await client.temporal.get_workflow_handle(aborted.run_id).signal("abort", {"reason": "enough"})
+            async with worker(settings):
+                assert (await client.result(aborted.run_id)).status is RunStatus.ABORTED
+                for chat in chats:
+                    said = [message.text for message in await chat.messages()]
+                    assert said == [each for word in ("one", "two", "three") for each in (word, f"you said: {word}")]
+                await replay_all(loom)
+    assert len(model.requests) == 3 * number + 1
+
+
+@pytest.mark.usefixtures("quick_rest")
 async def test_a_chat_that_takes_only_signed_messages_rests_and_goes_on(working: Working, session: str) -> None:
     loom, _ = await working(echo, require_signed="on")
     chat = chat_in(loom, session)
@@ -315,6 +384,16 @@ async def _at_rest(loom: Harness, chat: ChatSession) -> None:
         return bool(earlier) and (last, number) == (EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED, 4)
 
     await eventually(rests)
+
+
+async def _answered(chat: ChatSession, message_id: str, output: str) -> None:
+    """Wait for the answer to a message, and look at it."""
+
+    async def answer() -> str | None:
+        found = (await chat.look(message_id)).answer
+        return None if found is None else found.output
+
+    assert await eventually(answer) == output
 
 
 async def _events(loom: Harness, chat: ChatSession) -> Sequence[Any]:
