@@ -52,6 +52,7 @@ class MemoryUpkeep:
         self._request: UpkeepRequest | BadRequest
         self._last = UpkeepDone()
         self._awake = False
+        self._looked_back: datetime | None = None
         try:
             self._request = read_upkeep_request(request)
             self._last = UpkeepDone(until=self._request.since)
@@ -68,12 +69,8 @@ class MemoryUpkeep:
                 await self._run(asked)
 
     async def _run(self, request: UpkeepRequest) -> None:
-        looked_back: datetime | None = None
         for number in range(1, request.rounds + 1):
-            looks_back = looked_back is None or workflow.now() >= looked_back + EVERY
-            if looks_back:
-                looked_back = workflow.now()
-            self._last = await self._round(looks_back=looks_back)
+            self._last = await self._round(looks_back=self._looks_back())
             workflow.set_current_details(_told(self._last, number))
             await self._pause()
             if workflow.info().is_target_worker_deployment_version_changed():
@@ -82,6 +79,14 @@ class MemoryUpkeep:
             replace(request, since=self._last.until),
             initial_versioning_behavior=ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
         )
+
+    def _looks_back(self) -> bool:
+        """Whether to look for what was missed, which is done every five minutes."""
+        now = workflow.now()
+        if self._looked_back is not None and now < self._looked_back + EVERY:
+            return False
+        self._looked_back = now
+        return True
 
     @workflow.signal(name="runs_ended")
     def runs_ended(self, *_: object) -> None:

@@ -1,7 +1,7 @@
 """The `Notify` workflow, which delivers one notification. It outlives the run, workers and outages of the receiver."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from temporalio import workflow
@@ -36,7 +36,7 @@ class Notify:
         deliveries = [self._deliver(channel) for channel in channels]
         if (at := escalates_at(request.notification, request.plan)) is not None:
             channels.append("escalation")
-            deliveries.append(self._escalate((at - workflow.now()).total_seconds()))
+            deliveries.append(self._escalate(at))
         outcomes = await asyncio.gather(*deliveries, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -47,8 +47,8 @@ class Notify:
             if isinstance(outcome, Delivered)
         }
 
-    async def _escalate(self, seconds: float) -> Delivered:
-        if seconds > 0:
+    async def _escalate(self, at: datetime) -> Delivered:
+        if (seconds := (at - workflow.now()).total_seconds()) > 0:
             await workflow.sleep(seconds, summary="until the second address is told")
         return await self._deliver("escalation")
 

@@ -152,9 +152,27 @@ STARTS: Final = frozenset(
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
+CLOCK_READERS: Final = frozenset(
+    {
+        "_escalate",  # in a workflow without local activities, in its first task
+        "_is_long",  # the cache of the worker
+        "_looks_back",  # in a workflow without local activities
+        "_should_rotate",  # only in a task that no replay joins with another
+        "_sleep_until",  # the length of a timer that is started in any case
+        "_wait_with_timers",  # of an earlier release
+        "_watch_time",  # the same
+    }
+)
+"""The functions of workflows that may calculate with the run's clock, and why."""
+CLOCKS: Final = frozenset({"workflow.now", "workflow.time"})
+CLOCK_FACTS: Final = frozenset({"_looked_at"})
+"""What may keep the run's clock for them."""
+
+
 def faults(source: str, guarded: frozenset[str]) -> Iterator[tuple[int, str]]:
     """The lines that are not deterministic, each with what is wrong; `guarded` are the modules that are checked."""
     tree = ast.parse(source)
+    yield from _clock_decisions(tree)
     names = _Imports(guarded)
     names.visit(tree)
     yield from names.faults
@@ -222,6 +240,35 @@ def _forbidden_names(tree: ast.Module, modules: Mapping[str, str]) -> Iterator[t
                 yield node.lineno, f"uses .{name}, which differs from replay to replay"
             case _:
                 pass
+
+
+def _clock_decisions(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The run's clock is handed on as the time of something, and never compared or calculated with: a replay may have
+    another one (a query can deliver events early, and tasks in which a local activity runs can be joined).
+    """
+    handed_on = {id(value) for node in ast.walk(tree) for value in _handed_on(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in CLOCKS and id(node) not in handed_on:
+            yield node.lineno, "decides by the run's clock: start a timer, and decide by its end"
+
+
+def _handed_on(node: ast.AST) -> Iterator[ast.AST]:
+    """The values that a node hands on as they are."""
+    match node:
+        case ast.Call(func=ast.Name(id="max" | "min" | "abs" | "bool")):
+            pass
+        case ast.Call(args=args, keywords=keywords):
+            yield from (*args, *(keyword.value for keyword in keywords))
+        case ast.Assign(targets=[ast.Attribute(attr=name)], value=value) if name in CLOCK_FACTS:
+            yield value
+        case ast.Return(value=ast.expr() as value):
+            yield value
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (body, orelse)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in CLOCK_READERS:
+            yield from ast.walk(node)
+        case _:
+            pass
 
 
 def _references_only(tree: ast.Module, activities: set[str]) -> Iterator[tuple[int, str]]:
