@@ -109,7 +109,7 @@ def _view(
 
 
 def resting_state(description: WorkflowExecutionDescription, beginning: Beginning) -> RunState | None:
-    """Return the state of a chat that waits on the server alone, without a worker. Return None for any other run."""
+    """Return the state of a chat that has done nothing since its execution began. Return None for any other run."""
     if not beginning.goes_on or not beginning.untouched:
         return None
     state = _begun(description, beginning)

@@ -79,7 +79,7 @@ async def replay_error(history: WorkflowHistory, converter: DataConverter) -> st
 def has_begun(history: WorkflowHistory) -> bool:
     """Return whether the execution has a workflow task, and so something to replay.
 
-    A chat that waits on the server alone has none. The SDK's replayer would wait for its first one forever.
+    A chat of an earlier build that rests has none. The SDK's replayer would wait for its first one forever.
     """
     return any(event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED for event in history.events)
 

@@ -115,7 +115,7 @@ class Beginning:
     prepared: Prepared | None = None
     """The prepared run. None if the run hasn't been prepared yet or was prepared in an earlier execution."""
     untouched: bool = False
-    """Whether nothing has happened since the execution began."""
+    """Whether nothing has happened since the execution began, except that a worker may have looked at it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
