@@ -152,6 +152,8 @@ class AgentRun:
                 self._advance(await self._perform(action))
                 await self._rotate_if_due()
             except asyncio.CancelledError:
+                if workflow.cancellation_reason() is None:  # the run leaves its worker's cache
+                    raise
                 self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         return await self._finished(action.outcome)
 
@@ -370,6 +372,8 @@ class AgentRun:
         try:
             await workflow.wait_condition(lambda: handle.done() or self._state.outcome is not None)
         except asyncio.CancelledError:
+            if workflow.cancellation_reason() is None:  # the run leaves its worker's cache
+                raise
             self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         if not handle.done():
             handle.cancel()

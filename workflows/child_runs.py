@@ -79,6 +79,8 @@ class Children:
                 if self._may_rotate():
                     await self._parent.rotate()
             except asyncio.CancelledError:
+                if workflow.cancellation_reason() is None:  # the run leaves its worker's cache
+                    raise
                 self._parent.advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
             except TimeoutError:
                 self._running = []  # they have been told to end, and the server cancels those that it may

@@ -29,9 +29,9 @@ def repair(
     every: Annotated[bool, typer.Option("--all", help="Repair all runs whose workflow task fails.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON and nothing else.")] = False,
 ) -> None:
-    """Continue a run whose workflow task fails, because the code can't replay its history.
+    """Continue a run whose workflow task fails.
 
-    The run goes on from its last sound workflow task. It handles again what it has received since then. A repair that
+    This is for runs whose history the code can't replay. The run goes on from its last sound workflow task. It handles again what it has received since then. A repair that
     would repeat an effect is refused. Run this command where Loom is of the same release as the workers. Exit code 1:
     with --all, at least one run couldn't be repaired.
     """

@@ -21,6 +21,7 @@ from loom.testing.harness import Addresses, Harness, replay_all, settings_for
 from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
 from loom.workflows.agent_run import AgentRun
+from tests.acceptance.test_command_line import command_line
 
 DIVERGES = "TMPRL1100"
 ASK = calls(ToolUse("ask_user", {"question": "which one?"}, "q1"))
@@ -182,8 +183,16 @@ async def test_lists_doctor_and_the_stream_name_a_failing_run(stuck: Stuck) -> N
         assert task.action is Action.PARKED
         assert DIVERGES in task.parameters["message"]
         assert task.parameters["way_out"] == f"run `loom repair {run_id}`"
-        await loom.client.repair(run_id)
+        cli = command_line(loom)
+        shown = (await cli("status", run_id)).out
+        assert "waiting on repair" in shown.splitlines()
+        assert f"run `loom repair {run_id}`" in shown
+        assert run_id in (await cli("list", "--waiting", "repair")).out
+        repaired = await cli("repair", run_id)
+        assert repaired.out.startswith(f"{run_id} goes on from event ")
+        assert DIVERGES in repaired.err
         assert (await loom.client.result(run_id)).output == "done"
+        assert "has ended" in (await cli("repair", run_id)).err
 
 
 class Kept:
