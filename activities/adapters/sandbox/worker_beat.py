@@ -8,7 +8,7 @@ While a worker stands still, its runs may end, and Temporal may give them to ano
 of their own, and must not take effect meanwhile. They therefore stand still with the worker, and go on with it. After
 `LIMIT`, another attempt may take the place of theirs, so they are killed.
 
-This module is also a standalone program, `python -I -S worker_beat.py`, which needs only the standard library. A worker
+This module is also a standalone program, `python -I -S worker_beat.py LIMIT`, which needs only the standard library. A worker
 starts one for all its commands. While a command runs, a thread of the worker writes to the program's standard input
 four times a second. The program ends with the worker.
 """
@@ -111,7 +111,7 @@ def _started() -> int:
     try:
         os.posix_spawn(
             sys.executable,
-            [sys.executable, "-I", "-S", __file__],
+            [sys.executable, "-I", "-S", __file__, str(LIMIT)],
             {},
             file_actions=[(os.POSIX_SPAWN_DUP2, reading, 0), *((os.POSIX_SPAWN_DUP2, null, fd) for fd in (1, 2))],
             setsid=True,
@@ -122,7 +122,7 @@ def _started() -> int:
     return writing
 
 
-def main() -> None:
+def main(limit: float) -> None:
     """Read beats from standard input until the worker ends."""
     commands: set[int] = set()
     beats = select.poll()
@@ -132,7 +132,7 @@ def main() -> None:
         # Count polls instead of reading a clock: a machine that was suspended gives the worker time to go on first.
         if not beats.poll(INTERVAL * 1000):
             silent += INTERVAL
-            if due := due_signal(silent):
+            if due := due_signal(silent, limit):
                 send(due, commands)
             continue
         data = os.read(0, 65536)
@@ -146,9 +146,9 @@ def main() -> None:
             (commands.add if line.startswith(b"+") else commands.discard)(int(line[1:]))
 
 
-def due_signal(silent: float) -> signal.Signals | None:
+def due_signal(silent: float, limit: float) -> signal.Signals | None:
     """Return the signal for the commands of a worker that hasn't been heard of for so many seconds."""
-    if silent >= LIMIT:
+    if silent >= limit:
         return signal.SIGKILL
     return signal.SIGSTOP if silent >= PAUSE else None
 
@@ -178,4 +178,4 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]))
