@@ -98,7 +98,7 @@ async def _exists(path: Path) -> None:
 async def _lease_ended(loom: Harness, run_id: str) -> None:
     async def look() -> bool:
         ended = "SELECT alive_until < now() FROM loom_effects WHERE run_id = %s"
-        return [*await rows(loom.settings.database_url, ended, (run_id,))] == [(True,)]
+        return await rows(str(loom.settings.database_url), ended, (run_id,)) == [(True,)]
 
     await eventually(look)
 

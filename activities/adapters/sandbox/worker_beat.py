@@ -8,9 +8,9 @@ While a worker stands still, its runs may end, and Temporal may give them to ano
 of their own, and must not take effect meanwhile. They therefore stand still with the worker, and go on with it. After
 `LIMIT`, another attempt may take the place of theirs, so they are killed.
 
-This module is also a standalone program, `python -I -S worker_beat.py LIMIT`, which needs only the standard library. A worker
-starts one for all its commands. While a command runs, a thread of the worker writes to the program's standard input
-four times a second. The program ends with the worker.
+This module is also a standalone program, `python -I -S worker_beat.py LIMIT`, which needs only the standard library. A
+worker starts one for all its commands. While a command runs, a thread of the worker writes to the program's standard
+input four times a second. The program ends with the worker.
 """
 
 import os
@@ -19,6 +19,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Final
@@ -166,13 +167,9 @@ def send(signum: signal.Signals, commands: set[int]) -> None:
 
 def _descendants(pid: int) -> Iterator[int]:
     """Yield the processes that the process has started, and those that they have started."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for thread in threads:
-        with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
-            for child in map(int, children.read().split()):
+    with suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (thread / "children").read_text(encoding="ascii").split()):
                 yield child
                 yield from _descendants(child)
 
