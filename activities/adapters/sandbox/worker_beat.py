@@ -158,11 +158,27 @@ def send(signum: signal.Signals, commands: set[int]) -> None:
     """Send the signal to all processes of the commands."""
     # A frozen worker hasn't reaped its commands, so their ids can't belong to other processes.
     for group in commands:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signum)
-        for pid in _descendants(group):  # in a sandbox, they are in another group
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signum)
+        family = []
+        # The children of a process are found while it is stopped: it begins no others, and they don't lose it.
+        for pid in _family(group):
+            family.append(pid)
+            _send(signal.SIGSTOP if signum is signal.SIGKILL else signum, pid)
+        if signum is signal.SIGKILL:
+            for pid in family:
+                _send(signum, pid)
+
+
+def _send(signum: signal.Signals, pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)
+
+
+def _family(group: int) -> Iterator[int]:
+    """Yield the process group, as `os.kill` names it, and its leader's descendants. In a sandbox, they have groups of
+    their own.
+    """
+    yield -group
+    yield from _descendants(group)
 
 
 def _descendants(pid: int) -> Iterator[int]:
