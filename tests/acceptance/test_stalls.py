@@ -14,6 +14,7 @@ from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Killable
 from tests.databases import rows
+from tests.processes import stands_still
 
 PERMISSIONS: Final = {"bash": "allow", "python": "allow"}
 WAITS: Final = "echo begun >> begun; until [ -e go ]; do sleep 0.1; done; echo ended >> ended; echo all of it"
@@ -105,7 +106,7 @@ async def _lease_ended(loom: Harness, run_id: str) -> None:
 
 async def _stand_still(processes: list[psutil.Process]) -> None:
     async def look() -> bool:
-        return all(process.status() == psutil.STATUS_STOPPED for process in processes)
+        return all(map(stands_still, processes))
 
     assert processes
     await eventually(look)

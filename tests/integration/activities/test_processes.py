@@ -13,6 +13,7 @@ import pytest
 from loom.activities.adapters.sandbox.processes import kill_group, supervise
 from loom.activities.adapters.sandbox.worker_beat import LIMIT
 from loom.testing.waiting import eventually
+from tests.processes import stands_still
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -101,7 +102,7 @@ async def test_a_command_stands_still_with_its_worker_and_goes_on_with_it(tmp_pa
     worker.send_signal(signal.SIGSTOP)
 
     async def are_stopped() -> bool:
-        return all(each.status() == psutil.STATUS_STOPPED for each in shells)
+        return all(map(stands_still, shells))
 
     await eventually(are_stopped)
     worker.send_signal(signal.SIGCONT)
@@ -131,7 +132,7 @@ async def test_a_command_that_stands_still_ends_if_its_worker_is_killed(tmp_path
     worker.send_signal(signal.SIGSTOP)
 
     async def are_stopped() -> bool:
-        return all(each.status() == psutil.STATUS_STOPPED for each in shells)
+        return all(map(stands_still, shells))
 
     await eventually(are_stopped)
     worker.kill()
