@@ -12,7 +12,7 @@ def command_of(process: psutil.Process) -> list[str]:
 
 
 def stands_still(process: psutil.Process) -> bool:
-    """Whether it is stopped, or has ended before it could be: a shell's child may have been seen before its own exec."""
+    """Whether it is stopped, or has ended before it could be."""
     try:
         return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
