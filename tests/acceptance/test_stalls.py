@@ -94,7 +94,8 @@ async def _exists(path: Path) -> None:
 
 async def _lease_ended(loom: Harness, run_id: str) -> None:
     async def look() -> bool:
-        ended = "SELECT alive_until < now() FROM loom_effects WHERE run_id = %s"
+        # A slow model call has a lease, too, but its result is stored.
+        ended = "SELECT alive_until < now() FROM loom_effects WHERE run_id = %s AND result IS NULL"
         return await rows(str(loom.settings.database_url), ended, (run_id,)) == [(True,)]
 
     await eventually(look)
