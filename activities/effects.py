@@ -22,7 +22,7 @@ from loom.activities.leases import Leases
 from loom.activities.ports import Claim, EffectLedger, Snapshots, StoreUnavailable
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
-from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
+from loom.domain.machine.tool_results import UNKNOWN_OUTCOME, stopped_outcome
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.retry_policy import STORE_AWAY
 
@@ -115,16 +115,17 @@ class Effects:
     async def _accounted(
         self, ledger: EffectLedger, leases: Leases[ToolResult], request: ToolRequest, execute: Execute
     ) -> ToolResult:
-        key, held = await _reserved(ledger, request)
+        key, held, stood_still = await _reserved(ledger, request)
         if isinstance(held, ToolResult):
             return held
         if held is not None and held > request.attempt:
             return failed("another worker has taken this call over", "aborted")
         in_doubt = held is not None and request.effect is Effect.ONCE
+        outcome = stopped_outcome(stood_still) if stood_still else UNKNOWN_OUTCOME
         claim = _claim(request, key)
         with leases.held(claim, is_recorded=True) as lease:
             try:
-                result = failed(UNKNOWN_OUTCOME, "lost") if in_doubt else await execute(_tool_key(request, key))
+                result = failed(outcome, "lost") if in_doubt else await execute(_tool_key(request, key))
             except BaseException:
                 await leases.given_back(lease)
                 raise
@@ -152,13 +153,16 @@ def _is_in_doubt(request: ToolRequest) -> bool:
     return request.begun and request.effect is Effect.ONCE
 
 
-async def _reserved(ledger: EffectLedger, request: ToolRequest) -> tuple[str, ToolResult | int | None]:
-    """Return the key of the call's effect, and the ledger's answer to a claim under this key."""
-    key = _record_key(request)
+async def _reserved(ledger: EffectLedger, request: ToolRequest) -> tuple[str, ToolResult | int | None, float]:
+    """Return the key of the call's effect, the ledger's answer to a claim under this key, and for how many seconds the
+    worker that had claimed it before has stood still.
+    """
+    key, stood_still = _record_key(request), 0.0
     try:
         if request.begun:  # perhaps on a worker of an earlier release, which claimed it under that release's key
             key = await ledger.find(key, key_without_arguments(request)) or key
-        return key, await ledger.reserve(key, request.origin.run_id, request.attempt)
+            stood_still = await ledger.stood_still(key)
+        return key, await ledger.reserve(key, request.origin.run_id, request.attempt), stood_still
     except StoreUnavailable as error:
         raise _away(str(error)) from None
 

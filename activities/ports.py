@@ -382,7 +382,8 @@ class Ledger(Protocol[T]):
     """Records which calls have started and finished, so that no crash repeats an effect. Methods raise
     StoreUnavailable.
 
-    A claim comes with a lease: as long as its worker renews it, the attempt is alive.
+    A claim comes with a lease: as long as its worker renews it, the attempt is alive. A worker that is connected but
+    renews nothing stands still. Its attempts count as alive for some time longer.
     """
 
     async def find(self, *keys: str) -> str | None:
@@ -418,6 +419,10 @@ class Ledger(Protocol[T]):
 
     async def is_alive(self, *keys: str) -> bool:
         """Whether an attempt that has claimed one of these keys is alive and hasn't finished."""
+        ...
+
+    async def stood_still(self, key: str) -> float:
+        """Return for how many seconds the worker of an unfinished attempt has stood still, or 0 if it hasn't."""
         ...
 
 

@@ -212,6 +212,7 @@ class ChatSession:
         for _ in range(TRIES):
             try:
                 start = self._start(payload)
+                asyncio.ensure_future(start.workflow_handle()).add_done_callback(_noticed)
                 return await self._runs.update_or_start(start, "send_message", payload)
             except RefusedError:  # the chat has been aborted, and its run is about to end
                 await asyncio.sleep(PAUSE_BETWEEN_TRIES)
@@ -277,6 +278,12 @@ class ChatSession:
 def chat_run_id(session: str) -> str:
     """Return the id of the run that answers a session's messages. A `/` would make it look like a sub-agent's."""
     return CHAT + session.strip().replace("%", "%25").replace("/", "%2F")
+
+
+def _noticed(started: "asyncio.Future[Any]") -> None:
+    """Retrieve the error of a start, which its update raises, too. Otherwise, asyncio prints it with its traceback."""
+    if not started.cancelled():
+        started.exception()
 
 
 def _answered_ids(parameters: JsonObject) -> Sequence[str]:

@@ -57,6 +57,15 @@ OUT_OF_TIME: Final = (
 )
 
 
+def stopped_outcome(seconds: float) -> str:
+    """Return what the model reads if a call was stopped because its worker stood still for so many seconds."""
+    return (
+        f"Interrupted: the worker stood still for {seconds:.0f} s while this ran, so it was stopped and its outcome is"
+        " unknown. It may have taken effect in whole, in part or not at all, and it has not been tried again. Check"
+        " what is there before you go on."
+    )
+
+
 def is_accounted(call: OpenCall) -> bool:
     """Whether the next attempt at the call records its effect."""
     return call.begun or call.away < PATIENCE

@@ -14,7 +14,7 @@ import pytest
 
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
 from loom.testing.waiting import PATIENCE, eventually
-from tests.acceptance.conftest import Working
+from tests.acceptance.conftest import Killable, Working
 from tests.acceptance.test_command_line import LOOM, Cli, command_line
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -51,6 +51,34 @@ async def test_lines_of_a_pipe_are_answered_and_another_terminal_goes_on(working
     assert (once.json["output"], once.json["status"]) == ("you said: three", "completed")
     said = [m["content"] for m in model.requests[-1].messages if m["role"] in ("user", "assistant")]
     assert said == ["one", "you said: one", "two", "you said: two", "three"]
+
+
+async def test_without_a_worker_it_ends_with_one_line_and_the_message_is_answered_once_later(
+    killable: Killable, session: str
+) -> None:
+    loom, model, workers = await killable(echo)
+    cli = command_line(loom)
+    process = await cli.begun("chat", "--session", f"{session}-piped", stdin=PIPE)
+    ran, (out, err) = await asyncio.gather(
+        cli("chat", "one", "--session", session), process.communicate(b"first line\nsecond line\n")
+    )
+    assert (ran.code, ran.out, process.returncode, out) == (5, "", 5, b"")
+    for said, name in ((ran.err, session), (err.decode(), f"{session}-piped")):
+        assert said == (
+            "loom: no worker is running. The message is stored, and a worker will answer it once: start one with "
+            f"`loom worker` or `loom up`, and come back with `loom chat --session {name}`\n"
+        )
+
+    await workers.start()
+    two = await cli("chat", "two", "--session", session)
+    loom.started += [f"chat-{session}", f"chat-{session}-piped"]
+
+    assert (two.code, two.out.splitlines()) == (0, ["you said: two"])
+    said_to_model = [m["content"] for m in model.requests[-1].messages if m["role"] in ("user", "assistant")]
+    assert said_to_model == ["one", "you said: one", "two"]
+    piped = await loom.until(f"chat-{session}-piped", lambda status: status["chat"]["answered"] == 1)
+    assert piped["chat"]["received"] == 1
+    assert sorted(str(request.messages[-1]["content"]) for request in model.requests) == ["first line", "one", "two"]
 
 
 @contextmanager

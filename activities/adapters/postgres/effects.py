@@ -15,6 +15,10 @@ the same number.
 A claim comes with a lease, which its worker renews while the call is in progress. Postgres' clock decides when a lease
 ends, so the workers' clocks don't matter. A lease that ends too far in the future was granted before that clock was set
 back, and doesn't count. After Postgres restarts, workers have the duration of one lease to renew theirs.
+
+A worker that stands still renews nothing, but its connections stay open. Those of a dead worker are closed. A claim
+therefore contains the session that has last renewed its lease. As long as this session is there, the attempt counts as
+alive for `STANDSTILL` more.
 """
 
 import json
@@ -42,18 +46,20 @@ T = TypeVar("T")
 
 LEASE: Final = timedelta(seconds=2.5)
 """How long an attempt counts as alive after its claim, or after the last renewal."""
+STANDSTILL: Final = timedelta(seconds=10)
+"""How much longer it counts as alive if its worker is still connected."""
 
 _FAILED: Final = "failed"
 """The field of a stored answer that says why the node has failed."""
 
 _RESERVE: Final = """
-INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until)
-VALUES (%(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s, now() + %(lease)s)
-ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until) = (
-    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
+VALUES (%(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s, now() + %(lease)s, pg_backend_pid())
+ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until, session) = (
+    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until, excluded.session
     WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
     UNION ALL
-    SELECT held.attempt, held.earlier, held.claim, held.alive_until
+    SELECT held.attempt, held.earlier, held.claim, held.alive_until, held.session
     WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
 )
 RETURNING attempt, earlier, result
@@ -62,13 +68,14 @@ _FINISH: Final = """
 UPDATE loom_effects SET result = %s, ended_at = now() WHERE id = %s AND attempt = %s AND result IS NULL
 """
 _RENEW: Final = """
-INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until)
-SELECT id, key, run_id, attempt, claim, now() + %(lease)s
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
+SELECT id, key, run_id, attempt, claim, now() + %(lease)s, pg_backend_pid()
 FROM unnest(%(ids)s::bytea[], %(keys)s::text[], %(run_ids)s::text[], %(attempts)s::int[], %(claims)s::uuid[])
     AS renewed (id, key, run_id, attempt, claim)
 CROSS JOIN set_config('synchronous_commit', 'off', true) -- a lease must not wait for the disk, nor survive a crash
 ORDER BY id
-ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, alive_until = excluded.alive_until
+ON CONFLICT (id) DO UPDATE
+SET attempt = excluded.attempt, alive_until = excluded.alive_until, session = excluded.session
 WHERE held.attempt <= excluded.attempt
 RETURNING id
 """
@@ -79,8 +86,15 @@ SELECT EXISTS (
     SELECT FROM loom_effects
     WHERE id = ANY(%(ids)s) AND result IS NULL AND alive_until IS NOT NULL AND (
         now() BETWEEN alive_until - %(lease)s AND alive_until OR now() < pg_postmaster_start_time() + %(lease)s
+        OR now() BETWEEN alive_until AND alive_until + %(standstill)s
+            AND EXISTS (SELECT FROM pg_stat_activity WHERE pid = session)
     )
 )
+"""
+_STOOD_STILL: Final = """
+SELECT extract(epoch FROM now() - alive_until + %(lease)s)::float8 FROM loom_effects
+WHERE id = %(id)s AND result IS NULL AND alive_until < now()
+    AND EXISTS (SELECT FROM pg_stat_activity WHERE pid = session)
 """
 
 
@@ -158,9 +172,17 @@ class PostgresLedger(Generic[T]):
     async def is_alive(self, *keys: str) -> bool:
         """See the port."""
         async with self._database.connection() as connection:
-            cursor = await connection.execute(_IS_ALIVE, {"ids": [_id(key) for key in keys], "lease": LEASE})
+            values = {"ids": [_id(key) for key in keys], "lease": LEASE, "standstill": STANDSTILL}
+            cursor = await connection.execute(_IS_ALIVE, values)
             (alive,) = await cursor.fetchone() or (False,)
         return bool(alive)
+
+    async def stood_still(self, key: str) -> float:
+        """See the port."""
+        async with self._database.connection() as connection:
+            cursor = await connection.execute(_STOOD_STILL, {"id": _id(key), "lease": LEASE})
+            (seconds,) = await cursor.fetchone() or (0.0,)
+        return float(seconds)
 
     async def _opened(self, key: str, result: Mapping[str, Any] | str) -> Mapping[str, Any]:
         """Return a stored result as JSON. Only an encrypted result is a text."""

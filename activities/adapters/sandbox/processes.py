@@ -23,11 +23,6 @@ _FLOOD_PAUSE: Final = 0.005
 _LAST_WORDS: Final = 2.0
 """Seconds for the pipe to close after all processes have been killed."""
 
-_WORKER_PAUSED: Final = (
-    "the command was killed because its worker did not run for some seconds; check what the command has done before "
-    "you run it again"
-)
-
 
 async def supervise(
     arguments: Sequence[str],
@@ -60,13 +55,14 @@ async def supervise(
             pass_fds=pass_fds,
         )
         process, pump = await _start(start, collected, on_output, kill)
-    timed_out, limit = False, ""
+    timed_out, limit, stalled = False, "", ""
     try:
         async with asyncio.timeout(timeout) as clock:
-            with WORKER_BEAT.needed_by(process.pid) as has_paused:
-                limit = await _end_of(process, watch)
-                if process.returncode == -signal.SIGKILL and not limit and has_paused():
-                    limit = _WORKER_PAUSED
+            with WORKER_BEAT.needed_by(process.pid) as why_killed:
+                try:
+                    limit = await _end_of(process, watch)
+                finally:
+                    stalled = why_killed()
     except TimeoutError:
         if not clock.expired():
             raise
@@ -74,6 +70,8 @@ async def supervise(
     finally:
         kill(process.pid)
         await _settle(process, pump)
+    if process.returncode == -signal.SIGKILL and stalled and not limit:
+        timed_out, limit = False, stalled
     killed = bool(limit) or process.returncode is None
     return Finished(
         exit_code=-signal.SIGKILL if killed else process.returncode or 0,

@@ -31,6 +31,7 @@ _MOST_READS: Final = 4
 _LONGEST_CODE: Final = 12
 _LAST_WORDS: Final = 2.0
 """Seconds for the program to end after it has closed its pipe."""
+_HAD_ENDED: Final = "the program had ended before this call, which was not run"
 IDLE_SECONDS: Final = 60.0
 """Between two calls, a program may use as much processor time as a call with this timeout."""
 
@@ -46,15 +47,18 @@ class Session:
         pipes: tuple[int, int, int],
         kill: Callable[[int], None],
         watch: Callable[[float], Awaitable[str]] | None,
+        why_killed: Callable[[], str],
     ) -> None:
         """`stack` releases what the program needs while it runs. `pipes` are the ends for commands, output and replies.
-        `watch` waits until the program exceeds its limits with the given timeout, and returns the reason.
+        `watch` waits until the program exceeds its limits with the given timeout, and returns the reason. `why_killed`
+        returns why the program was killed if its worker stood still.
         """
         self._process = process
         self._stack = stack
         self._commands, self._output, self._replies = pipes
         self._kill = kill
         self._watch = watch
+        self._why_killed = why_killed
         self.has_ended = False
         self._is_calling = False
         self._resting = asyncio.create_task(self._rest())
@@ -70,7 +74,7 @@ class Session:
         """Carry out one command. If it doesn't end in time, exceeds a limit or is canceled, the program ends."""
         await _canceled(self._resting)
         if self.has_ended:
-            return Finished(exit_code=-signal.SIGKILL, output="")
+            return Finished(exit_code=-signal.SIGKILL, output="", limit=_HAD_ENDED)
         self._is_calling = True
         collected, decoder = Collected(max_output), getincrementaldecoder("utf-8")("replace")
 
@@ -79,7 +83,7 @@ class Session:
             collected.add(text)
             on_output(text)
 
-        code, limit, timed_out = b"", "", False
+        code, limit, timed_out, stalled = b"", "", False, ""
         sending = asyncio.ensure_future(asyncio.to_thread(self._send, command))
         pump = asyncio.create_task(self._pump(take, collected))
         try:
@@ -90,7 +94,10 @@ class Session:
                 raise
             timed_out = True
         finally:
+            stalled = "" if code else self._why_killed()
             await asyncio.shield(asyncio.ensure_future(self._settle(sending, pump, take, ends=not code)))
+        if stalled and not limit:
+            timed_out, limit = False, stalled
         killed = -signal.SIGKILL if limit or timed_out else self._process.returncode or 0
         return Finished(
             exit_code=int(code) if code else killed,
@@ -252,8 +259,9 @@ async def begin(
         except OSError as error:
             raise ToolExecutionError(f"the program could not be started: {error.strerror}") from None
         failing.pop_all()
-    stack.enter_context(WORKER_BEAT.needed_by(process.pid))
-    return Session(process, stack, pipes=(sending, output, replies), kill=kill, watch=watch)
+    why_killed = stack.enter_context(WORKER_BEAT.needed_by(process.pid))
+    pipes = (sending, output, replies)
+    return Session(process, stack, pipes=pipes, kill=kill, watch=watch, why_killed=why_killed)
 
 
 def _pipe(inner: ExitStack, stack: ExitStack, *, ours: int) -> tuple[int, int]:

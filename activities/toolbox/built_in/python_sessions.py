@@ -240,4 +240,4 @@ class PythonSessions:
 def _why_ended(finished: Finished) -> str:
     if finished.timed_out:
         return "the interpreter was stopped with the call"
-    return "the interpreter was stopped at its limit" if finished.limit else "the code ended the interpreter"
+    return "the interpreter was stopped" if finished.limit else "the code ended the interpreter"

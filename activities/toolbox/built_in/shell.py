@@ -52,7 +52,7 @@ class Finished:
     timed_out: bool = False
     truncated: bool = False
     limit: str = ""
-    """The limit that the command reached, and how to deal with it."""
+    """Why the command was stopped, such as the limit that it reached, and how to deal with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

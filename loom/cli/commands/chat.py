@@ -1,6 +1,7 @@
 """The `chat` command: a conversation with an agent, message by message, at a terminal or in a pipe."""
 
 import asyncio
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -8,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
 import typer
+from temporalio.service import RPCError
 
 from loom.activities.ports import StreamUnavailable
 from loom.chat_session import ChatSession, SentMessage
@@ -31,11 +33,13 @@ from loom.cli.watch.follower import Follower
 from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.screen import Screen
 from loom.client import LoomClient
+from loom.composition.live_workers import live_pollers
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message, is_from_person
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Task
 from loom.domain.run.chat import ChatAnswer, WhenBusy, answer_view
+from loom.exit_codes import Unreachable
 from loom.request_fields import PartFields
 from loom.watching import closing
 
@@ -79,6 +83,8 @@ def chat(
     To come back, use the same --session, also on another machine. `/exit` and Ctrl-C leave; the agent goes on with its
     work, and the conversation stays. Without a terminal, each line of standard input is a message, and the answers go
     to standard output. The agent and its other options apply when a conversation begins.
+
+    Exit code 5: no worker is running. The server keeps the message, and a worker answers it later.
     """
     if message is not None and not message.strip():
         raise BadRequest("the message is empty: pass a text for the agent", field="text")
@@ -151,7 +157,12 @@ class _Talk:
         sent = await chat.send(text, parts=parts, when_busy=self._when_busy, by=self._by)
         remember_started(loom, sent.run_id)
         if sent.handling is None:
-            print_notice("no worker responds; the message waits for one. Start one with `loom worker` or `loom up`")
+            if not await _is_served(loom):
+                raise Unreachable(
+                    "no worker is running. The message is stored, and a worker will answer it once: start one with "
+                    f"`loom worker` or `loom up`, and come back with `loom chat --session {shlex.quote(self._session)}`"
+                )
+            print_notice("no worker has responded yet; the message waits for one")
         elif sent.handling == "queued":
             print_notice("the agent is at work; the message waits for its turn")
         elif sent.handling == "own_run":
@@ -219,6 +230,14 @@ async def _watched(
                     task.cancel()
                 await asyncio.gather(following, answering, return_exceptions=True)
     return answer
+
+
+async def _is_served(loom: LoomClient) -> bool:
+    """Whether a worker is running, as far as the server tells."""
+    try:
+        return bool(await live_pollers(loom.temporal, loom.task_queue))
+    except RPCError:
+        return True
 
 
 async def _last_offset(loom: LoomClient, run_id: str) -> int:

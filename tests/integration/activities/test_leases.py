@@ -18,15 +18,15 @@ from temporalio.testing import ActivityEnvironment
 from loom.activities import leases as renewals
 from loom.activities.adapters.postgres import effects as postgres_effects
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.adapters.postgres.effects import LEASE, PostgresEffects
-from loom.activities.adapters.sandbox.worker_beat import INTERVAL, LIMIT
+from loom.activities.adapters.postgres.effects import LEASE, STANDSTILL, PostgresEffects
+from loom.activities.adapters.sandbox.worker_beat import INTERVAL, LIMIT, PAUSE
 from loom.activities.effects import Effects
 from loom.activities.leases import RENEWAL, Leases, outlasting
 from loom.activities.ports import Claim, StoreUnavailable
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key
-from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
+from loom.domain.machine.tool_results import UNKNOWN_OUTCOME, stopped_outcome
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.testing.harness import Addresses
 from loom.testing.waiting import PATIENCE, eventually
@@ -80,6 +80,12 @@ async def time_passes(url: str, run_id: str, lease_parts: float) -> None:
     await rows(url, sql, (lease_parts * LONG, run_id))
 
 
+async def worker_dies(url: str, run_id: str) -> None:
+    """Let the leases of the run's calls end, and the connection of their worker be closed."""
+    await rows(url, "UPDATE loom_effects SET session = NULL WHERE run_id = %s", (run_id,))
+    await time_passes(url, run_id, 1.1)
+
+
 async def looked(ledger: WatchedEffects) -> None:
     """Wait until whoever waits for a lease has looked at it twice more, the second time from the beginning."""
     await more_than(ledger.looks + 1, lambda: ledger.looks)
@@ -97,8 +103,12 @@ async def more_than(count: int, counted: Callable[[], int]) -> None:
     await eventually(look)
 
 
+def test_a_frozen_workers_commands_stand_still_before_its_leases_end() -> None:
+    assert LEASE.total_seconds() > PAUSE + INTERVAL
+
+
 def test_a_frozen_worker_loses_its_commands_before_another_attempt_begins() -> None:
-    assert LEASE.total_seconds() > LIMIT + INTERVAL
+    assert (LEASE + STANDSTILL).total_seconds() > LIMIT + INTERVAL + RENEWAL
 
 
 def test_a_lease_outlasts_renewals_that_are_lost() -> None:
@@ -127,6 +137,32 @@ async def test_a_claim_is_alive_until_its_lease_ends_unless_it_is_renewed(
     await time_passes(addresses.database, run_id, 0.6)
 
     assert [await ledger.is_alive(each.key) for each in (dead, alive)] == [False, True]
+
+
+async def test_an_attempt_is_alive_for_longer_if_its_worker_stands_still_and_not_if_it_is_dead(
+    ledger: WatchedEffects, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_effects, "STANDSTILL", LONG)
+    run_id = uuid4().hex
+    still, dead = claim(run_id=run_id), claim(run_id=run_id)
+    await ledger.reserve(still.key, run_id, 1)
+    async with aclosing(Database(addresses.database)) as database:
+        await PostgresEffects(database).renew([dead])
+        await time_passes(addresses.database, run_id, 1.5)
+        assert [await ledger.is_alive(each.key) for each in (still, dead)] == [True, True]
+
+    async def is_noticed() -> bool:
+        return not await ledger.is_alive(dead.key)
+
+    await eventually(is_noticed)
+    assert await ledger.is_alive(still.key)
+    assert await ledger.stood_still(still.key) == pytest.approx(1.5 * LONG.total_seconds(), abs=60)
+    assert await ledger.stood_still(dead.key) == 0
+    await time_passes(addresses.database, run_id, 0.6)
+    assert not await ledger.is_alive(still.key)
+    assert await ledger.stood_still(still.key) == pytest.approx(2.1 * LONG.total_seconds(), abs=60)
+    await ledger.renew([still])
+    assert await ledger.stood_still(still.key) == 0
 
 
 async def test_a_call_that_has_ended_or_that_nobody_has_claimed_is_not_alive(ledger: WatchedEffects) -> None:
@@ -273,8 +309,24 @@ async def test_the_next_attempt_takes_the_place_of_one_whose_worker_is_dead(
     second = asyncio.create_task(attempted(Effects(ledger=ledger), replace(lost, attempt=2, begun=True), work))
     await looked(ledger)
     assert not second.done()
-    await time_passes(addresses.database, lost.origin.run_id, 1.1)
+    await worker_dies(addresses.database, lost.origin.run_id)
     assert await second == result
+
+
+async def test_the_next_attempt_says_so_if_the_worker_of_an_earlier_one_stands_still(
+    ledger: WatchedEffects, addresses: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_effects, "STANDSTILL", LONG)
+    lost, work = request(Effect.ONCE, run=uuid4().hex), Work()
+    await ledger.reserve(idempotency_key(lost), lost.origin.run_id, 1)
+    second = asyncio.create_task(attempted(Effects(ledger=ledger), replace(lost, attempt=2, begun=True), work))
+    await time_passes(addresses.database, lost.origin.run_id, 1.5)
+    await looked(ledger)
+    assert not second.done()
+    await time_passes(addresses.database, lost.origin.run_id, 0.6)
+    said = (await second).content
+    assert said in [stopped_outcome(2.1 * LONG.total_seconds() + slow) for slow in range(60)]
+    assert work.times == 0
 
 
 async def test_a_run_that_stops_the_waiting_attempt_ends_the_one_that_is_alive(ledger: WatchedEffects) -> None:

@@ -11,7 +11,9 @@ import psutil
 import pytest
 
 from loom.activities.adapters.sandbox.processes import kill_group, supervise
+from loom.activities.adapters.sandbox.worker_beat import LIMIT
 from loom.testing.waiting import eventually
+from tests.processes import stands_still
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -52,40 +54,90 @@ async def test_a_caller_that_is_canceled_while_the_program_starts_leaves_no_proc
 
 
 RUNS_A_COMMAND = """
-import asyncio
+import asyncio, sys
 from pathlib import Path
+from loom.activities.adapters.sandbox import worker_beat
 from loom.activities.adapters.sandbox.processes import kill_group, supervise
+from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
 
-async def main():
-    return await supervise(
-        ["/bin/sh", "-c", "echo begun; exec sleep 300"],
-        workspace=Path(),
-        environment={},
-        timeout=60,
-        max_output=100,
-        on_output=lambda text: print(text, end="", flush=True),
-        kill=kill_group,
-    )
+worker_beat.LIMIT = float(sys.argv[1])
+PRINTED = dict(timeout=60, max_output=100, on_output=lambda text: print(text, end="", flush=True))
 
-print(asyncio.run(main()).limit)
+async def command():
+    # The sleep is in a group of its own, as in a sandbox.
+    line = "echo begun; setsid -w sh -c 'until [ -e go ]; do sleep 0.1; done'; echo ended"
+    return await supervise(["/bin/sh", "-c", line], workspace=Path(), environment={}, kill=kill_group, **PRINTED)
+
+async def session():
+    program = "echo begun; until [ -e go ]; do sleep 0.1; done; echo ended; echo 0 >&$0; read forever"
+    begun = await Unsandboxed().begin(["bash", "-c", program], workspace=Path.cwd())
+    try:
+        return await begun.call(b"", **PRINTED)
+    finally:
+        await begun.close()
+
+finished = asyncio.run(globals()[sys.argv[2]]())
+print((finished.exit_code, finished.timed_out, finished.limit))
 """
+KINDS = pytest.mark.parametrize("kind", ["command", "session"])
 
 
-async def test_a_command_that_is_killed_because_its_worker_was_frozen_says_so(tmp_path: Path) -> None:
-    worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", RUNS_A_COMMAND, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
-    )
-
+async def begun_in_a_worker(folder: Path, kind: str, limit: float) -> asyncio.subprocess.Process:
+    """A worker whose command has begun. It goes on when there is a file `go`."""
+    arguments = (sys.executable, "-c", RUNS_A_COMMAND, str(limit), kind)
+    worker = await asyncio.create_subprocess_exec(*arguments, cwd=folder, stdout=asyncio.subprocess.PIPE)
     assert worker.stdout is not None
     assert await worker.stdout.readline() == b"begun\n"  # output is read after the command is registered
-    [started] = [each for each in psutil.Process(worker.pid).children() if each.name() in ("sh", "sleep")]
+    return worker
+
+
+def shells_of(worker: asyncio.subprocess.Process) -> list[psutil.Process]:
+    return [each for each in psutil.Process(worker.pid).children(recursive=True) if each.name() in ("sh", "bash")]
+
+
+@KINDS
+async def test_a_command_stands_still_with_its_worker_and_goes_on_with_it(tmp_path: Path, kind: str) -> None:
+    worker = await begun_in_a_worker(tmp_path, kind, LIMIT)
+    shells = shells_of(worker)
     worker.send_signal(signal.SIGSTOP)
 
-    async def is_killed() -> bool:
-        return not is_alive(started)
+    async def are_stopped() -> bool:
+        return all(map(stands_still, shells))
 
-    await eventually(is_killed)
+    await eventually(are_stopped)
+    worker.send_signal(signal.SIGCONT)
+    (tmp_path / "go").touch()
+    output, _ = await worker.communicate()
+    assert output.decode() == "ended\n(0, False, '')\n"
+
+
+@KINDS
+async def test_a_command_that_is_killed_because_its_worker_was_frozen_says_so(tmp_path: Path, kind: str) -> None:
+    worker = await begun_in_a_worker(tmp_path, kind, 0.5)
+    shells = shells_of(worker)
+    worker.send_signal(signal.SIGSTOP)
+
+    async def are_killed() -> bool:
+        return not any(map(is_alive, shells))
+
+    await eventually(are_killed)
     worker.send_signal(signal.SIGCONT)
     output, _ = await worker.communicate()
+    assert output.decode().startswith("(-9, False, 'the command was stopped because its worker stood still for ")
 
-    assert output.decode().startswith("the command was killed because its worker did not run for some seconds")
+
+async def test_a_command_that_stands_still_ends_if_its_worker_is_killed(tmp_path: Path) -> None:
+    worker = await begun_in_a_worker(tmp_path, "command", LIMIT)
+    shells = shells_of(worker)
+    worker.send_signal(signal.SIGSTOP)
+
+    async def are_stopped() -> bool:
+        return all(map(stands_still, shells))
+
+    await eventually(are_stopped)
+    worker.kill()
+
+    async def are_gone() -> bool:
+        return not any(map(is_alive, shells))
+
+    await eventually(are_gone)
