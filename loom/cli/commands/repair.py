@@ -31,9 +31,9 @@ def repair(
 ) -> None:
     """Continue a run whose workflow task fails.
 
-    This is for runs whose history the code can't replay. The run goes on from its last sound workflow task. It handles again what it has received since then. A repair that
-    would repeat an effect is refused. Run this command where Loom is of the same release as the workers. Exit code 1:
-    with --all, at least one run couldn't be repaired.
+    This is for runs whose history the code can't replay. The run goes on from its last sound workflow task. It handles
+    again what it has received since then. A repair that would repeat an effect is refused. Run this command where Loom
+    is of the same release as the workers. Exit code 1: with --all, at least one run couldn't be repaired.
     """
     if every is (run_id is not None):
         raise BadRequest("name one run, or use --all", field="run_id")

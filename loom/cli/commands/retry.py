@@ -83,13 +83,16 @@ def _tell(receipts: Sequence[JsonObject]) -> None:
     accepted = [receipt for receipt in receipts if receipt["accepted"]]
     typer.echo(f"retrying {counted(len(accepted), 'run')}" if accepted else "no run was retried")
     for receipt in accepted:
-        if "retried_by" in receipt:
-            by = f" by {one_line(str(receipt['retried_by']))}" if receipt["retried_by"] else ""
-            print_notice(f"another retry{by} has already continued this run in the same way")
-        if "after" in receipt:
-            typer.echo(f"it was {receipt['after']}; watch it with: loom watch {shlex.quote(str(receipt['run_id']))}")
-    for receipt in accepted:
-        if fault := receipt.get("fault"):
-            print_notice(fault_told(str(receipt["run_id"]), fault))
+        _tell_of(receipt)
     if any(receipt.get("queued") and "fault" not in receipt for receipt in accepted):
         print_notice("no worker is responding; the runs will try once a worker is back (`loom worker` or `loom up`)")
+
+
+def _tell_of(receipt: JsonObject) -> None:
+    if "retried_by" in receipt:
+        by = f" by {one_line(str(receipt['retried_by']))}" if receipt["retried_by"] else ""
+        print_notice(f"another retry{by} has already continued this run in the same way")
+    if "after" in receipt:
+        typer.echo(f"it was {receipt['after']}; watch it with: loom watch {shlex.quote(str(receipt['run_id']))}")
+    if fault := receipt.get("fault"):
+        print_notice(fault_told(str(receipt["run_id"]), fault))

@@ -15,7 +15,7 @@ from loom.activities.adapters.temporal import runs
 from loom.chat_session import ChatSession
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.testing.harness import Addresses, Harness, replay_all, settings_for
 from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, hang, script, text
@@ -214,7 +214,8 @@ async def test_chats_at_rest_hear_every_request(working: Working, session: str, 
 
     async def cancelled(chat: ChatSession) -> RunStatus:
         await loom.client.temporal.get_workflow_handle(chat.run_id).cancel()
-        return (await loom.client.result(chat.run_id)).status
+        result: RunResult = await loom.client.result(chat.run_id)
+        return result.status
 
     chats = [chat_in(loom, f"{session}-{place}") for place in range(number)]
     await asyncio.gather(*map(talk, chats))

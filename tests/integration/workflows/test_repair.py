@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -97,15 +98,14 @@ async def test_a_run_that_no_worker_can_replay_is_named_and_goes_on_after_its_re
 
 
 async def test_a_chat_that_no_worker_can_replay_answers_its_messages_after_the_repair(stuck: Stuck) -> None:
-    def reply(request: SeenRequest) -> Reply:
-        said = [m["content"] for m in request.messages if m["role"] == "user"]
-        return status(503) if len(model_seen) in (1, 3) and not model_seen.append(said) else text(f"heard {said[-1]}")
+    numbers = count(1)
 
-    model_seen: list[Any] = [None]
-    chats: list[ChatSession] = []
+    def reply(request: SeenRequest) -> Reply:
+        said = [message["content"] for message in request.messages if message["role"] == "user"]
+        return status(503) if next(numbers) == 1 else text(f"heard {said[-1]}")
 
     async def begin(loom: Harness) -> None:
-        chats.append(chat := ChatSession(loom.client, "stuck", workspace=str(loom.workspace)))
+        chat = ChatSession(loom.client, "stuck", workspace=str(loom.workspace))
         loom.started.append(chat.run_id)
         assert (await chat.ask("one")).output == "heard one"
 
