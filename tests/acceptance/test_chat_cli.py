@@ -53,6 +53,7 @@ async def test_lines_of_a_pipe_are_answered_and_another_terminal_goes_on(working
     assert said == ["one", "you said: one", "two", "you said: two", "three"]
 
 
+@pytest.mark.slow
 async def test_without_a_worker_it_ends_with_one_line_and_the_message_is_answered_once_later(
     killable: Killable, session: str
 ) -> None:

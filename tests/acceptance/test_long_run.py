@@ -74,7 +74,7 @@ async def test_each_of_many_turns_costs_the_same(
     # The first event carries the state on from the execution before: by reference, once it is large.
     assert all(history.events[0].ByteSize() < 4096 for history in histories)
     # What is left over at the end has too few turns for an average.
-    whole = [history for history in histories if model_calls(history) > turns // 10]
+    whole = [history for history in histories if model_calls(history) > turns // 8]
     prices = [bytes_after_start(history) / model_calls(history) for history in whole]
     if turns == SHORT:
         del prices[0]  # the run is prepared in its first execution: too much for the average of a few turns

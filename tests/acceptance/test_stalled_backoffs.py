@@ -10,7 +10,7 @@ from tests.chaos.stalls import Given, stall
 async def test_every_run_ends_and_every_history_can_be_replayed(
     addresses: Addresses, tmp_path: Path, loom_forks: ForkServer
 ) -> None:
-    report = await stall(Given(runs=6, at_once=6, longest=1.5), addresses, tmp_path, loom_forks)
+    report = await stall(Given(runs=4, at_once=4, longest=1.2), addresses, tmp_path, loom_forks)
 
     assert report.wrong == []
     assert report.counted["queries answered"] > report.runs

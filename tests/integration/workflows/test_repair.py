@@ -97,6 +97,7 @@ async def test_a_run_that_no_worker_can_replay_is_named_and_goes_on_after_its_re
             await loom.client.repair(run_id)
 
 
+@pytest.mark.slow
 async def test_a_chat_that_no_worker_can_replay_answers_its_messages_after_the_repair(stuck: Stuck) -> None:
     numbers = count(1)
 
@@ -121,6 +122,7 @@ async def test_a_chat_that_no_worker_can_replay_answers_its_messages_after_the_r
         assert (await chat.status())["chat"]["answered"] == 3
 
 
+@pytest.mark.slow
 async def test_a_call_that_was_made_since_is_not_made_again(stuck: Stuck, workspace: Path) -> None:
     mark = calls(ToolUse("bash", {"command": "echo once >> marks"}, "m1"))
     run_ids: list[str] = []
