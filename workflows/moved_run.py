@@ -44,6 +44,7 @@ class MovedRun:
             raise ApplicationError(failure.message, type=failure.type, non_retryable=True) from error
         here = replace(
             state,
+            announced=(),  # the workflows that announce and escalate stay on the other server
             environment=replace(
                 state.environment,
                 search_attributes=admitted.search_attributes,
