@@ -19,6 +19,7 @@ from loom.activities.notifications import Notifier
 from loom.activities.part_storing import PartKeeper
 from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
+from loom.activities.publish import Progress
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
@@ -29,6 +30,7 @@ from loom.domain.core.messages import Part
 from loom.domain.core.notifications import Notification, NotifyRequest
 from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
+from loom.domain.core.tasks import Published
 from loom.domain.core.tenants import ADMISSION_ID, Admission
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
@@ -56,6 +58,7 @@ from loom.domain.run.activity_payloads import (
     ModelReply,
     Prepared,
     PreparedCalls,
+    PublishRequest,
     Sampled,
     StoredParts,
 )
@@ -312,6 +315,18 @@ def await_child(state: RunState, child: Child) -> ActivityHandle[ChildOutcome]:
     """Find out how a child ends that an earlier execution has started."""
     named = _named(state, options.CHILD, f"await-{child.name}", f"wait for {child.description}"[:100])
     return workflow.start_activity_method(ChildRuns.await_child, ChildRequest(run_id=child.run_id), **named)
+
+
+async def publish(state: RunState, request: PublishRequest, *, local: bool) -> Published | None:
+    """Publish notices to the stream. Return None if that failed. Before 0.2.0, the activity had no result."""
+    try:
+        if local:
+            return await workflow.execute_local_activity_method(Progress.publish, request, **options.PUBLISH_LOCALLY)
+        named = _named(state, options.PUBLISH, None, f"t{request.turn} · tell the stream")
+        return await workflow.execute_activity_method(Progress.publish, request, **named)
+    except FailureError as error:  # in a replay, a local activity's time-out isn't wrapped in an ActivityError
+        workflow.logger.warning("notices not published: %s", error)
+        return None
 
 
 async def notify(state: RunState, notification: Notification) -> bool:

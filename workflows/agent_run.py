@@ -14,10 +14,8 @@ from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exce
 from temporalio.workflow import ActivityHandle, ContinueAsNewVersioningBehavior
 
 from loom.activities.failures import fail, failure_of
-from loom.activities.publish import Progress
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
-from loom.domain.core.tasks import Published
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
@@ -433,16 +431,18 @@ class AgentRun:
     def _waiting(self) -> str:
         return f"t{self._state.turn} · waiting on {waiting_on(self._state)}"[:100]
 
-    async def _publish_notices(self) -> None:
+    async def _publish_notices(self, *, at_end: bool = False) -> None:
+        """Publish what no other activity will publish soon.
+
+        While a run waits, this is no local activity: signals, updates and queries may come at any time, and the SDK may
+        hand them to a replay in another order than before if a local activity runs.
+        """
         notices = self._state.notices.pending
         if not notices:
             return
         request = PublishRequest(origin=origin_of(self._state), turn=self._state.turn, notices=notices)
-        published: Published | None = None  # before 0.2.0, the activity had no result
-        try:
-            published = await workflow.execute_local_activity_method(Progress.publish, request, **options.PUBLISH)
-        except FailureError as error:  # see `_outcome`
-            workflow.logger.warning("notices not published: %s", error)
+        is_local = at_end or not workflow.patched("notices-by-activities")
+        published = await scheduling.publish(self._state, request, local=is_local)
         self._advance(NoticesPublished(count=len(notices), notify=published.notify if published else None))
 
     def _should_rotate(self) -> bool:
@@ -524,7 +524,7 @@ class AgentRun:
     async def _tell_end(self, result: RunResult) -> None:
         """Tell the stream how the run ends and, if its worker has somebody to notify, people."""
         self._state = with_end_notice(self._state, result, workflow.now())
-        await self._publish_notices()
+        await self._publish_notices(at_end=True)
         notifies = self._state.environment.notify is not None
         if notifies and (end := end_of(self._state, result, workflow.now())) is not None:
             tries = options.END_TRIES

@@ -119,7 +119,12 @@ QUICK_READ: Final = LocalActivityConfig(
     retry_policy=ONCE,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
-PUBLISH: Final = LocalActivityConfig(
+PUBLISH: Final = ActivityConfig(
+    # The run waits for this before it goes on.
+    schedule_to_close_timeout=timedelta(seconds=5),
+    retry_policy=ONCE,
+)
+PUBLISH_LOCALLY: Final = LocalActivityConfig(
     start_to_close_timeout=timedelta(seconds=5), retry_policy=RetryPolicy(maximum_attempts=1)
 )
 NOTIFY: Final = ActivityConfig(

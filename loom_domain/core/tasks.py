@@ -177,7 +177,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Published:
-    """The notices that the `publish` activity published. History does not record a local activity's input."""
+    """The notices that the `publish` activity published. History doesn't record the input if it is a local activity."""
 
     notices: tuple[Notice, ...] = ()
     """The notices, except the run's last notice, which is contained in the final history event."""

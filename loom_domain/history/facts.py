@@ -85,7 +85,7 @@ class ActivityAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedNotices:
-    """Notices that the `publish` local activity published."""
+    """Notices that the `publish` activity published, locally or not."""
 
     published: Published
 

@@ -17,7 +17,7 @@ from loom.watching import Streamed
 from loom.workflows import payload_converter
 from tests.acceptance.conftest import Working
 
-SHORT: Final = 60
+SHORT: Final = 66
 LONG: Final = 1000
 RESULT: Final = "".join(f"line {n:03d} of the data {'x' * 22}\n" for n in range(48))
 

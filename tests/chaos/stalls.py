@@ -106,7 +106,7 @@ class Provider:
 
     def reply(self, request: SeenRequest) -> Reply:
         """Return the reply to a request."""
-        if not self.works and self._random.random() < 0.5:
+        if not self.works and self._random.random() < 0.3:
             return status(503, message="overloaded")
         if request.turn < TURNS:
             return calls(ToolUse("list_dir", {"path": "."}, f"c{request.turn}"))

@@ -48,6 +48,7 @@ from loom.domain.run.activity_payloads import (
     Prepared,
     PreparedCalls,
     PrepareRequest,
+    PublishRequest,
     Sampled,
     SampleRequest,
     ToolRequest,
@@ -67,7 +68,8 @@ TYPES: Final[Mapping[str, tuple[type[ActivityRequest], type[ActivityOutcome]]]] 
 }
 """Maps each activity that contributes facts to its input and result types."""
 
-_LOCAL: Final[Mapping[str, type[Any]]] = {"publish": Published, "run_tool": ToolResult}
+_PUBLISH: Final = "publish"
+_LOCAL: Final[Mapping[str, type[Any]]] = {_PUBLISH: Published, "run_tool": ToolResult}
 """The result types of the local activities that contribute facts."""
 
 _NOT_BEGUN: Final = ("NotFoundError",)
@@ -205,7 +207,7 @@ class _Reading:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 return await self._begun(event)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-                await self._ask(event)
+                return await self._ask(event)
             case EventType.EVENT_TYPE_ACTIVITY_TASK_STARTED:
                 started = event.activity_task_started_event_attributes
                 self._began[started.scheduled_event_id] = _at(event)
@@ -266,11 +268,15 @@ class _Reading:
         except ValidationError:
             return _Carried()
 
-    async def _ask(self, event: HistoryEvent) -> None:
+    async def _ask(self, event: HistoryEvent) -> PublishedNotices | None:
         scheduled = event.activity_task_scheduled_event_attributes
         name = scheduled.activity_type.name
         if name in TYPES:
             self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
+        if name == _PUBLISH:
+            request: PublishRequest = await self._read(scheduled.input, PublishRequest)
+            return PublishedNotices(published=Published(notices=request.notices))
+        return None
 
     async def _done_locally(self, event: HistoryEvent) -> PublishedNotices | ActivityAttempt | None:
         done = await local_activity(self._converter, event, _LOCAL)

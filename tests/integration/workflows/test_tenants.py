@@ -57,7 +57,7 @@ async def test_all_of_a_tenants_work_carries_its_priority_and_fairness_key(worki
     await plain.execute_workflow("AgentRun", request, id="plain-tenant", task_queue=loom.settings.task_queue)
 
     found = dict(priorities((await loom.histories("plain-tenant"))[0]))
-    assert set(found) == {"prepare_run", "call_model", "AgentRun"}
+    assert set(found) == {"prepare_run", "call_model", "publish", "AgentRun"}
     assert set(map(str, found.values())) == {str(Priority(priority_key=1, fairness_key="acme"))}
     (child,) = await loom.below("plain-tenant")
     assert {str(each) for _, each in priorities((await loom.histories(child))[0])} == set(map(str, found.values()))

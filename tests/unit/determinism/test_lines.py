@@ -75,8 +75,8 @@ PLANTS = {
     "out of the workflow": Plant("workflow.unsafe.is_replaying()"),
     "a driver": Plant("httpx2.get('http://localhost')", "import httpx2"),
     "a helper of the activities": Plant("_cause()", "from loom.activities.call_model import _cause"),
-    "an activity that is called": Plant("Progress.publish(None, None)"),
-    "an activity's class": Plant("Progress()"),
+    "an activity that is called": Plant("Progress.publish(None, None)", "from loom.activities.publish import Progress"),
+    "an activity's class": Plant("Progress()", "from loom.activities.publish import Progress"),
 }
 
 
