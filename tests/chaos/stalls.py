@@ -3,7 +3,7 @@
     python -m tests.chaos.stalls --runs 500 [--at-once 12] [--workers 2] [--longest 10] [--seed 1]
 
 Nobody is killed. Each of the workers is stopped and continued, for up to `--longest` seconds, and caches only two runs.
-The provider fails every other call. Each run has two watchers, which query it all the time. In the end, every run must
+The provider fails three of ten calls. Each run has two watchers, which query it all the time. In the end, every run must
 have its answer, and today's code must be able to replay every history.
 """
 
@@ -98,7 +98,7 @@ class Report:
 
 
 class Provider:
-    """Lists a folder in each turn, and fails every other call on average."""
+    """Lists a folder in each turn, and fails three of ten calls on average."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
