@@ -3,8 +3,8 @@
     python -m tests.chaos.stalls --runs 500 [--at-once 12] [--workers 2] [--longest 10] [--seed 1]
 
 Nobody is killed. Each of the workers is stopped and continued, for up to `--longest` seconds, and caches only two runs.
-The provider fails three of ten calls. Each run has two watchers, which query it all the time. In the end, every run must
-have its answer, and today's code must be able to replay every history.
+The provider fails three of ten calls. Each run has two watchers, which query it all the time. In the end, every run
+must have its answer, and today's code must be able to replay every history.
 """
 
 import argparse
