@@ -41,7 +41,14 @@ from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connected
 from loom.domain.agents.stats import AgentStats, stats_of
-from loom.domain.core.errors import BadRequest, RefusedError, RunExistsError, RunNotFoundError, UnreachableError
+from loom.domain.core.errors import (
+    BadRequest,
+    LoomError,
+    RefusedError,
+    RunExistsError,
+    RunNotFoundError,
+    UnreachableError,
+)
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import (
     AGENT_RUN,
@@ -774,9 +781,11 @@ class LoomClient:
         from loom.activities.adapters.temporal.task_faults import task_fault  # noqa: PLC0415 - off the path of a run
 
         await self._runs.signal(run_id, name, _checked(name, payload))
-        fault = await task_fault(self.temporal, await self._runs.described(run_id))
         receipt = {"accepted": True, "run_id": run_id, "queued": True}
-        return receipt if fault is None else {**receipt, "fault": fault.view()}
+        with suppress(LoomError):  # the run has the Signal: an error now would make the caller send it again
+            fault = await task_fault(self.temporal, await self._runs.described(run_id))
+            return receipt if fault is None else {**receipt, "fault": fault.view()}
+        return receipt
 
 
 @asynccontextmanager

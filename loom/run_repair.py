@@ -74,9 +74,14 @@ class RunRepair:
             fault = await task_fault(self._client, description)
             handle = self._client.get_workflow_handle(run_id, run_id=description.run_id)
             history = await handle.fetch_history()
+        if fault is None:  # perhaps only the release that runs this can't replay it
+            raise RefusedError(f"run {run_id!r} needs no repair: its workflow task doesn't fail")
         error = await self._error(history.events, run_id)
         if error is None:
-            raise RefusedError(_nothing_to_repair(run_id, None if fault is None else fault.error))
+            raise RefusedError(
+                f"run {run_id!r} needs no reset, since this release can replay its history. Its workflow task fails"
+                f" with {fault.error}: start workers of this release"
+            )
         if _DIVERGES not in error:
             raise RefusedError(f"this release's workflow code fails with {error}: a reset of the run wouldn't help")
         task = await self._last_sound_task(history.events, run_id, error)
@@ -154,16 +159,10 @@ class RunRepair:
             identity=self._client.identity,
         )
         with answered(run_id):
+            # A second reset of the same execution would terminate what the first one has begun.
+            if (await self._client.get_workflow_handle(run_id).describe()).run_id != execution:
+                raise RefusedError(f"run {run_id!r} has gone on meanwhile")
             await self._client.workflow_service.reset_workflow_execution(request)
-
-
-def _nothing_to_repair(run_id: str, error: str | None) -> str:
-    if error is None:
-        return f"run {run_id!r} needs no repair: its workflow task doesn't fail"
-    return (
-        f"run {run_id!r} needs no reset, since this release can replay its history. Its workflow task fails with"
-        f" {error}: start workers of this release"
-    )
 
 
 def _ended(event: HistoryEvent) -> int:

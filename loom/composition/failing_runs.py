@@ -4,6 +4,7 @@ A run that can't be replayed says nothing itself. All workers of a task queue lo
 """
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -77,7 +78,7 @@ class FailingRuns:
         self._told = failing
 
     async def _tell_of(self, execution: WorkflowExecution, fault: TaskFault) -> None:
-        way_out = f"run `loom repair {execution.id}`"
+        way_out = f"run `loom repair {shlex.quote(execution.id)}`"
         _log.error("workflow_task_fails", run_id=execution.id, error=fault.error, way_out=way_out)
         since = fault.since or datetime.now(UTC)
         said = {

@@ -3,12 +3,14 @@
 The server sends such a task until it succeeds. Meanwhile the run can neither go on nor answer.
 """
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
@@ -24,7 +26,7 @@ FAILING_RUNS: Final = f"ExecutionStatus = 'Running' AND {PROBLEMS} = '{FAILING}'
 _SURE: Final = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR
 _TRIES: Final = 3
 """The attempt at a workflow task from which on other causes count. A task may fail once by coincidence."""
-_LAST_EVENTS: Final = 30
+_PAGE: Final = 30
 _FAILED: Final = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
 _COMPLETED: Final = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 _HARMLESS: Final = (
@@ -66,14 +68,7 @@ async def task_fault(client: Client, execution: WorkflowExecution) -> TaskFault 
     attempt = _attempt(execution)
     if attempt < 2 or execution.status is not WorkflowExecutionStatus.RUNNING:
         return None
-    request = GetWorkflowExecutionHistoryReverseRequest(
-        namespace=client.namespace,
-        execution=ExecutionId(workflow_id=execution.id, run_id=execution.run_id),
-        maximum_page_size=_LAST_EVENTS,
-    )
-    with answered(execution.id):
-        found = await client.workflow_service.get_workflow_execution_history_reverse(request)
-    for event in found.history.events:
+    async for event in _latest_first(client, execution):
         if event.event_type == _COMPLETED:
             return None
         failed = event.workflow_task_failed_event_attributes
@@ -83,3 +78,21 @@ async def task_fault(client: Client, execution: WorkflowExecution) -> TaskFault 
             message = await own_message(client.data_converter, failed.failure)
             return TaskFault(error=message, since=event.event_time.ToDatetime(UTC))
     return None
+
+
+async def _latest_first(client: Client, execution: WorkflowExecution) -> AsyncIterator[HistoryEvent]:
+    """Yield the events of a history from its end. A run that can't go on may have received many signals since."""
+    token = b""
+    while True:
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=client.namespace,
+            execution=ExecutionId(workflow_id=execution.id, run_id=execution.run_id),
+            maximum_page_size=_PAGE,
+            next_page_token=token,
+        )
+        with answered(execution.id):
+            found = await client.workflow_service.get_workflow_execution_history_reverse(request)
+        for event in found.history.events:
+            yield event
+        if not (token := found.next_page_token):
+            return

@@ -18,6 +18,7 @@ from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Segment, Task
 from loom.domain.run.actions import Backoff
+from loom.run_repair import RunRepair
 from loom.testing.harness import Addresses, Harness, replay_all, settings_for
 from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
@@ -84,8 +85,11 @@ async def test_a_run_that_no_worker_can_replay_is_named_and_goes_on_after_its_re
         late = await loom.client.pause(run_id)
         assert DIVERGES in late["fault"]["error"]
         await loom.client.resume(run_id)
+        outdated = await loom.client.temporal.get_workflow_handle(run_id).describe()
 
         done = await loom.client.repair(run_id)
+        with pytest.raises(RefusedError, match="gone on meanwhile"):
+            await RunRepair(loom.client.temporal).one(outdated)
         result = await loom.client.result(run_id)
 
         assert (result.status, result.output) == (RunStatus.COMPLETED, "done")
