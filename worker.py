@@ -68,7 +68,7 @@ from loom.stack.ports import any_free
 from loom.task_requests import MOST_RUNS, TaskRequests
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.cached_waits import CachedWaits
-from loom.workflows.early_events import WithoutEarlyEvents
+from loom.workflows.event_order import InHistoryOrder
 from loom.workflows.measured_runs import MeasuredRuns
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS, build_adapters
@@ -360,11 +360,11 @@ def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
     """Return a runner that keeps early events away and, if it is sandboxed, passes Loom's modules through."""
-    if given is None or isinstance(given, WithoutEarlyEvents):
+    if given is None or isinstance(given, InHistoryOrder):
         return given or WORKFLOW_RUNNER
     if isinstance(given, SandboxedWorkflowRunner):
         given = replace(given, restrictions=given.restrictions.with_passthrough_modules(*_PASSED_THROUGH))
-    return WithoutEarlyEvents(given)
+    return InHistoryOrder(given)
 
 
 def _meters(client: Client) -> Meters | None:

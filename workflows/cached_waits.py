@@ -10,7 +10,7 @@ from threading import Lock
 from temporalio import workflow
 from temporalio.worker import Interceptor, WorkflowInboundInterceptor, WorkflowInterceptorClassInput
 
-from loom.workflows.early_events import EVICT
+from loom.workflows.event_order import EVICT
 from loom.workflows.long_waits import BEGUN
 
 

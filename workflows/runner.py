@@ -17,7 +17,7 @@ from loom.domain.tree.lineage import Lineage
 from loom.domain.tree.tree import ChildReport
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.crew_run import CrewRun
-from loom.workflows.early_events import WithoutEarlyEvents
+from loom.workflows.event_order import InHistoryOrder
 from loom.workflows.memory_upkeep import MemoryUpkeep
 from loom.workflows.moved_run import MovedRun
 from loom.workflows.notify import Notify
@@ -26,7 +26,7 @@ from loom.workflows.payload_converter import adapter_of
 WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep, MovedRun, Notify)
 """Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 
-WORKFLOW_RUNNER: Final = WithoutEarlyEvents(UnsandboxedWorkflowRunner())
+WORKFLOW_RUNNER: Final = InHistoryOrder(UnsandboxedWorkflowRunner())
 """Temporal's sandbox would cost a tenth more of a worker's processor time in each turn."""
 
 _OF_WORKFLOWS: Final = (

@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parents[2]
 GUARDED: Final = ("loom_domain", "workflows", "activities/failures.py", "activities/signatures.py")
 OUTSIDE_WORKFLOWS: Final = (
     "workflows/cached_waits.py",
-    "workflows/early_events.py",
+    "workflows/event_order.py",
     "workflows/measured_runs.py",
     "workflows/runner.py",
     "workflows/signing.py",

@@ -19,7 +19,7 @@ from loom import Ask, Deny, LoomApp, LoomClient, LoomPlugin, RunInfo, RunStatus,
 from loom.testing.harness import HANGS_AFTER, Addresses, settings_for
 from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
 from loom.testing.waiting import eventually
-from loom.workflows.early_events import WithoutEarlyEvents
+from loom.workflows.event_order import InHistoryOrder
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
 from tests.integration.workflows.embedded_workflows import Nightly, Note, decorate
 
@@ -183,7 +183,7 @@ async def test_what_a_worker_sets_itself_stays(addresses: Addresses, workspace: 
             client, task_queue=f"{other}-unsandboxed", plugins=[LoomPlugin(settings)], workflow_runner=runner
         )
         chosen_runner = unsandboxed.config(active_config=True)["workflow_runner"]
-        assert isinstance(chosen_runner, WithoutEarlyEvents)
+        assert isinstance(chosen_runner, InHistoryOrder)
         assert chosen_runner.runner is runner
 
 

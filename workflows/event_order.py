@@ -1,12 +1,19 @@
-"""Keep events away from a run until the workflow task that delivers them.
+"""Give a run each event when a replay gives it, too.
 
-A worker that hasn't cached a run answers a query about it by replaying its history. If the server has recorded events
-since the run's last workflow task, such as a signal or a timer, the SDK hands them to the run as well: before the task
-that will deliver them, with the time of the task before it, and perhaps in another order. What the run decides from
-them can differ from what every later replay decides, and then the run can never go on (TMPRL1100).
+**Events that come with a query.** A worker that hasn't cached a run answers a query about it by replaying its history.
+If the server has recorded events since the run's last workflow task, such as a signal or a timer, the SDK hands them to
+the run as well: before the task that will deliver them, with the time of the task before it, and perhaps in another
+order. What the run decides from them can differ from what every later replay decides, and then the run can never go on
+(TMPRL1100).
 
 Such a run therefore doesn't get these events. It answers the query from the state after its last task and leaves the
 cache, so that the next task replays it.
+
+**Ends of local activities that come with other events.** If a local activity ends while its run answers a query, the
+end is recorded with the workflow task that the query completes. The SDK tells the run with the next task, after the
+signals and updates that arrived meanwhile, but it tells a replay before them. If the end came between two tasks, it is
+recorded with the second one, and a replay has the order of the first execution. The run can't know which of the two
+happened. It therefore fails such a task once, leaves the cache and is replayed from its history.
 """
 
 from collections.abc import Callable
@@ -21,10 +28,11 @@ EVICT: Final = "loom_evict"
 """The name of the worker's function that removes an execution from its cache."""
 _QUERY: Final = "query_workflow"
 _EVICTION: Final = "remove_from_cache"
+_NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, "notify_has_patch", "update_random_seed"})
 
 
-class WithoutEarlyEvents(WorkflowRunner):
-    """Runs workflows as another runner does, but each event only in its workflow task."""
+class InHistoryOrder(WorkflowRunner):
+    """Runs workflows as another runner does, but gives each event to a run when a replay does."""
 
     def __init__(self, runner: WorkflowRunner) -> None:
         """Run workflows with this runner."""
@@ -55,6 +63,8 @@ class GuardedRun(WorkflowInstance):
         self._task: tuple[int, int] = (0, 0)
         """The time, and the size of the history, with which the latest workflow task began."""
         self._has_missed_events = False
+        self._is_live = False
+        """Whether the run has executed a workflow task for the first time here, and not only replayed some."""
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """See base class."""
@@ -65,8 +75,12 @@ class GuardedRun(WorkflowInstance):
         if not act.is_replaying and self._task == task and act.history_length > self._length:
             return self._without_events(act)
         if self._has_missed_events:
-            return _retried(act)
+            return _retried(act, "the run had not left the cache yet, and is replayed")
+        # What a run that has only been replayed so far hears of at once is in the order of its history.
+        if self._is_live and not act.is_replaying and _has_late_end(act):
+            return _retried(act, "a local activity ended beside other events, and the run is replayed in their order")
         self._length, self._task = act.history_length, task
+        self._is_live = self._is_live or not act.is_replaying
         return self._instance.activate(act)
 
     def _without_events(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
@@ -94,8 +108,14 @@ class GuardedRun(WorkflowInstance):
         return self._instance.get_thread_id()
 
 
-def _retried(act: WorkflowActivation) -> WorkflowActivationCompletion:
+def _has_late_end(act: WorkflowActivation) -> bool:
+    """Whether the end of a local activity comes together with other events."""
+    ends = sum(job.HasField("resolve_activity") and job.resolve_activity.is_local for job in act.jobs)
+    return 0 < ends < sum(job.WhichOneof("variant") not in _NO_EVENTS for job in act.jobs)
+
+
+def _retried(act: WorkflowActivation, why: str) -> WorkflowActivationCompletion:
     """Return a failure of the workflow task. The server then sends the task again, with the whole history."""
     completion = WorkflowActivationCompletion(run_id=act.run_id)
-    completion.failed.failure.message = "the run had not left the cache yet, and is replayed"
+    completion.failed.failure.message = why
     return completion

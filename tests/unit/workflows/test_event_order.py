@@ -1,12 +1,13 @@
-"""Events that come with a query, before their workflow task, don't reach the run."""
+"""Events reach a run when they reach a replay: not with a query, and not before the end of a local activity."""
 
-from typing import Any
+from typing import Any, Final
 
+import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance
 
-from loom.workflows.early_events import GuardedRun
+from loom.workflows.event_order import GuardedRun
 
 INIT, SIGNAL, RESULT, QUERY, EVICTION = (
     "initialize_workflow",
@@ -15,6 +16,7 @@ INIT, SIGNAL, RESULT, QUERY, EVICTION = (
     "query_workflow",
     "remove_from_cache",
 )
+LOCAL_END: Final = "the end of a local activity"
 
 
 class Run(WorkflowInstance):
@@ -44,7 +46,10 @@ def activation(*kinds: str, length: int, seconds: int, size: int, is_replaying: 
     jobs = []
     for kind in kinds:
         jobs.append(job := WorkflowActivationJob())
-        getattr(job, kind).SetInParent()
+        if kind == LOCAL_END:
+            job.resolve_activity.is_local = True
+        else:
+            getattr(job, kind).SetInParent()
     act = WorkflowActivation(run_id="r", history_length=length, history_size_bytes=size, is_replaying=is_replaying)
     act.timestamp.FromSeconds(seconds)
     act.jobs.extend(jobs)
@@ -96,10 +101,32 @@ def test_the_result_of_a_local_activity_reaches_the_run_in_the_same_task() -> No
     guarded = GuardedRun(run, None)
     guarded.activate(activation(INIT, length=3, seconds=1, size=100))
 
-    guarded.activate(activation(RESULT, length=3, seconds=2, size=100))
-    guarded.activate(activation(RESULT, length=6, seconds=3, size=100))
+    guarded.activate(activation(LOCAL_END, length=3, seconds=2, size=100))
+    guarded.activate(activation(LOCAL_END, LOCAL_END, QUERY, length=6, seconds=3, size=100))
 
-    assert run.seen == [INIT, RESULT, RESULT]
+    assert run.seen == [INIT, RESULT, RESULT, RESULT, QUERY]
+
+
+@pytest.mark.parametrize("other", [SIGNAL, "do_update", "fire_timer", RESULT])
+def test_a_task_that_brings_the_end_of_a_local_activity_and_something_else_is_sent_again(other: str) -> None:
+    run = Run()
+    guarded = GuardedRun(run, None)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100))
+
+    failed = guarded.activate(activation(other, LOCAL_END, length=8, seconds=2, size=200))
+
+    assert failed.HasField("failed")
+    assert run.seen == [INIT]
+
+
+def test_the_history_of_a_run_that_was_sent_again_decides() -> None:
+    run = Run()
+    guarded = GuardedRun(run, None)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100, is_replaying=True))
+
+    guarded.activate(activation(SIGNAL, LOCAL_END, length=11, seconds=3, size=200))
+
+    assert run.seen == [INIT, SIGNAL, RESULT]
 
 
 def test_a_replay_is_never_kept_from_an_event() -> None:

@@ -1,0 +1,168 @@
+"""A local activity that ends while its run answers a query: in the worker and in a replay, the run goes on in the same
+way.
+
+The end is recorded with the workflow task that the query completes, but the SDK tells the run with the next task,
+together with what that brings. It tells a replay before.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from uuid import uuid4
+
+import pytest
+from temporalio import activity, workflow
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.update.v1 import UpdateRef
+from temporalio.api.workflowservice.v1 import PollWorkflowExecutionUpdateRequest
+from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.workflow import NondeterminismError
+
+from loom.testing.harness import Addresses
+from loom.testing.waiting import eventually
+from loom.workflows.event_order import InHistoryOrder
+
+PLAIN: Final = UnsandboxedWorkflowRunner()
+TASK_TIMEOUT: Final = timedelta(seconds=1)
+"""The worker renews a workflow task in which a local activity runs when 0.8 of this has passed."""
+
+
+@dataclass
+class Meanwhile:
+    """What a run, its local activity and its query wait for."""
+
+    worker: Worker | None = None
+    has_begun: threading.Event = field(default_factory=threading.Event)
+    is_asked: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+    def answer_when_it_has_ended(self) -> None:
+        """Return when the worker has handed the end of the local activity over."""
+        self.has_begun.wait()
+        self.is_asked.set()
+        assert self.worker is not None
+        assert self.worker._activity_worker is not None
+        while self.worker._activity_worker._running_activities:
+            threading.Event().wait(0.005)
+
+
+_MEANWHILE: Final[dict[str, Meanwhile]] = {}
+"""By run id."""
+
+
+@activity.defn
+async def read() -> None:
+    """End when the test says so."""
+    meanwhile = _MEANWHILE[str(activity.info().workflow_id)]
+    meanwhile.has_begun.set()
+    await asyncio.to_thread(meanwhile.may_end.wait)
+
+
+@activity.defn
+async def model() -> str:
+    """Answer."""
+    return "done"
+
+
+@workflow.defn
+class Reader:
+    """Reads, and then either goes on or waits first, like a run that is paused."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+
+    @workflow.run
+    async def run(self) -> str:
+        """Run."""
+        await workflow.execute_local_activity(read, start_to_close_timeout=timedelta(minutes=1))
+        if self.is_paused:
+            await workflow.sleep(timedelta(milliseconds=10))
+        return await workflow.execute_activity(model, start_to_close_timeout=timedelta(seconds=10))
+
+    @workflow.signal
+    def pause(self) -> None:
+        """Pause."""
+        self.is_paused = True
+
+    @workflow.update
+    def pause_and_say(self) -> bool:
+        """Pause."""
+        self.is_paused = True
+        return True
+
+    @workflow.query
+    def status(self) -> bool:
+        """Answer after the local activity has ended."""
+        _MEANWHILE[workflow.info().workflow_id].answer_when_it_has_ended()
+        return self.is_paused
+
+
+@asynccontextmanager
+async def asked_while_it_reads(
+    addresses: Addresses, runner: WorkflowRunner
+) -> AsyncIterator[WorkflowHandle[Reader, str]]:
+    """A run that is answering a query. After the body, its local activity ends, and then the query."""
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
+    run_id = f"reader-{uuid4().hex[:8]}"
+    meanwhile = _MEANWHILE[run_id] = Meanwhile()
+    async with Worker(
+        client, task_queue=run_id, workflows=[Reader], activities=[read, model], workflow_runner=runner
+    ) as meanwhile.worker:
+        handle = await client.start_workflow(Reader.run, id=run_id, task_queue=run_id, task_timeout=TASK_TIMEOUT)
+        query = asyncio.create_task(handle.query(Reader.status))
+        await asyncio.to_thread(meanwhile.is_asked.wait)
+        yield handle
+        meanwhile.may_end.set()
+        await query
+        assert await handle.result() == "done"
+
+
+async def _replayed(handle: WorkflowHandle[Reader, str]) -> list[str]:
+    """Replay the run, and return the kinds of its events."""
+    history = await handle.fetch_history()
+    await Replayer(workflows=[Reader], workflow_runner=PLAIN).replay_workflow(history)
+    return [str(event.WhichOneof("attributes")).removesuffix("_event_attributes") for event in history.events]
+
+
+async def _is_known(handle: WorkflowHandle[Reader, str], update: str) -> bool:
+    """Whether the server has got an update."""
+    execution = WorkflowExecution(workflow_id=handle.id)
+    asked = PollWorkflowExecutionUpdateRequest(
+        namespace=handle._client.namespace, update_ref=UpdateRef(workflow_execution=execution, update_id=update)
+    )
+    try:
+        await handle._client.workflow_service.poll_workflow_execution_update(asked)
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+async def test_without_the_guard_a_replay_has_another_order(addresses: Addresses) -> None:
+    async with asked_while_it_reads(addresses, PLAIN) as handle:
+        await handle.signal(Reader.pause)
+
+    with pytest.raises(NondeterminismError):
+        await _replayed(handle)
+
+
+@pytest.mark.parametrize("how", ["signal", "update"])
+async def test_what_comes_meanwhile_comes_after_the_end(addresses: Addresses, how: str) -> None:
+    async with asked_while_it_reads(addresses, InHistoryOrder(PLAIN)) as handle:
+        if how == "signal":
+            await handle.signal(Reader.pause)
+        else:
+            update = asyncio.create_task(handle.execute_update(Reader.pause_and_say, id="u"))
+            await eventually(lambda: _is_known(handle, "u"))
+
+    events = await _replayed(handle)
+    assert how == "signal" or await update
+    assert events.count("workflow_task_failed") == 1
+    assert "timer_started" not in events
