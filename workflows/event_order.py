@@ -14,6 +14,12 @@ end is recorded with the workflow task that the query completes. The SDK tells t
 signals and updates that arrived meanwhile, but it tells a replay before them. If the end came between two tasks, it is
 recorded with the second one, and a replay has the order of the first execution. The run can't know which of the two
 happened. It therefore fails such a task once, leaves the cache and is replayed from its history.
+
+**Signals and updates that come with the first task.** A workflow that registers its handlers when it is made gets the
+signals of its first task in the order in which it registers them, and after the updates. If the first task calls
+`workflow.patched`, the SDK makes the workflow earlier in a replay, and it then gets everything in the order of arrival.
+A run is therefore always made before it gets anything. A flag in the first task's completion tells such runs from those
+of earlier releases.
 """
 
 from collections.abc import Callable
@@ -27,7 +33,10 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, Workflo
 EVICT: Final = "loom_evict"
 """The name of the worker's function that removes an execution from its cache."""
 _QUERY: Final = "query_workflow"
+_START: Final = "initialize_workflow"
 _EVICTION: Final = "remove_from_cache"
+_MADE_FIRST: Final = 0x4C6F6F6D
+"""The flag of runs that are made before they get signals and updates. The SDK's own flags are small numbers."""
 _NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, "notify_has_patch", "update_random_seed"})
 
 
@@ -81,7 +90,19 @@ class GuardedRun(WorkflowInstance):
             return _retried(act, "a local activity ended beside other events, and the run is replayed in their order")
         self._length, self._task = act.history_length, task
         self._is_live = self._is_live or not act.is_replaying
+        if "initialize_workflow" in kinds and not (
+            act.is_replaying and _MADE_FIRST not in act.available_internal_flags
+        ):
+            return self._made_first(act)
         return self._instance.activate(act)
+
+    def _made_first(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        """Execute the first task. Before it applies anything else, the SDK makes the workflow to tell it of a patch."""
+        act.jobs.add().notify_has_patch.patch_id = "loom-made-first"
+        completion = self._instance.activate(act)
+        if not act.is_replaying:
+            completion.successful.used_internal_flags.append(_MADE_FIRST)
+        return completion
 
     def _without_events(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         self._has_missed_events = True

@@ -1,8 +1,10 @@
-"""A local activity that ends while its run answers a query: in the worker and in a replay, the run goes on in the same
-way.
+"""A run gets its events in the same order in the worker and in a replay.
 
-The end is recorded with the workflow task that the query completes, but the SDK tells the run with the next task,
-together with what that brings. It tells a replay before.
+A local activity ends while its run answers a query: the end is recorded with the workflow task that the query
+completes, but the SDK tells the run with the next task, together with what that brings. It tells a replay before.
+
+Signals arrive before the first task of a run that registers its handlers when it is made and calls `workflow.patched`:
+the SDK applies them in the order of the handlers, but in a replay in the order of arrival.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pytest
@@ -103,6 +105,33 @@ class Reader:
         return self.is_paused
 
 
+@workflow.defn
+class Steered:
+    """Waits if it is paused."""
+
+    def __init__(self) -> None:
+        self.is_paused = False
+        workflow.set_signal_handler("pause", self.pause)
+        workflow.set_signal_handler("resume", self.resume)
+
+    @workflow.run
+    async def run(self) -> bool:
+        """Run."""
+        is_paused = workflow.patched("patient") and self.is_paused
+        if is_paused:
+            await workflow.sleep(timedelta(milliseconds=10))
+        await workflow.execute_activity(model, start_to_close_timeout=timedelta(seconds=10))
+        return is_paused
+
+    def pause(self) -> None:
+        """Pause."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.is_paused = False
+
+
 @asynccontextmanager
 async def asked_while_it_reads(
     addresses: Addresses, runner: WorkflowRunner
@@ -123,10 +152,10 @@ async def asked_while_it_reads(
         assert await handle.result() == "done"
 
 
-async def _replayed(handle: WorkflowHandle[Reader, str]) -> list[str]:
+async def _replayed(handle: WorkflowHandle[Any, Any], runner: WorkflowRunner = PLAIN) -> list[str]:
     """Replay the run, and return the kinds of its events."""
     history = await handle.fetch_history()
-    await Replayer(workflows=[Reader], workflow_runner=PLAIN).replay_workflow(history)
+    await Replayer(workflows=[Reader, Steered], workflow_runner=runner).replay_workflow(history)
     return [str(event.WhichOneof("attributes")).removesuffix("_event_attributes") for event in history.events]
 
 
@@ -166,3 +195,30 @@ async def test_what_comes_meanwhile_comes_after_the_end(addresses: Addresses, ho
     assert how == "signal" or await update
     assert events.count("workflow_task_failed") == 1
     assert "timer_started" not in events
+
+
+async def paused_before_it_starts(addresses: Addresses, runner: WorkflowRunner) -> WorkflowHandle[Steered, bool]:
+    """Start a run, resume and pause it, and then start the worker."""
+    client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
+    run_id = f"steered-{uuid4().hex[:8]}"
+    handle = await client.start_workflow(Steered.run, id=run_id, task_queue=run_id)
+    await handle.signal("resume")
+    await handle.signal("pause")
+    async with Worker(client, task_queue=run_id, workflows=[Steered], activities=[model], workflow_runner=runner):
+        await handle.result()
+    return handle
+
+
+async def test_without_the_guard_early_signals_come_in_the_order_of_their_handlers(addresses: Addresses) -> None:
+    handle = await paused_before_it_starts(addresses, PLAIN)
+
+    assert not await handle.result()
+    with pytest.raises(NondeterminismError):
+        await _replayed(handle)
+
+
+async def test_early_signals_come_in_the_order_of_arrival(addresses: Addresses) -> None:
+    handle = await paused_before_it_starts(addresses, InHistoryOrder(PLAIN))
+
+    assert await handle.result()
+    assert "timer_started" in await _replayed(handle, InHistoryOrder(PLAIN))

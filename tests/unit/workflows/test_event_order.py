@@ -24,9 +24,13 @@ class Run(WorkflowInstance):
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.is_made_first = False
+        """Whether a job came that makes the SDK create the workflow before it applies others."""
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        self.seen += [str(job.WhichOneof("variant")) for job in act.jobs]
+        kinds = [str(job.WhichOneof("variant")) for job in act.jobs]
+        self.is_made_first = self.is_made_first or "notify_has_patch" in kinds
+        self.seen += [kind for kind in kinds if kind != "notify_has_patch"]
         completion = WorkflowActivationCompletion(run_id=act.run_id)
         completion.successful.commands.add()
         return completion
@@ -137,3 +141,18 @@ def test_a_replay_is_never_kept_from_an_event() -> None:
     guarded.activate(activation(SIGNAL, length=7, seconds=1, size=0, is_replaying=True))
 
     assert run.seen == [INIT, SIGNAL]
+
+
+def test_a_run_is_made_before_its_first_signals_and_says_so_in_its_history() -> None:
+    first, again, earlier = Run(), Run(), Run()
+    task = activation(INIT, SIGNAL, length=4, seconds=1, size=100)
+    replayed = activation(INIT, SIGNAL, length=4, seconds=1, size=100, is_replaying=True)
+
+    flags = GuardedRun(first, None).activate(task).successful.used_internal_flags
+    GuardedRun(earlier, None).activate(replayed)
+    replayed.available_internal_flags.extend(flags)
+    said_again = GuardedRun(again, None).activate(replayed).successful.used_internal_flags
+
+    assert (first.is_made_first, again.is_made_first, earlier.is_made_first) == (True, True, False)
+    assert len(flags) == 1
+    assert not said_again
