@@ -98,6 +98,11 @@ def is_lost(error: WorkflowUpdateFailedError) -> bool:
     return isinstance(error.cause, ApplicationError) and error.cause.type == UNPROCESSED
 
 
+def is_cut_off(error: RPCError) -> bool:
+    """Whether the execution ended before it took the update. Its run may have ended, or continued as new."""
+    return error.status is RPCStatusCode.NOT_FOUND and "aborted by closing workflow" in str(error)
+
+
 def refused(error: WorkflowUpdateFailedError) -> LoomError:
     """Return the error for a request that the run rejected."""
     cause = error.cause

@@ -21,7 +21,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_lost, refused, unanswered
+from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_cut_off, is_lost, refused, unanswered
 from loom.domain.core.errors import UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
@@ -149,6 +149,8 @@ class TemporalRuns:
                 except WorkflowUpdateRPCTimeoutOrCancelledError:
                     return None
                 except RPCError as error:
+                    if is_cut_off(error):
+                        continue
                     if error.status not in NO_UPDATE_NOW:
                         raise
                     return None
@@ -176,7 +178,7 @@ class TemporalRuns:
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             return None
         except RPCError as error:
-            if error.status in NO_UPDATE_NOW:
+            if error.status in NO_UPDATE_NOW or is_cut_off(error):
                 return None
             raise unanswered(error, "") from error
         return receipt
