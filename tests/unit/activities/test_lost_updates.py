@@ -55,9 +55,7 @@ async def test_a_run_that_takes_no_update_now_gets_a_signal(status: RPCStatusCod
     assert await runs(Server(no_answer(status))).update("run", "approve", {}) is None
 
 
-async def test_an_update_whose_execution_ends_meanwhile_is_sent_to_the_next_one_or_told_that_the_run_has_ended() -> (
-    None
-):
+async def test_an_update_that_is_cut_off_reaches_the_next_execution_or_hears_of_the_end() -> None:
     cut_off = RPCError("workflow update was aborted by closing workflow", RPCStatusCode.NOT_FOUND, b"")
     over = RPCError("workflow execution already completed", RPCStatusCode.NOT_FOUND, b"")
     assert await runs(Server(cut_off, RECEIPT)).update("run", "approve", {}) == RECEIPT
