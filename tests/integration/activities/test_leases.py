@@ -231,6 +231,24 @@ async def test_the_ledger_does_not_hear_of_a_quick_call(ledger: PostgresEffects)
     assert await leases.found(replace(first, attempt=2)) is None
 
 
+async def test_a_lease_that_is_renewed_while_somebody_looks_at_it_does_not_end(
+    ledger: PostgresEffects, addresses: Addresses
+) -> None:
+    first = claim()
+    await ledger.renew([first])
+    values = {"ids": [postgres_effects._id(first.key)], "lease": postgres_effects.LEASE, "standstill": STANDSTILL}
+
+    async with (
+        aclosing(Database(addresses.database)) as database,
+        database.connection() as connection,
+        connection.transaction(),
+    ):
+        await connection.execute("SELECT now()")  # which stays the same in a transaction
+        await ledger.renew([first])
+        cursor = await connection.execute(postgres_effects._IS_ALIVE, values)
+        assert await cursor.fetchone() == (True,)
+
+
 # ---- two attempts at a tool call -------------------------------------------------------------------------------
 
 
