@@ -18,7 +18,8 @@ from typing import Final, Literal
 import structlog
 from temporalio.exceptions import ApplicationError
 
-from loom.activities.leases import Leases
+from loom.activities.fence import Fence
+from loom.activities.leases import Leases, is_run_open
 from loom.activities.ports import Claim, EffectLedger, Snapshots, StoreUnavailable
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, failed
 from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
@@ -55,6 +56,10 @@ class Effects:
     def has_ledger(self) -> bool:
         """Whether the outcome of an interrupted call can be looked up."""
         return self._ledger is not None
+
+    def fence(self) -> Fence:
+        """Return a fence for one attempt."""
+        return Fence(self._leases.is_wanted if self._leases is not None else lambda _: is_run_open())
 
     async def earlier_ended(self, request: ToolRequest) -> None:
         """Wait while an earlier attempt at the call is alive. If the run stops the call in the meantime, end that

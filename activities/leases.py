@@ -142,6 +142,16 @@ class Leases(Generic[T]):
             with suppress(StoreUnavailable):
                 await self._ledger.release(lease.claim)
 
+    async def is_wanted(self, task: asyncio.Task[Any] | None) -> bool | None:
+        """Whether the run goes on, and the task still holds its claims. None if Temporal doesn't answer."""
+        claims = [lease.claim for lease in self._held if lease.task is task]
+        try:
+            if claims and len(await self._ledger.renew(claims)) < len(claims):
+                return False
+        except StoreUnavailable as error:
+            _log.warning("leases_not_renewed", calls=len(claims), error=str(error))
+        return await is_run_open()
+
     async def _is_alive(self, *keys: str) -> bool:
         # When a suspended machine resumes, its leases have ended, but its attempts go on.
         is_here = any(lease.claim.key in keys for lease in self._held)
@@ -195,24 +205,27 @@ def is_stopped() -> bool:
     return told is not None and told.cancel_requested
 
 
-async def _while_wanted(task: asyncio.Task[Any], began_at: float) -> None:
-    """Wait until the task has ended, or until its result is useless: its time is up, or the run has ended."""
+async def is_run_open() -> bool | None:
+    """Whether the activity's run goes on. None if Temporal doesn't answer."""
     info = activity.info()
     run = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-    until = began_at + (info.start_to_close_timeout or timedelta.max).total_seconds()
+    try:
+        described = await run.describe(rpc_timeout=timedelta(seconds=ASK))
+    except RPCError as error:
+        return False if error.status == RPCStatusCode.NOT_FOUND else None
+    return described.status is WorkflowExecutionStatus.RUNNING
+
+
+async def _while_wanted(task: asyncio.Task[Any], began_at: float) -> None:
+    """Wait until the task has ended, or until its result is useless: its time is up, or the run has ended."""
+    until = began_at + (activity.info().start_to_close_timeout or timedelta.max).total_seconds()
     while not task.done() and _now() < until:
         if activity.is_worker_shutdown():
             await asyncio.wait({task}, timeout=GRACE)
             return
         await asyncio.wait({task}, timeout=ASK)
-        try:
-            described = await run.describe(rpc_timeout=timedelta(seconds=ASK))
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                return
-        else:
-            if described.status is not WorkflowExecutionStatus.RUNNING:
-                return
+        if await is_run_open() is False:
+            return
 
 
 def _now() -> float:

@@ -215,6 +215,10 @@ class ToolContext:
     call_id: str
     idempotency_key: str
     timeout: float
+    attempt: int = 1
+    """The number of this attempt at the call. A later attempt has a greater number, so that a system which stores the
+    greatest one can refuse what an earlier attempt still sends.
+    """
     session_id: str = ""
     """Empty if the run has its own session."""
     tenant: str = ""
@@ -230,7 +234,9 @@ class ToolContext:
     artifact: str = ""
     """Id of the run's artifact that stores long output in full. If empty, long output isn't stored."""
     progress: Callable[[str], None] = field(default=lambda _text: None)
-    """Reports partial output to the live stream."""
+    """Reports partial output to the live stream. In a thread, it also does what `check` does."""
+    check: Callable[[], None] = field(default=lambda: None)
+    """Raises ExecutionAbortedError if nobody wants the call any more."""
     skill: SkillUse | None = None
     """The skill for this call, as pinned to the run."""
     sampling: Verdict = Verdict.DENY

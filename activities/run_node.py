@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import structlog
@@ -9,6 +10,7 @@ from temporalio import activity
 
 from loom.activities.call_model import load_conversation
 from loom.activities.failures import to_application_error
+from loom.activities.fence import Fence
 from loom.activities.leases import Leases, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
@@ -135,13 +137,15 @@ class NodeRunner:
         if self._leases is None:
             return await self._reply(request, spec, transcript)
         is_once = _node(spec).effect is Effect.ONCE
-        work = self._leases.recorded(
+        work = partial(
+            self._leases.recorded,
             _claim(request),
             lambda: self._outcome(request, spec, transcript),
             is_final=lambda outcome: is_once or not isinstance(outcome, NodeFailedError),
             is_recorded=is_once or request.begun,
         )
-        outcome = await outlasting(work)
+        with Fence(self._leases.is_wanted) as fence:
+            outcome = await outlasting(fence.held_back(work))
         if isinstance(outcome, NodeFailedError):
             raise outcome
         return outcome

@@ -102,13 +102,14 @@ class ToolRunner:
         ids |= {"call_id": request.call_id, "tool": request.tool}
         with structlog.contextvars.bound_contextvars(**ids):
             async with heartbeating():
-                if not (request.accounted and self._has_ledger):
-                    return await self._attempted(request)
-                if request.begun:
-                    await self._effects.earlier_ended(request)
-                return await outlasting(self._attempted(request))
+                with self._effects.fence() as fence:
+                    if not (request.accounted and self._has_ledger):
+                        return await fence.held_back(partial(self._attempted, request, fence.check))
+                    if request.begun:
+                        await self._effects.earlier_ended(request)
+                    return await outlasting(fence.held_back(partial(self._attempted, request, fence.check)))
 
-    async def _attempted(self, request: ToolRequest) -> ToolResult:
+    async def _attempted(self, request: ToolRequest, check: Callable[[], None]) -> ToolResult:
         run_id = request.origin.run_id
         if request.round and self._kept is not None:
             self._kept.release(key_without_arguments(request))
@@ -128,9 +129,9 @@ class ToolRunner:
             except ManifestChangedError as error:
                 return failed(f"Not run: {error.message}", "unavailable")
             if not getattr(self._tools.get(request.tool), "uses_state", True):
-                return await self._run(request, arguments, writer, {})
+                return await self._run(request, arguments, writer, {}, check)
             with self._ephemeral.of(run_id, request.call_id) as state:
-                return await self._run(request, arguments, writer, state)
+                return await self._run(request, arguments, writer, state, check)
 
     def _keep(self, request: ToolRequest, context: ToolContext) -> None:
         """Keep a call open until its run goes on with it, or ends."""
@@ -148,14 +149,19 @@ class ToolRunner:
         return found if found is not None and arguments_digest(found) == request.arguments_digest else None
 
     async def _run(
-        self, request: ToolRequest, arguments: JsonObject, writer: StreamWriter, state: MutableMapping[str, Any]
+        self,
+        request: ToolRequest,
+        arguments: JsonObject,
+        writer: StreamWriter,
+        state: MutableMapping[str, Any],
+        check: Callable[[], None],
     ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         run_id, agent = request.origin.run_id, request.origin.agent
         told = _Told(writer, request, self._masked)
         told.began(call, self._hygiene)
         box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
-        context = self._context(request, state, told.progress)
+        context = replace(self._context(request, state, told.progress), check=check)
         registered = self._registered(agent) if self._registered else ()
         executed = partial(
             execute,
@@ -202,6 +208,7 @@ class ToolRunner:
             run_id=request.origin.run_id,
             call_id=request.call_id,
             idempotency_key=idempotency_key(request),
+            attempt=request.attempt,
             timeout=request.timeout,
             session_id=request.origin.session_id,
             tenant=request.origin.tenant,

@@ -85,7 +85,8 @@ _IS_ALIVE: Final = """
 SELECT EXISTS (
     SELECT FROM loom_effects
     WHERE id = ANY(%(ids)s) AND result IS NULL AND alive_until IS NOT NULL AND (
-        now() BETWEEN alive_until - %(lease)s AND alive_until OR now() < pg_postmaster_start_time() + %(lease)s
+        clock_timestamp() BETWEEN alive_until - %(lease)s AND alive_until -- a renewal may be later than now()
+        OR now() < pg_postmaster_start_time() + %(lease)s
         OR now() BETWEEN alive_until AND alive_until + %(standstill)s
             AND EXISTS (SELECT FROM pg_stat_activity WHERE pid = session)
     )

@@ -13,6 +13,7 @@ import pytest
 import structlog
 from temporalio.activity import ActivityCancellationDetails
 from temporalio.client import Client, WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
 from loom.activities import leases as renewals
@@ -228,6 +229,24 @@ async def test_the_ledger_does_not_hear_of_a_quick_call(ledger: PostgresEffects)
 
     await leases.recorded(first, work)
     assert await leases.found(replace(first, attempt=2)) is None
+
+
+async def test_a_lease_that_is_renewed_while_somebody_looks_at_it_does_not_end(
+    ledger: PostgresEffects, addresses: Addresses
+) -> None:
+    first = claim()
+    await ledger.renew([first])
+    values = {"ids": [postgres_effects._id(first.key)], "lease": postgres_effects.LEASE, "standstill": STANDSTILL}
+
+    async with (
+        aclosing(Database(addresses.database)) as database,
+        database.connection() as connection,
+        connection.transaction(),
+    ):
+        await connection.execute("SELECT now()")  # which stays the same in a transaction
+        await ledger.renew([first])
+        cursor = await connection.execute(postgres_effects._IS_ALIVE, values)
+        assert await cursor.fetchone() == (True,)
 
 
 # ---- two attempts at a tool call -------------------------------------------------------------------------------
@@ -532,3 +551,53 @@ async def test_an_error_of_the_work_is_the_error_of_the_attempt(run: WorkflowHan
 
     with pytest.raises(ValueError, match="broken"):
         await activity_of(run).run(attempt)
+
+
+# ---- a worker that has stood still ------------------------------------------------------------------------------
+
+
+async def test_a_call_is_wanted_while_its_run_goes_on_and_nobody_has_taken_it_over(
+    ledger: PostgresEffects, run: WorkflowHandle[object, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewals, "RENEWAL", LONG.total_seconds())  # no renewal learns it first
+    leases, first = Leases(ledger), claim()
+
+    async def attempt() -> list[bool | None]:
+        with leases.held(first):
+            task = asyncio.current_task()
+            before = await leases.is_wanted(task)
+            await ledger.reserve(first.key, first.run_id, first.attempt + 1)
+            return [before, await leases.is_wanted(task)]
+
+    assert await activity_of(run).run(attempt) == [True, False]
+
+
+async def test_no_call_of_a_run_that_has_ended_is_wanted(
+    ledger: PostgresEffects, run: WorkflowHandle[object, object]
+) -> None:
+    async def attempt() -> list[bool | None]:
+        before = await Leases(ledger).is_wanted(None)
+        await run.terminate()
+        return [before, await Leases(ledger).is_wanted(None)]
+
+    assert await activity_of(run).run(attempt) == [True, False]
+
+
+@pytest.mark.usefixtures("soon_away")
+async def test_whether_a_call_is_wanted_is_known_without_the_ledger_but_not_without_temporal(
+    run: WorkflowHandle[object, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object, **__: object) -> None:
+        raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+
+    async def attempt() -> list[bool | None]:
+        async with aclosing(Database("postgresql://nobody@127.0.0.1:9/none")) as database:
+            leases = Leases(PostgresEffects(database))
+            with leases.held(claim()):
+                task = asyncio.current_task()
+                without_ledger = await leases.is_wanted(task)
+                with monkeypatch.context() as patched:
+                    patched.setattr(WorkflowHandle, "describe", unavailable)
+                    return [without_ledger, await leases.is_wanted(task)]
+
+    assert await activity_of(run).run(attempt) == [True, None]

@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import os
 import sys
 import threading
+import time
 from base64 import b64decode
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
+from functools import partial
+from operator import call
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +31,12 @@ from loom.activities.toolbox.hooks import objection_to
 from loom.activities.toolbox.user_tools.output import PARTS_LIMIT, as_json, part_of, to_output
 from loom.domain.agents.hook_steps import Moment
 from loom.domain.agents.hooks import Hook, Objection, stricter_of, strictest
-from loom.domain.core.errors import ToolExecutionError, ToolExecutionTimeout, ToolValidationError
+from loom.domain.core.errors import (
+    ExecutionAbortedError,
+    ToolExecutionError,
+    ToolExecutionTimeout,
+    ToolValidationError,
+)
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import Judgement, judge
 from loom.testing.waiting import eventually
@@ -154,6 +165,68 @@ async def test_a_function_that_cannot_be_stopped_is_given_up_and_said_to_be_stil
     await eventually(_no_thread_is_left)
     await asyncio.sleep(0)
     assert said == ["begun"]
+
+
+async def test_a_function_is_stopped_at_its_next_line_and_its_model_is_told() -> None:
+    closed = threading.Event()
+
+    def busy() -> None:
+        try:
+            while True:
+                with suppress(Exception):  # this doesn't keep it from ending
+                    time.sleep(0.001)
+        finally:
+            closed.set()
+
+    with pytest.raises(ToolExecutionTimeout, match=r"busy has not returned after 1 s and was stopped: it may be half"):
+        await run(tool_of(busy), context(seconds=1))
+    assert closed.is_set()
+
+
+async def test_a_function_that_is_aborted_where_it_cannot_be_stopped_is_said_to_be_still_at_work() -> None:
+    said, late = list[str](), list[str]()
+    (begins, begun), (ends, end) = os.pipe(), os.pipe()
+
+    def stuck() -> None:
+        steps: tuple[Callable[[], object], ...] = (partial(os.write, begun, b"x"), partial(os.read, ends, 1))
+        deque(map(call, steps), maxlen=0)  # no Python in between
+        late.append("its next line")
+
+    task = asyncio.create_task(run(tool_of(stuck), context(progress=said.append)))
+    await asyncio.to_thread(os.read, begins, 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    os.write(end, b"x")
+    await eventually(_no_thread_is_left)
+    assert said == ["\nstuck was stopped, but may still be running, and may take effect\n"]
+    assert late == []
+    for pipe in (begins, begun, ends, end):
+        os.close(pipe)
+
+
+async def test_a_function_that_goes_on_although_it_was_stopped_is_refused_its_context() -> None:
+    begun, refused = asyncio.Event(), list[str]()
+
+    def stubborn(context: ToolContext) -> None:
+        try:
+            context.progress("begun")
+            while True:
+                time.sleep(0.001)
+        except asyncio.CancelledError:
+            for use in (context.check, lambda: context.progress("late")):
+                try:
+                    use()
+                except ExecutionAbortedError as error:
+                    refused.append(error.message)
+
+    task = asyncio.create_task(run(tool_of(stubborn), context(progress=lambda _: begun.set())))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await eventually(_no_thread_is_left)
+    assert [message.partition(":")[0] for message in refused] == ["this call is over"] * 2
 
 
 async def _no_thread_is_left() -> bool | None:
