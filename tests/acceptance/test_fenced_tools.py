@@ -119,7 +119,15 @@ async def frozen(killable: Killable, workspace: Path, tmp_path: Path, loom_forks
     return frozen
 
 
-@pytest.mark.parametrize("tool", ["asynchronous", "checks", "reports", "computes"])
+@pytest.mark.parametrize(
+    "tool",
+    [
+        "asynchronous",
+        "checks",
+        pytest.param("reports", marks=pytest.mark.slow),
+        pytest.param("computes", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_tool_of_a_frozen_worker_takes_no_effect_after_its_run_was_aborted(
     frozen: Frozen, pipe: FileIO, workspace: Path, tmp_path: Path, tool: str
 ) -> None:
