@@ -16,6 +16,7 @@ from typing import Any, Final
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+import loom
 from loom.stack import state as stack_state
 from loom.testing.model_server import ModelServer
 from loom.testing.worker_processes import Process, Workers
@@ -171,7 +172,8 @@ class Storm:
 
 
 def _settings(place: int) -> dict[str, str]:
-    return {"CHAOS_CHAT_IDLE": str(CHAT_IDLE.total_seconds()), **CACHES[place % len(CACHES)]}
+    same_code = {"PYTHONPATH": str(Path(loom.__file__).parents[1])}
+    return {"CHAOS_CHAT_IDLE": str(CHAT_IDLE.total_seconds()), **same_code, **CACHES[place % len(CACHES)]}
 
 
 def killed(faults: Mapping[str, int]) -> int:
