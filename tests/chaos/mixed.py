@@ -12,6 +12,7 @@ stream. Nothing may be lost, doubled, stuck or deaf, and today's code must be ab
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -25,6 +26,7 @@ from unittest.mock import patch
 
 import psutil
 from temporalio.client import WorkflowHistory
+from temporalio.runtime import Runtime, TelemetryConfig
 
 from loom.domain.core.requests import RunResult
 from loom.stack import state as stack_state
@@ -184,6 +186,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
     parser.add_argument("--keep", type=Path, default=KEEP, help="folder for the histories and logs of wrong runs")
     given = parser.parse_args()
+    for name in (signal.SIGINT, signal.SIGTERM):  # in the background, too, it takes its servers with it
+        signal.signal(name, signal.default_int_handler)
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))  # it tells of each query without an answer
     reports: list[Report] = []
     with tempfile.TemporaryDirectory(prefix="loom-chaos-") as folder:
         home = Path(folder) / ".loom"
