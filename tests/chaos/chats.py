@@ -27,8 +27,10 @@ FEWEST, MOST = 5, 60
 """How many messages a chat gets."""
 PAUSES: Final = (0.0, 0.2, CHAT_IDLE.total_seconds(), CHAT_IDLE.total_seconds() + 0.5, 4.0)
 """Seconds between two messages. In the longer ones, the chat comes to rest."""
-DEAF: Final = 300.0
+DEAF: Final = 180.0
 """Seconds after the storm after which a message without an answer counts as never heard."""
+TO_END: Final = 30.0
+"""Seconds that a chat has to end."""
 AGAIN: Final = 0.3
 """How often a message is sent a second time."""
 
@@ -137,7 +139,7 @@ class Talk:
 
     async def _end(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(DEAF):
+            async with asyncio.timeout(TO_END):
                 while not await patiently(lambda: self.loom.client.has_ended(self.run_id)):
                     with suppress(errors.LoomError):
                         await self.loom.client.abort(self.run_id)
