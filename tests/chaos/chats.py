@@ -30,7 +30,7 @@ PAUSES: Final = (0.0, 0.2, CHAT_IDLE.total_seconds(), CHAT_IDLE.total_seconds() 
 DEAF: Final = 180.0
 """Seconds after the storm after which a message without an answer counts as never heard."""
 TO_END: Final = 30.0
-"""Seconds that a chat has to end."""
+"""Seconds that a chat has to end, or to answer when somebody has already waited for `DEAF` seconds."""
 AGAIN: Final = 0.3
 """How often a message is sent a second time."""
 
@@ -47,6 +47,8 @@ class Talk:
     counted: Counter[str]
     texts: list[str] = field(default_factory=list)
     """The messages that the server has taken, in order. A message's id is its number."""
+    is_deaf: bool = False
+    """Whether a person has waited for an answer in vain, and gone."""
 
     def __post_init__(self) -> None:
         session = f"{self.loom.settings.task_queue}-{self.number}"
@@ -65,6 +67,8 @@ class Talk:
     async def go_on(self, storm: Storm) -> None:
         """Send messages, with pauses in between, until nothing fails any more."""
         while len(self.texts) < FEWEST or (not storm.is_over and len(self.texts) < MOST):
+            if self.is_deaf:
+                return
             await asyncio.sleep(self.random.choice(PAUSES))
             text, message_id = f"message {len(self.texts)}", str(len(self.texts))
             ways = self.random.choices(("send", "ask", "signal"), k=2 if self.random.random() < AGAIN else 1)
@@ -87,9 +91,11 @@ class Talk:
 
         sent = await patiently(once, DEAF)
         if way == "ask" and sent is not None:
-            with suppress(TimeoutError):  # the verdict says so
+            try:
                 async with asyncio.timeout(DEAF):
                     await self.chat.answer(sent)
+            except TimeoutError:
+                self.is_deaf = True
 
     async def faults(self) -> list[str]:
         """Return what is wrong with the chat, after all messages have been sent. Then end it."""
@@ -103,7 +109,7 @@ class Talk:
         """Return what has become of a message, after it has had the time to be answered."""
         state = MessageState()
         with suppress(TimeoutError):
-            async with asyncio.timeout(DEAF):
+            async with asyncio.timeout(TO_END if self.is_deaf else DEAF):
                 while state.answer is None:
                     with suppress(errors.UnreachableError, RPCError):
                         state = await self.chat.look(message_id)
