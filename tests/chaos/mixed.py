@@ -41,7 +41,7 @@ from tests.chaos.replays import KEEP, divergences, keep, patiently
 from tests.chaos.scene import Scene
 from tests.chaos.stories import Weather, conversation_of
 from tests.chaos.storm import CHAT_IDLE, Storm, killed
-from tests.chaos.takeovers import LONG, Takeover, summary, takeovers
+from tests.chaos.takeovers import LONG, Takeover, figures, summary, takeovers
 from tests.chaos.verdict import Seen, violations
 from tests.processes import command_of
 
@@ -76,6 +76,8 @@ class Report:
     left_over: int
     """Processes that outlived the round's workers."""
     takeovers: list[Takeover]
+    restarts: list[float]
+    """Seconds from a worker's death until another one polled in its place."""
     seconds: float
 
     def lines(self) -> str:
@@ -83,8 +85,15 @@ class Report:
         head = f"{self.runs} runs in {self.seconds:.0f} s: {len(self.wrong)} wrong, {self.left_over} processes left"
         done = f"{_counted(self.counted)}, histories replayed {self.replayed}"
         long = [each.line() for each in sorted(self.takeovers, key=lambda each: -each.seconds) if each.seconds > LONG]
-        taken = f"activities taken over: {summary(self.takeovers)}"
-        return "\n    ".join((head, _counted(self.faults), done, taken, *long, *self.wrong))
+        return "\n    ".join((head, _counted(self.faults), done, recovery([self]), *long, *self.wrong))
+
+
+def recovery(reports: Sequence[Report]) -> str:
+    """How long it took in these rounds until others went on."""
+    found = summary([each for report in reports for each in report.takeovers])
+    return (
+        f"activities taken over: {found}; workers replaced: {figures([n for each in reports for n in each.restarts])}"
+    )
 
 
 async def survive(given: Round, home: Path, folder: Path) -> Report:
@@ -120,6 +129,7 @@ async def survive(given: Round, home: Path, folder: Path) -> Report:
         wrong=wrong,
         left_over=len(left),
         takeovers=[each for run_id, chain in of_chains for each in takeovers(storm, run_id, chain)],
+        restarts=storm.restarts(),
         seconds=monotonic() - began,
     )
 
@@ -204,7 +214,7 @@ def main() -> int:
             stack.down(home)
     wrong = sum(len(report.wrong) + report.left_over for report in reports)
     total = sum(killed(report.faults) for report in reports)
-    print(f"activities taken over: {summary([each for report in reports for each in report.takeovers])}")
+    print(recovery(reports))
     print(f"{total} kills, {sum(report.runs for report in reports)} runs: {wrong} {DIRE}")
     return 1 if wrong else 0
 

@@ -120,8 +120,18 @@ class Storm:
         self.log.append(fault)
         self._recovering.append(asyncio.create_task(recover()))
 
+    def restarts(self) -> list[float]:
+        """Return after how many seconds a worker polled that took the place of a killed one."""
+        deaths = [fault for fault in self.log if fault.kind == "kill worker" and fault.until is not None]
+        return [fault.seconds_within(fault.since, datetime.now(UTC)) for fault in deaths]
+
     async def _kill_worker(self) -> None:
-        place = self.random.randrange(len(self.living))
+        """Kill a worker that polls. One that still starts has nothing to lose."""
+        starting = {fault.place for fault in self.log if fault.kind == "kill worker" and fault.until is None}
+        polling = [place for place in range(len(self.living)) if place not in starting]
+        if not polling:
+            return
+        place = self.random.choice(polling)
         fault = Fault(kind="kill worker", since=datetime.now(UTC), pid=self.living[place].pid, place=place)
         await self.workers.kill(self.living[place])
         log = self.workers.log(len(self.workers.started))
@@ -129,7 +139,7 @@ class Storm:
         self._begin(fault, self._polls(self.living[place], log))
 
     async def _polls(self, worker: Process, log: Path) -> None:
-        """Wait until the worker polls, or is killed before it could."""
+        """Wait until the worker polls."""
         while READY not in log.read_bytes() and worker.poll() is None:
             await asyncio.sleep(0.1)
 

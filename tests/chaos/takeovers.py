@@ -23,6 +23,8 @@ from tests.chaos.verdict import step_of
 
 LONG: Final = 10.0
 """Seconds after which a takeover is explained."""
+NO_SERVER: Final = "temporal down"
+NO_WORKER: Final = "no worker living"
 NOISE: Final = 0.5
 """Seconds that aren't worth a word."""
 
@@ -38,11 +40,6 @@ class Takeover:
     """The parts of its wait, in seconds. Their sum is the whole wait."""
     meanwhile: Mapping[str, float]
     """For how many of these seconds what was away."""
-
-    @property
-    def is_without_server(self) -> bool:
-        """Whether the Temporal server was down in the meantime."""
-        return "temporal down" in self.meanwhile
 
     def line(self) -> str:
         """The takeover on a line."""
@@ -151,7 +148,7 @@ def takeovers(storm: Storm, run_id: str, chain: Sequence[WorkflowHistory]) -> It
 
 def _meanwhile(storm: Storm, since: datetime, until: datetime) -> dict[str, float]:
     names = {
-        "kill temporal": "temporal down",
+        "kill temporal": NO_SERVER,
         "kill redis": "redis down",
         "kill postgres": "postgres down",
         "stop worker": "a worker stopped",
@@ -164,7 +161,7 @@ def _meanwhile(storm: Storm, since: datetime, until: datetime) -> dict[str, floa
             away["deaths of other workers"] += 1
     for begin, end in storm.without_worker():
         if (seconds := _seconds(min(end, until), max(begin, since))) > 0:
-            away["no worker living"] += seconds
+            away[NO_WORKER] += seconds
     return dict(away)
 
 
@@ -211,14 +208,16 @@ def _told(parts: Mapping[str, float], between: str) -> str:
 
 
 def summary(found: Sequence[Takeover]) -> str:
-    """Number, median, 95th percentile and most, for all and for those while the Temporal server was up."""
-    up = [each for each in found if not each.is_without_server]
-    down = [each for each in found if each.is_without_server]
-    parts = {"all": found, "server up": up, "server down meanwhile": down}
-    return "; ".join(f"{name}: {_figures([each.seconds for each in some])}" for name, some in parts.items())
+    """Number, median, 95th percentile and most, of all and by what was away in the meantime."""
+    down = [each for each in found if NO_SERVER in each.meanwhile]
+    alone = [each for each in found if NO_WORKER in each.meanwhile and NO_SERVER not in each.meanwhile]
+    others = [each for each in found if not {NO_SERVER, NO_WORKER} & each.meanwhile.keys()]
+    parts = {"all": found, "server and a worker up": others, "server down meanwhile": down, NO_WORKER: alone}
+    return "; ".join(f"{name}: {figures([each.seconds for each in some])}" for name, some in parts.items())
 
 
-def _figures(seconds: Sequence[float]) -> str:
+def figures(seconds: Sequence[float]) -> str:
+    """Number, median, 95th percentile and most of some times."""
     if not seconds:
         return "0"
     times = sorted(seconds)

@@ -111,10 +111,9 @@ def test_a_takeover_says_what_was_away_meanwhile() -> None:
         "temporal down": 1.0,
         "a worker stopped": 0.5,
     }
-    assert one.is_without_server
     assert summary([one]) == (
-        "all: 1 after 11.5 s (p95 11.5, most 11.5); server up: 0;"
-        " server down meanwhile: 1 after 11.5 s (p95 11.5, most 11.5)"
+        "all: 1 after 11.5 s (p95 11.5, most 11.5); server and a worker up: 0;"
+        " server down meanwhile: 1 after 11.5 s (p95 11.5, most 11.5); no worker living: 0"
     )
 
 
