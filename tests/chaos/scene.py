@@ -74,15 +74,18 @@ class Scene:
         """Let things fail until so many processes have been killed, and return the results; None of a stuck run."""
         async with asyncio.TaskGroup() as tasks:
             raging = tasks.create_task(self.storm.rage(kills))
-            others = [tasks.create_task(each) for each in self._others()]
             talking = [tasks.create_task(talk.go_on(self.storm)) for talk in self.talks]
-            results = await asyncio.gather(*map(self._result, self.runs.values()))
-            self.storm.end()
-            await asyncio.wait([raging, *talking])
-            faults = await asyncio.gather(*(talk.faults() for talk in self.talks))  # they may still need a resume
-            self.faults_of_chats = {talk.run_id: each for talk, each in zip(self.talks, faults, strict=True)}
-            for each in others:
-                each.cancel()
+            for each in self._others():
+                tasks.create_task(each)
+            try:
+                results = await asyncio.gather(*map(self._result, self.runs.values()))
+                self.storm.end()
+                await asyncio.wait([raging, *talking])
+                faults = await asyncio.gather(*(talk.faults() for talk in self.talks))  # they may still need a resume
+                self.faults_of_chats = {talk.run_id: each for talk, each in zip(self.talks, faults, strict=True)}
+            finally:  # no task is cancelled: an update that is cancelled says that nobody has answered
+                self.storm.end()
+                self.people.is_over = True
         return dict(zip(self.runs, results, strict=True))
 
     def _others(self) -> Iterator[Coroutine[Any, Any, None]]:
@@ -109,7 +112,7 @@ class Scene:
 
     async def _let_go_on(self, run_ids: Sequence[str]) -> None:
         """Resume runs, once nothing fails any more: a pause may arrive late, and a resume never."""
-        while True:
+        while not self.people.is_over:
             await asyncio.sleep(2)
             for run_id in run_ids if self.storm.is_over else ():
                 if run_id not in self.people.ended:
@@ -119,7 +122,7 @@ class Scene:
     async def _approve(self) -> None:
         """Approve what runs ask for, as a person does who tries again when nobody answers."""
         asking = [run_id for number, run_id in self.runs.items() if kind_of(number) in ("asks", "tree")]
-        while True:
+        while not self.people.is_over:
             for run_id in asking:
                 if run_id not in self.people.ended:
                     with suppress(errors.LoomError):
