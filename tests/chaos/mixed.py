@@ -41,7 +41,7 @@ from tests.chaos.replays import KEEP, divergences, keep, patiently
 from tests.chaos.scene import Scene
 from tests.chaos.stories import Weather, conversation_of
 from tests.chaos.storm import CHAT_IDLE, Storm, killed
-from tests.chaos.takeovers import LONG, Takeover, figures, summary, takeovers
+from tests.chaos.takeovers import Takeover, figures, longest, summary, takeovers
 from tests.chaos.verdict import Seen, violations
 from tests.processes import command_of
 
@@ -84,7 +84,7 @@ class Report:
         """The round in some lines."""
         head = f"{self.runs} runs in {self.seconds:.0f} s: {len(self.wrong)} wrong, {self.left_over} processes left"
         done = f"{_counted(self.counted)}, histories replayed {self.replayed}"
-        long = [each.line() for each in sorted(self.takeovers, key=lambda each: -each.seconds) if each.seconds > LONG]
+        long = [each.line() for each in longest(self.takeovers)]
         return "\n    ".join((head, _counted(self.faults), done, recovery([self]), *long, *self.wrong))
 
 

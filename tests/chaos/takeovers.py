@@ -1,7 +1,7 @@
 """How long it took until another worker went on with lost activities, and what each long wait consisted of.
 
 death ──────────▶ timed out ─────────────────────────────▶ scheduled again ─────▶ started
-       timeout               workflow tasks, retry delay                     queue
+       timeout               workflow tasks, retry delay, pause              queue
 
 An activity that Temporal itself retries has no events of its lost attempts: its whole wait is the server's retry.
 """
@@ -23,6 +23,8 @@ from tests.chaos.verdict import step_of
 
 LONG: Final = 10.0
 """Seconds after which a takeover is explained."""
+TOLD: Final = 4
+"""How many takeovers of each kind are explained in a round."""
 NO_SERVER: Final = "temporal down"
 NO_WORKER: Final = "no worker living"
 NOISE: Final = 0.5
@@ -121,7 +123,7 @@ class _Reader:
             between = _seconds(_at(scheduled), lost.timed_out)
             for name, begin, end in self.tasks:
                 waits[name] += max(0.0, _seconds(min(end, _at(scheduled)), max(begin, lost.timed_out)))
-            waits["retry delay"] = between - sum(waits[name] for name in {name for name, _, _ in self.tasks})
+            waits["retry delay or pause"] = between - sum(waits[name] for name in {name for name, _, _ in self.tasks})
             waits["queue"] = _seconds(until, _at(scheduled))
         elif attributes.attempt > 1 and (kind := _timeout_of(attributes.last_failure)):
             deaths = [each.since for each in self.storm.log if each.kind == "kill worker"]
@@ -207,12 +209,29 @@ def _told(parts: Mapping[str, float], between: str) -> str:
     return between.join(f"{name} {amount:.1f}" for name, amount in sorted(loud, key=lambda each: -each[1]))
 
 
+def by_outage(found: Sequence[Takeover]) -> dict[str, list[Takeover]]:
+    """Return the takeovers by whether the Temporal server was down and whether a worker lived in the meantime."""
+    names = {
+        (False, False): "server and a worker up",
+        (True, False): "server down meanwhile",
+        (False, True): "no worker meanwhile",
+        (True, True): "neither meanwhile",
+    }
+    groups: dict[str, list[Takeover]] = {name: [] for name in names.values()}
+    for each in found:
+        groups[names[NO_SERVER in each.meanwhile, NO_WORKER in each.meanwhile]].append(each)
+    return groups
+
+
+def longest(found: Sequence[Takeover]) -> list[Takeover]:
+    """Return the longest takeovers of each kind that are long enough to be explained."""
+    sorted_ = (sorted(group, key=lambda each: -each.seconds) for group in by_outage(found).values())
+    return [each for group in sorted_ for each in group[:TOLD] if each.seconds > LONG]
+
+
 def summary(found: Sequence[Takeover]) -> str:
     """Number, median, 95th percentile and most, of all and by what was away in the meantime."""
-    down = [each for each in found if NO_SERVER in each.meanwhile]
-    alone = [each for each in found if NO_WORKER in each.meanwhile and NO_SERVER not in each.meanwhile]
-    others = [each for each in found if not {NO_SERVER, NO_WORKER} & each.meanwhile.keys()]
-    parts = {"all": found, "server and a worker up": others, "server down meanwhile": down, NO_WORKER: alone}
+    parts = {"all": found, **by_outage(found)}
     return "; ".join(f"{name}: {figures([each.seconds for each in some])}" for name, some in parts.items())
 
 

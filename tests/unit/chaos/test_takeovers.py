@@ -11,7 +11,7 @@ from temporalio.client import WorkflowHistory
 
 from tests.chaos.stories import Weather
 from tests.chaos.storm import Fault, Storm
-from tests.chaos.takeovers import Takeover, summary, takeovers
+from tests.chaos.takeovers import Takeover, longest, summary, takeovers
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 DEAD, OTHER = "7@host", "8@host"
@@ -112,9 +112,10 @@ def test_a_takeover_says_what_was_away_meanwhile() -> None:
         "a worker stopped": 0.5,
     }
     assert summary([one]) == (
-        "all: 1 after 11.5 s (p95 11.5, most 11.5); server and a worker up: 0;"
-        " server down meanwhile: 1 after 11.5 s (p95 11.5, most 11.5); no worker living: 0"
+        "all: 1 after 11.5 s (p95 11.5, most 11.5); server and a worker up: 0; server down meanwhile: 0;"
+        " no worker meanwhile: 0; neither meanwhile: 1 after 11.5 s (p95 11.5, most 11.5)"
     )
+    assert longest([one]) == [one]
 
 
 def test_an_attempt_whose_worker_lives_is_lost_since_its_last_heartbeat() -> None:
