@@ -86,10 +86,10 @@ class _Reader:
     def _note_workflow_task(self, event: HistoryEvent) -> None:
         at = _at(event)
         if event.HasField("workflow_task_scheduled_event_attributes"):
-            self._task = at
+            self._task = self._task or at  # one that was lost goes on, and the server notes its next attempt late
         elif self._task is not None and (name := _end_of_task(event)):
             self.tasks.append((name, self._task, at))
-            self._task = at
+            self._task = None if event.HasField("workflow_task_completed_event_attributes") else at
 
     def _note_loss(self, event: HistoryEvent) -> None:
         ended = event.activity_task_timed_out_event_attributes
