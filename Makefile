@@ -154,8 +154,8 @@ $(PEERS)/.installed: bench/peers/requirements.txt | $(STAMP)
 bench-peers: $(STAMP) $(PEERS)/.installed
 	@$(RUN) -m bench.peers
 
-# A hundred runs at once while workers, servers and the provider fail, and then upgrades from each release whose worker
-# is killed: `make chaos KILLS=500 SEED=1`.
+# A hundred runs and chats at once while workers, servers and the provider fail, and people query, pause and resume them;
+# a replay of every history; and then upgrades from each release whose worker is killed: `make chaos KILLS=500 SEED=1`.
 KILLS = 500
 chaos: $(STAMP)
 	@$(RUN) -m tests.chaos.mixed --kills $(KILLS) --seed $(SEED)

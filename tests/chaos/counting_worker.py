@@ -1,8 +1,11 @@
 """A Loom worker with a tool whose effects can be counted: `credit` books under its idempotency key, as a bank would."""
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
+from datetime import timedelta
+from unittest.mock import patch
 
 import structlog
 
@@ -11,7 +14,9 @@ from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
+from loom.composition.settings import Settings
 from loom.domain.core.tool_calls import Effect
+from loom.workflows import options
 
 
 class Credit(Arguments):
@@ -48,6 +53,12 @@ async def main() -> None:
     configure_logs(settings.log_level, settings.log_format)
     app = LoomApp()
     app.register_tool(credit_tool())
+    rest = timedelta(seconds=float(os.environ.get("CHAOS_CHAT_IDLE", options.CHAT_IDLE.total_seconds())))
+    with patch.object(options, "CHAT_IDLE", rest):
+        await _work(settings, app)
+
+
+async def _work(settings: Settings, app: LoomApp) -> None:
     async with worker(settings, app=app):
         structlog.get_logger("loom.worker").info("worker_ready")
         await asyncio.Event().wait()

@@ -1,136 +1,53 @@
 """Many runs at once while everything around them fails: workers, Temporal, Redis, Postgres, and the provider.
 
-    python -m tests.chaos.mixed --kills 500 [--runs 100] [--workers 3] [--seed 1]
+    python -m tests.chaos.mixed --kills 500 [--runs 100] [--workers 3] [--a-round 60] [--seed 1] [--keep FOLDER]
 
-Rounds are repeated until so many processes have been killed. In a round, each run works in a folder of its own. What it
-has done is counted from outside: lines that its commands wrote, bookings in a foreign database, what the provider was
-told, events of Temporal's history, and the live stream. Nothing may be lost, doubled or stuck.
+Rounds are repeated until so many processes have been killed. In a round, each run works in a folder of its own. Some
+are chats that rest between their messages. Two watchers query all runs all the time, and others send messages, pauses
+and resumes. Most workers have room for a few runs only. What a run has done is counted from outside: lines that its
+commands wrote, bookings in a foreign database, what the provider was told, events of Temporal's history, and the live
+stream. Nothing may be lost, doubled, stuck or deaf, and today's code must be able to replay every history.
 """
 
 import argparse
 import asyncio
-import os
+import shutil
 import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from statistics import median
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+from unittest.mock import patch
 
 import psutil
 from temporalio.client import WorkflowHistory
+from temporalio.runtime import Runtime, TelemetryConfig
 
-from loom import errors
 from loom.domain.core.requests import RunResult
 from loom.stack import state as stack_state
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan as StackPlan
 from loom.testing.harness import Addresses, Harness
 from loom.testing.model_server import ModelServer
-from loom.testing.worker_processes import Process, Workers, mortal
-from tests.chaos.outside import set_up
-from tests.chaos.stories import KINDS, Weather, conversation_of, task_of
-from tests.chaos.verdict import Seen, step_of, violations
+from loom.testing.worker_processes import mortal
+from loom.workflows import options
+from tests.chaos.disturbance import Disturbance
+from tests.chaos.replays import KEEP, divergences, keep, patiently
+from tests.chaos.scene import Scene
+from tests.chaos.stories import Weather, conversation_of
+from tests.chaos.storm import CHAT_IDLE, Storm, killed
+from tests.chaos.takeovers import Takeover, figures, longest, summary, takeovers
+from tests.chaos.verdict import Seen, violations
 from tests.processes import command_of
 
-WORKER: Final = (str(Path(__file__).with_name("counting_worker.py")),)
-ALLOWED: Final = {
-    "credit": "allow",
-    "read_file": "allow",
-    "bash(echo:*)": "allow",
-    "bash(>> effects)": "allow",
-    "delegate_task": "allow",
-}
-CREW: Final = {"name": "team", "mode": "coordinated", "members": [{"name": "finder"}, {"name": "checker"}]}
-STUCK: Final = 900.0
-"""Seconds after which a run that has not ended counts as stuck."""
-
-
-@dataclass
-class Storm:
-    """The processes of a round, and the faults that have hit them."""
-
-    home: Path
-    workers: Workers
-    model: ModelServer
-    weather: Weather
-    random: Random
-    living: list[Process] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
-    deaths: list[datetime] = field(default_factory=list)
-    """When workers were killed."""
-
-    async def rage(self, at_most: int) -> None:
-        """Let one thing after the other fail, until so many processes have been killed."""
-        kinds: Sequence[tuple[Callable[[], Awaitable[None]], int]] = (
-            (self._kill_worker, 12),
-            (self._stop_worker, 2),
-            (lambda: self._kill_server("temporal"), 1),
-            (lambda: self._kill_server("redis"), 2),
-            (lambda: self._kill_server("postgres"), 2),
-            (self._spoil_weather, 3),
-        )
-        while killed(self.faults) < at_most:
-            (fault,) = self.random.choices([kind for kind, _ in kinds], weights=[weight for _, weight in kinds])
-            await fault()
-            await asyncio.sleep(self.random.expovariate(1.5))
-
-    async def start_workers(self, number: int) -> None:
-        """Start the workers, and wait until they poll."""
-        self.living = list(await asyncio.gather(*(self.workers.start(WORKER) for _ in range(number))))
-
-    async def _kill_worker(self) -> None:
-        place = self.random.randrange(len(self.living))
-        self.faults["kill worker"] += 1
-        self.deaths.append(datetime.now(UTC))
-        await self.workers.kill(self.living[place])
-        self.living[place] = self.workers.spawn(WORKER)
-
-    async def _stop_worker(self) -> None:
-        stopped = self.random.choice(self.living)
-        self.faults["stop worker"] += 1
-        stopped.send_signal(signal.SIGSTOP)
-        try:
-            await asyncio.sleep(self.random.uniform(0.5, 10))
-        finally:
-            stopped.send_signal(signal.SIGCONT)
-
-    async def _kill_server(self, name: str) -> None:
-        part = stack_state.read(self.home).living().get(name)
-        if part is not None:  # otherwise the supervisor is still starting it again
-            self.faults[f"kill {name}"] += 1
-            os.kill(part.pid, signal.SIGKILL)
-
-    async def _spoil_weather(self) -> None:
-        kind = self.random.choice(Weather.KINDS)
-        self.faults[f"provider {kind}"] += 1
-        await self.weather.turn(kind, self.random.uniform(1, 10), self.model)
-
-
-def killed(faults: Mapping[str, int]) -> int:
-    """Return how many processes these faults have killed."""
-    return sum(times for name, times in faults.items() if name.startswith("kill"))
-
-
-@dataclass(kw_only=True)
-class Report:
-    """What came of a round."""
-
-    runs: int
-    faults: Counter[str]
-    wrong: list[str]
-    left_over: int
-    """Processes that outlived the round's workers."""
-    takeovers: list[float]
-    """Seconds from a worker's death to the next attempt at each activity that it lost."""
-    seconds: float
+Chains: TypeAlias = Mapping[str, Sequence[WorkflowHistory]]
+"""The executions of runs, by run id."""
+DIRE: Final = "lost, doubled, stuck, deaf or left over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,81 +58,106 @@ class Round:
     runs: int
     workers: int
     kills: int
-    """How many processes are killed at most; it ends earlier if all runs have ended."""
+    """How many processes are killed at most; it ends earlier if all runs but the chats have ended."""
+    keep: Path
+    """Where the histories of wrong runs and the logs of their workers stay."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What came of a round."""
+
+    runs: int
+    faults: Counter[str]
+    counted: Counter[str]
+    """What people have done."""
+    replayed: int
+    wrong: list[str]
+    left_over: int
+    """Processes that outlived the round's workers."""
+    takeovers: list[Takeover]
+    restarts: list[float]
+    """Seconds from a worker's death until another one polled in its place."""
+    seconds: float
+
+    def lines(self) -> str:
+        """The round in some lines."""
+        head = f"{self.runs} runs in {self.seconds:.0f} s: {len(self.wrong)} wrong, {self.left_over} processes left"
+        done = f"{_counted(self.counted)}, histories replayed {self.replayed}"
+        long = [each.line() for each in longest(self.takeovers)]
+        return "\n    ".join((head, _counted(self.faults), done, recovery([self]), *long, *self.wrong))
+
+
+def recovery(reports: Sequence[Report]) -> str:
+    """How long it took in these rounds until others went on."""
+    found = summary([each for report in reports for each in report.takeovers])
+    return (
+        f"activities taken over: {found}; workers replaced: {figures([n for each in reports for n in each.restarts])}"
+    )
 
 
 async def survive(given: Round, home: Path, folder: Path) -> Report:
     """Start runs, let things fail until so many processes have been killed, and look at what came of the runs."""
-    began, parts = monotonic(), stack_state.read(home).parts
-    address = {name: part.address or "" for name, part in parts.items()}
-    addresses = Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui="")
-    root = folder / f"round-{given.seed}" / "workspace"
+    began, place = monotonic(), folder / f"round-{given.seed}"
+    root, weather, counted = place / "workspace", Weather(given.seed), Counter[str]()
     root.mkdir(parents=True)
-    weather = Weather(given.seed)
-    async with mortal(addresses, root, weather.reply) as (loom, model, processes):
-        storm = Storm(home=home, workers=processes, model=model, weather=weather, random=Random(given.seed))
-        await storm.start_workers(given.workers)
-        ids = [await _start(loom, root, number) for number in range(given.runs)]
-        async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(storm.rage(given.kills)), tasks.create_task(_approve(loom, ids))]
-            results = await asyncio.gather(*(_result(loom, run_id) for run_id in ids))
-            for each in others:
-                each.cancel()
-        wrong, takeovers, results_told = [], [], _told(model)
-        for number, (run_id, result) in enumerate(zip(ids, results, strict=True)):
-            if result is None:
-                wrong.append(f"run {number} ({run_id}) is stuck: {await _status(loom, run_id)}")
-                continue
-            histories = {each: await loom.histories(each) for each in (run_id, *await loom.below(run_id))}
-            place = root / str(number)
-            seen = Seen(
-                number=number, run_id=run_id, result=result, folder=place, results=results_told, histories=histories
-            )
-            wrong += await violations(loom, seen)
-            takeovers += [each for chain in histories.values() for each in _takeovers(chain, storm.deaths)]
+    with patch.object(options, "CHAT_IDLE", CHAT_IDLE):
+        async with mortal(_addresses(home), root, weather.reply) as (loom, model, workers):
+            storm = Storm(home, loom.client.temporal, workers, model, weather, Random(given.seed))
+            people = Disturbance(loom.client, Random(given.seed), counted)
+            scene = Scene(loom=loom, root=root, storm=storm, people=people)
+            await storm.start_workers(given.workers)
+            for number in range(given.runs):
+                await scene.start(number)
+            results = await scene.live(given.kills)
+            loom.started.clear()  # they are replayed here, so that one that diverges doesn't end the round
+            chains = {run_id: await _chains(loom, run_id) for run_id in scene.run_ids}
+            faults = {**scene.faults_of_chats, **await _faults(scene, model, results, chains)}
+            histories = [each for below in chains.values() for chain in below.values() for each in chain]
+            diverging = await divergences(histories, loom.client.temporal.data_converter)
+    wrong = [_kept(what, chains[run_id], given) for run_id, all_ in faults.items() for what in all_]
+    wrong += [_kept(f"{one.workflow_id} diverges: {why}", {"": [one]}, given) for one, why in diverging]
+    if wrong:
+        shutil.copytree(place, given.keep / place.name, ignore=shutil.ignore_patterns("workspace"), dirs_exist_ok=True)
     left = [process for process in psutil.process_iter() if str(root) in " ".join(command_of(process))]
+    of_chains = [item for below in chains.values() for item in below.items()]
     return Report(
         runs=given.runs,
         faults=storm.faults,
+        counted=counted,
+        replayed=len(histories),
         wrong=wrong,
         left_over=len(left),
-        takeovers=takeovers,
+        takeovers=[each for run_id, chain in of_chains for each in takeovers(storm, run_id, chain)],
+        restarts=storm.restarts(),
         seconds=monotonic() - began,
     )
 
 
-async def _start(loom: Harness, root: Path, number: int) -> str:
-    place = root / str(number)
-    place.mkdir()
-    set_up(place)
-    task = task_of(number)
-    if KINDS[number % len(KINDS)] != "crew":
-        return await loom.start(task, workspace=str(place), permissions=ALLOWED)
-    run_id = await loom.client.start_crew(CREW, task, workspace=str(place))
-    loom.started.append(run_id)
-    return run_id
+def _addresses(home: Path) -> Addresses:
+    address = {name: part.address or "" for name, part in stack_state.read(home).parts.items()}
+    return Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui="")
 
 
-async def _result(loom: Harness, run_id: str) -> RunResult | None:
-    """Return the run's result, however often the server goes away meanwhile; None if the run is stuck."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(STUCK):
-            while True:
-                with suppress(errors.LoomError):
-                    return await loom.client.result(run_id)
-                await asyncio.sleep(0.5)
-    return None
+async def _chains(loom: Harness, run_id: str) -> dict[str, Sequence[WorkflowHistory]]:
+    """Return the executions of a run and of those below it."""
+    below = await patiently(lambda: loom.below(run_id))
+    return {each: await patiently(lambda each=each: loom.histories(each)) for each in (run_id, *below)}  # type: ignore[misc]
 
 
-async def _approve(loom: Harness, run_ids: Sequence[str]) -> None:
-    """Approve what runs ask for, as a person does who tries again when nobody answers."""
-    asking = [run_id for number, run_id in enumerate(run_ids) if KINDS[number % len(KINDS)] in ("asks", "tree")]
-    while True:
-        for run_id in asking:
-            with suppress(errors.LoomError):
-                for ask in (await loom.client.status(run_id))["pending_approvals"]:
-                    await loom.client.approve(run_id, ask["call_id"], digest=ask["digest"], by="ann")
-        await asyncio.sleep(0.5)
+async def _faults(
+    scene: Scene, model: ModelServer, results: Mapping[int, RunResult | None], chains: Mapping[str, Chains]
+) -> dict[str, list[str]]:
+    """Return what is wrong with each run that should have ended by itself."""
+    faults, told = {}, _told(model)
+    for number, run_id in scene.runs.items():
+        if (result := results[number]) is None:
+            faults[run_id] = [f"run {number} ({run_id}) is stuck: {await _status(scene.loom, run_id)}"]
+            continue
+        place = scene.root / str(number)
+        seen = Seen(number=number, run_id=run_id, result=result, folder=place, results=told, histories=chains[run_id])
+        faults[run_id] = await violations(scene.loom, seen)
+    return faults
 
 
 def _told(model: ModelServer) -> dict[str, str]:
@@ -230,48 +172,33 @@ def _told(model: ModelServer) -> dict[str, str]:
 
 
 async def _status(loom: Harness, run_id: str) -> Any:
-    status = await loom.client.status(run_id)
-    return {name: status.get(name) for name in ("status", "phase", "turn", "waiting_on")}
+    status = await patiently(lambda: loom.client.status(run_id))
+    return {name: status.get(name) for name in ("status", "phase", "turn", "waiting_on", "fault")}
 
 
-def _takeovers(chain: Sequence[WorkflowHistory], deaths: Sequence[datetime]) -> Iterator[float]:
-    """Yield the seconds from a worker's death to the next attempt at an activity that was lost with it."""
-    names: dict[int, str] = {}
-    lost: dict[str, datetime] = {}
-    for event in (event for history in chain for event in history.events):
-        at = event.event_time.ToDatetime(UTC)
-        if event.HasField("activity_task_scheduled_event_attributes"):
-            names[event.event_id] = event.activity_task_scheduled_event_attributes.activity_id
-        elif event.HasField("activity_task_timed_out_event_attributes"):
-            step = step_of(names[event.activity_task_timed_out_event_attributes.scheduled_event_id])
-            if (death := max((each for each in deaths if each < at), default=None)) is not None:
-                lost[step] = death
-        elif event.HasField("activity_task_started_event_attributes"):
-            step = step_of(names[event.activity_task_started_event_attributes.scheduled_event_id])
-            if (death := lost.pop(step, None)) is not None:
-                yield (at - death).total_seconds()
+def _kept(what: str, chains: Chains, given: Round) -> str:
+    """Return what is wrong, and where the histories that show it are now."""
+    histories = [history for chain in chains.values() for history in chain]
+    return f"{what} [{keep(histories, given.keep / f'round-{given.seed}')}]"
 
 
-def line(report: Report) -> str:
-    """A round in some lines."""
-    faults = ", ".join(f"{name} {times}" for name, times in sorted(report.faults.items()))
-    times = sorted(report.takeovers)
-    taken = f"{len(times)} activities taken over"
-    if times:
-        taken += f" after {median(times):.1f} s (p95 {times[int(len(times) * 0.95)]:.1f}, most {times[-1]:.1f})"
-    head = f"{report.runs} runs in {report.seconds:.0f} s: {len(report.wrong)} wrong, {report.left_over} processes left"
-    return "\n".join((head, f"    {faults}", f"    {taken}", *(f"    {what}" for what in report.wrong)))
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {times}" for name, times in sorted(counter.items()))
 
 
 def main() -> int:
-    """Return 1 if anything was lost, doubled, stuck or left over."""
+    """Return 1 if anything was lost, doubled, stuck, deaf or left over."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=500, help="how many processes are killed in all")
     parser.add_argument("--runs", type=int, default=100, help="runs of a round, all at once")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--a-round", type=int, default=60, help="how many processes are killed in a round at most")
     parser.add_argument("--seed", type=int, default=1, help="of the first round")
+    parser.add_argument("--keep", type=Path, default=KEEP, help="folder for the histories and logs of wrong runs")
     given = parser.parse_args()
+    for name in (signal.SIGINT, signal.SIGTERM):  # in the background, too, it takes its servers with it
+        signal.signal(name, signal.default_int_handler)
+    Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))  # it tells of each query without an answer
     reports: list[Report] = []
     with tempfile.TemporaryDirectory(prefix="loom-chaos-") as folder:
         home = Path(folder) / ".loom"
@@ -279,15 +206,16 @@ def main() -> int:
         try:
             while (left := given.kills - sum(killed(report.faults) for report in reports)) > 0:
                 seed, most = given.seed + len(reports), min(left, given.a_round)
-                one = Round(seed=seed, runs=given.runs, workers=given.workers, kills=most)
+                one = Round(seed=seed, runs=given.runs, workers=given.workers, kills=most, keep=given.keep)
                 report = asyncio.run(survive(one, home, Path(folder)))
-                print(f"seed {seed}: {line(report)}", flush=True)
+                print(f"seed {seed}: {report.lines()}", flush=True)
                 reports.append(report)
         finally:
             stack.down(home)
     wrong = sum(len(report.wrong) + report.left_over for report in reports)
     total = sum(killed(report.faults) for report in reports)
-    print(f"{total} kills, {sum(report.runs for report in reports)} runs: {wrong} lost, doubled, stuck or left over")
+    print(recovery(reports))
+    print(f"{total} kills, {sum(report.runs for report in reports)} runs: {wrong} {DIRE}")
     return 1 if wrong else 0
 
 

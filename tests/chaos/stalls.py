@@ -16,21 +16,11 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Final
-
-from temporalio.client import (
-    WorkflowHistory,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-from temporalio.service import RPCError
-from temporalio.worker import Replayer
-from temporalio.workflow import NondeterminismError
 
 from loom import errors
 from loom.domain.core.requests import RunStatus
@@ -41,8 +31,8 @@ from loom.testing.fork_server import ForkServer
 from loom.testing.harness import Addresses, Harness
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status, text
 from loom.testing.worker_processes import Process, mortal
-from loom.workflows.payload_converter import data_converter
-from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
+from tests.chaos.disturbance import MESSAGE, PAUSE, RESUME, Disturbance, Request
+from tests.chaos.replays import KEEP, divergences, keep
 
 TURNS: Final = 4
 WORKER: Final = {
@@ -51,20 +41,13 @@ WORKER: Final = {
     "LOOM_FIRST_RETRY_DELAY": "1",
     "LOOM_MODEL_ATTEMPTS": "1000",
 }
-REQUESTS: Final[Sequence[tuple[str, dict[str, object]]]] = (
-    ("send_message", {"text": "hurry up"}),
+REQUESTS: Final[Sequence[Request]] = (
+    MESSAGE,
     ("set_permissions", {"rules": {"bash": "deny"}}),
-    ("pause", {}),
-    ("resume", {}),
-    ("resume", {}),
+    PAUSE,
+    RESUME,
+    RESUME,
 )
-UNANSWERED: Final = (
-    RPCError,
-    WorkflowQueryFailedError,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-"""What a query or a request may meet while the workers stand still. It mustn't harm the run."""
 STUCK: Final = 120.0
 """Seconds without a stall after which a run that hasn't ended counts as stuck."""
 
@@ -79,6 +62,7 @@ class Given:
     longest: float = 10.0
     """Seconds for which a worker stands still at most."""
     seed: int = 1
+    keep: Path = KEEP
 
 
 @dataclass(kw_only=True)
@@ -125,69 +109,47 @@ async def stall(given: Given, addresses: Addresses, folder: Path, forks: ForkSer
             number = min(given.at_once, given.runs - report.runs)
             run_ids = [await loom.start("look around") for _ in range(number)]
             provider.works = False
-            await Disturbance(loom, random, report).of(run_ids, started, given.longest)
+            disturbance = Disturbance(loom.client, random, report.counted)
+            await _disturb(disturbance, run_ids, started, given.longest)
             provider.works = True
             report.runs += number
             for run_id in run_ids:
-                report.wrong += await _faults(loom, run_id)
+                report.wrong += await _faults(loom, run_id, given.keep)
             loom.started.clear()
     report.seconds = monotonic() - began
     return report
 
 
-@dataclass
-class Disturbance:
-    """What happens to some runs, for a time in which they back off."""
-
-    loom: Harness
-    random: Random
-    report: Report
-    _is_over: bool = False
-
-    async def of(self, run_ids: Sequence[str], workers: Sequence[Process], longest: float) -> None:
-        """Stop and continue the workers, and ask, tell, pause and resume the runs. In the end, all of them go on."""
-        async with asyncio.TaskGroup() as tasks:
-            for run_id in run_ids:
-                for disturb in (self._watch, self._watch, self._steer):
-                    tasks.create_task(disturb(run_id))
-            for _ in range(4):
-                await asyncio.sleep(self.random.uniform(0.2, 1.0))
-                await self._stop(self.random.choice(workers), self.random.uniform(0.3, longest))
-            self._is_over = True
+async def _disturb(
+    disturbance: Disturbance, run_ids: Sequence[str], workers: Sequence[Process], longest: float
+) -> None:
+    """Stop and continue the workers, and query, tell, pause and resume the runs. In the end, all of them go on."""
+    random = disturbance.random
+    async with asyncio.TaskGroup() as tasks:
         for run_id in run_ids:
-            with suppress(errors.RefusedError):  # it isn't paused, or has ended
-                await self.loom.client.resume(run_id)
-
-    async def _stop(self, worker: Process, seconds: float) -> None:
-        worker.send_signal(signal.SIGSTOP)
-        self.report.counted["stalls"] += 1
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            worker.send_signal(signal.SIGCONT)
-
-    async def _watch(self, run_id: str) -> None:
-        handle = self.loom.client.temporal.get_workflow_handle(run_id)
-        while not self._is_over:
-            with suppress(*UNANSWERED):
-                await handle.query("status", rpc_timeout=timedelta(seconds=3))
-                self.report.counted["queries answered"] += 1
-            await asyncio.sleep(self.random.uniform(0.0, 0.3))
-
-    async def _steer(self, run_id: str) -> None:
-        handle = self.loom.client.temporal.get_workflow_handle(run_id)
-        while not self._is_over:
-            name, payload = self.random.choice(REQUESTS)
-            with suppress(*UNANSWERED):
-                if self.random.random() < 0.5:
-                    await handle.signal(name, payload)
-                else:
-                    await handle.execute_update(name, payload, rpc_timeout=timedelta(seconds=3))
-                self.report.counted["requests"] += 1
-            await asyncio.sleep(self.random.uniform(0.1, 0.8))
+            requests = (random.choice(REQUESTS) for _ in repeat(None))
+            for watching in (disturbance.watch([run_id]), disturbance.watch([run_id])):
+                tasks.create_task(watching)
+            tasks.create_task(disturbance.steer(run_id, requests))
+        for _ in range(4):
+            await asyncio.sleep(random.uniform(0.2, 1.0))
+            disturbance.counted["stalls"] += 1
+            await _stop(random.choice(workers), random.uniform(0.3, longest))
+        disturbance.is_over = True
+    for run_id in run_ids:
+        with suppress(errors.RefusedError):  # it isn't paused, or has ended
+            await disturbance.client.resume(run_id)
 
 
-async def _faults(loom: Harness, run_id: str) -> list[str]:
+async def _stop(worker: Process, seconds: float) -> None:
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+
+
+async def _faults(loom: Harness, run_id: str, folder: Path) -> list[str]:
     """Return what is wrong with a run and the replay of its history."""
     wrong = []
     try:
@@ -197,17 +159,10 @@ async def _faults(loom: Harness, run_id: str) -> list[str]:
                 wrong.append(f"{run_id} is {result.status}: {result.error}")
     except TimeoutError:
         wrong.append(f"{run_id} is stuck")
-    reasons = [await _divergence(history) for history in await loom.histories(run_id)]
-    return wrong + [f"{run_id} diverges: {why}" for why in reasons if why]
-
-
-async def _divergence(history: WorkflowHistory) -> str:
-    replayer = Replayer(workflows=WORKFLOWS, workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
-    try:
-        await replayer.replay_workflow(history)
-    except NondeterminismError as error:
-        return str(error)
-    return ""
+    histories = await loom.histories(run_id)
+    diverging = await divergences(histories, loom.client.temporal.data_converter)
+    wrong += [f"{run_id} diverges: {why}" for _, why in diverging]
+    return [f"{what} ({keep(histories, folder)})" for what in wrong]
 
 
 def main() -> int:
@@ -218,6 +173,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=Given.workers)
     parser.add_argument("--longest", type=float, default=Given.longest, help="seconds for which a worker stands still")
     parser.add_argument("--seed", type=int, default=Given.seed)
+    parser.add_argument("--keep", type=Path, default=Given.keep, help="folder for the histories of wrong runs")
     given = Given(**vars(parser.parse_args()))
     with tempfile.TemporaryDirectory(prefix="loom-stalls-") as folder:
         home = Path(folder) / ".loom"

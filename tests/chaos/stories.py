@@ -21,8 +21,10 @@ from loom.testing.model_server import (
 from tests.trees import delegate
 
 ANSWER: Final = "all of it has been done, and this is said slowly"
-KINDS: Final = ("tools", "tools", "asks", "tree", "crew")
+KINDS: Final = ("tools", "chat", "asks", "tree", "tools", "crew")
 """What runs do, in turn."""
+OFTEN: Final = 0.1
+"""How often the provider fails a request in good weather."""
 _NAMED: Final = re.compile(r"run (\d+): (\w+)")
 _FAULTS: Final[Mapping[str, Reply]] = {
     "error": status(503),
@@ -35,14 +37,19 @@ _FAULTS: Final[Mapping[str, Reply]] = {
 }
 
 
+def kind_of(number: int) -> str:
+    """What kind of run a run is."""
+    return KINDS[number % len(KINDS)]
+
+
 def task_of(number: int) -> str:
     """What a run is asked to do."""
-    return f"run {number}: {KINDS[number % len(KINDS)]}"
+    return f"run {number}: {kind_of(number)}"
 
 
 def effects_of(number: int) -> Mapping[str, str]:
     """The calls of a run that have an effect, and their tools."""
-    match KINDS[number % len(KINDS)]:
+    match kind_of(number):
         case "tools":
             return {f"{number}-a": "credit", f"{number}-b": "bash", f"{number}-c": "credit"}
         case "asks":
@@ -61,6 +68,8 @@ class Weather:
     def __init__(self, seed: int) -> None:
         self._kind = ""
         self._random = Random(seed)
+        self.is_good = False
+        """Whether the provider doesn't fail any more."""
 
     async def turn(self, kind: str, seconds: float, model: ModelServer) -> None:
         """Let the weather be bad for so long."""
@@ -75,7 +84,9 @@ class Weather:
             self._kind = ""
 
     def reply(self, request: SeenRequest) -> Reply:
-        """Answer as the weather lets the provider answer; bad weather doesn't hit every request."""
+        """Answer as the weather lets the provider answer; bad weather doesn't hit every request, and good some."""
+        if not self.is_good and self._random.random() < OFTEN:
+            return _FAULTS["error"]
         if self._kind in _FAULTS and self._random.random() < 0.8:
             return _FAULTS[self._kind]
         return reply_to(request, delay=0.5 if self._kind == "slow" else 0.02)
@@ -91,9 +102,23 @@ def reply_to(request: SeenRequest, *, delay: float) -> Reply:
     number, kind, turn = int(named[1]), named[2], request.turn
     if kind == "part":
         return _part(number, turn, is_first="part one" in task)
+    if kind == "chat":
+        return text(heard(_last_words(request)), chunks=4, delay=delay)
     script = {"tools": _tools, "asks": _asks, "tree": _tree}.get(kind)
     asked = script(number, turn) if script is not None else None
     return asked or text(ANSWER, chunks=8, delay=delay)
+
+
+def heard(message: str) -> str:
+    """Return the answer to a message of a chat."""
+    return f"heard {message}"
+
+
+def _last_words(request: SeenRequest) -> str:
+    """Return the newest message of a person."""
+    contents = [message["content"] for message in request.messages if message["role"] == "user"]
+    said = [each if isinstance(each, str) else str(each[0]["text"]) for each in contents]
+    return next(each for each in reversed(said) if not each.startswith("<system-reminder>"))
 
 
 def conversation_of(request: SeenRequest) -> str:
