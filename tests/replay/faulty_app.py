@@ -25,11 +25,11 @@ async def pay(context: ToolContext) -> str:
     return "paid"
 
 
-@app.node(effect="idempotent", attempts=3)
+@app.node(effect="idempotent", attempts=5)
 def shaky(message: object) -> str:
-    """Fail the first time."""
+    """Fail more often than a model call may."""
     _COUNT.append("x")
-    if len(_COUNT) < 2:
+    if len(_COUNT) < 4:
         raise ConnectionError("the line was cut")
     return "came through"
 

@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +14,17 @@ from pydantic import SecretStr
 from temporalio.client import WorkflowHistory
 
 from loom.chat_session import ChatSession
+from loom.domain.skills.catalog import LOAD_SKILL
 from loom.domain.tools.mcp_servers import McpServer
-from loom.testing.harness import Addresses, Harness
+from loom.testing.harness import Addresses, Harness, harness
 from loom.testing.model_server import Reply, Script, SeenRequest, ToolUse, calls, hang, script, status, text
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import mortal
 from loom.workflows.options import CHAT_IDLE
 from tests.integration.activities.test_mcp import ECHO
 from tests.integration.workflows.test_mcp_runs import working_with
+from tests.integration.workflows.test_signed_requests import recorded, stranger
+from tests.skills import COUNT, write_skill
 from tests.trees import by_task, delegate
 
 READ = calls(ToolUse("read_file", {"path": "a.txt"}, "r1"))
@@ -64,13 +68,19 @@ async def chat_rested(loom: Harness) -> str:
 
 
 async def chat_interrupted(loom: Harness) -> str:
-    """An answer that is interrupted in the middle, one that fails, and one with a file."""
+    """Answers that are interrupted in the middle of a model call and while a call waits, one that fails, and one with a
+    file.
+    """
     chat = _chat(loom)
     slow = await chat.send("count to a million", by="ann")
     await loom.until(chat.run_id, lambda seen: seen["waiting_on"] == "model")
+    later = await chat.send("later", by="ann")
     stop = await chat.send("stop", when_busy="interrupt", by="bob")
-    for message in (slow, stop):
+    for message in (slow, stop, later):
         await chat.answer(message)
+    await chat.send("write it")
+    await loom.asked(chat.run_id)
+    await chat.ask("stop again", when_busy="interrupt")
     await chat.ask("break")
     await chat.ask("read this", parts=[{"data": b"a,b", "name": "sums.csv"}])
     await loom.client.abort(chat.run_id)
@@ -124,6 +134,14 @@ async def retried_when(loom: Harness, waits_on: str, **changes: Any) -> str:
     await loom.until(run_id, lambda seen: seen["waiting_on"] == waits_on)
     await loom.client.send(run_id, "in blue", by="ann")
     await loom.client.retry(run_id, by="ann", **changes)
+    return run_id
+
+
+async def told_while_parked(loom: Harness) -> str:
+    """A message reaches a run that waits for its provider. Its next attempts contain it."""
+    run_id = await loom.start("do it")
+    await loom.until(run_id, lambda seen: seen["waiting_on"] == "provider")
+    await loom.client.send(run_id, "in blue", by="ann")
     return run_id
 
 
@@ -216,6 +234,35 @@ async def attached(loom: Harness) -> str:
     return run_id
 
 
+async def granted(loom: Harness) -> str:
+    """An approval for the run, and rules that change while another call waits."""
+    run_id = await loom.start("do it")
+    await loom.asked(run_id)
+    await loom.client.approve(run_id, "w1", scope="run", by="ann")
+    await loom.until(run_id, lambda seen: any(ask["call_id"] == "b1" for ask in seen["pending_approvals"]))
+    await loom.client.set_permissions(run_id, {"bash": "allow"}, by="ann")
+    return run_id
+
+
+async def heard_late(loom: Harness) -> str:
+    """A message that arrives while the model answers."""
+    run_id = await loom.start("do it")
+    await loom.until(run_id, lambda seen: seen["waiting_on"] == "model")
+    await loom.client.send(run_id, "in blue", by="ann")
+    return run_id
+
+
+async def one_by_one(loom: Harness) -> str:
+    """Two calls that wait at once, each of which a person approves by itself."""
+    run_id = await loom.start("do it")
+    await loom.asked(run_id, calls=2)
+    await loom.client.approve(run_id, "w1", by="ann")
+    await loom.asked(run_id)
+    await asyncio.sleep(1)
+    await loom.client.approve(run_id, "w2", by="ann")
+    return run_id
+
+
 async def rules_above(loom: Harness) -> str:
     """Rules of a parent that change while a call of its sub-agent waits."""
     run_id = await loom.start("the root")
@@ -235,12 +282,12 @@ async def answered(loom: Harness) -> str:
 
 
 async def signed(loom: Harness) -> str:
-    """An approval that must be signed, and one that isn't."""
+    """A message that is signed, and the same message again, which somebody else has recorded."""
     run_id = await loom.start("write it")
     await loom.asked(run_id)
-    await loom.client.send(run_id, "in blue", by="ann")
-    handle = loom.client.temporal.get_workflow_handle(run_id)
-    await handle.signal("send_message", {"text": "in red"})
+    await loom.client.send(run_id, "in blue")
+    client = await stranger(loom, await recorded(loom, run_id, "send_message"))
+    await client.get_workflow_handle(run_id).signal("send_message", {"text": "in blue"})
     await loom.client.approve(run_id, "w1", by="ann")
     return run_id
 
@@ -312,7 +359,7 @@ LATER: Final[Mapping[str, Story]] = {
     "chat-rested": (chat_rested, _chatting, {}),
     "chat-interrupted": (chat_interrupted, _chatting, {"patience": 0}),
     "chat-twice-sent": (chat_twice_sent, _chatting, {}),
-    "parked-until-back": (plain, script([READ, *[AWAY] * 3, text("done")]), {"model_attempts": 1}),
+    "parked-until-back": (told_while_parked, script([READ, *[AWAY] * 3, text("done")]), {"model_attempts": 1}),
     "parked-in-vain": (plain, script([READ, AWAY], repeat_last=True), {"model_attempts": 1, "patience": 9.0}),
     "parked-on-operator": (
         partial(retried_when, waits_on="operator"),
@@ -340,6 +387,22 @@ LATER: Final[Mapping[str, Story]] = {
     "attached": (attached, script([WRITE, text("done")]), {}),
     "asks-expired": (plain, script([WRITE, text("pity")]), {"approval_timeout": 0.5}),
     "answered": (answered, script([calls(ToolUse("ask_user", {"question": "Which?"}, "q1")), text("done")]), {}),
+    "granted": (
+        granted,
+        script([WRITE, calls(ToolUse("bash", {"command": "true"}, "b1")), text("done")]),
+        {},
+    ),
+    "heard-late": (heard_late, script([text("green", delay=2.0), text("blue")]), {}),
+    "uncovered": (
+        partial(plain, budget={"tokens": 9_000}),
+        script([replace(READ, usage=(5_000, 300, 0)), text("so far")]),
+        {},
+    ),
+    "one-by-one": (
+        one_by_one,
+        script([calls(*WRITE.calls, ToolUse("write_file", {"path": "b.txt", "content": "b"}, "w2")), text("done")]),
+        {},
+    ),
     "rules-above": (rules_above, by_task(ASKS_BELOW), {}),
     "signed": (signed, script([WRITE, text("done")]), {"require_signed": "on"}),
     "lent": (partial(plain, task="the root", budget={"turns": 9}), _spending, {}),
@@ -375,6 +438,21 @@ async def _worker_lost(addresses: Addresses) -> Sequence[WorkflowHistory]:
             await eventually(has_asked_again)
             await workers.crash()
             await workers.start(LOOM_APP=app)
+            await loom.client.result(run_id)
+            return await loom.histories(run_id)
+
+
+async def _skilled(addresses: Addresses) -> Sequence[WorkflowHistory]:
+    """An agent that loads a skill and runs its script."""
+    with tempfile.TemporaryDirectory() as folder:
+        workspace, home = Path(folder) / "workspace", Path(folder) / "skills"
+        workspace.mkdir()
+        write_skill(home / ".agents/skills", "count", scripts__count_dot_py=COUNT)
+        load = calls(ToolUse(LOAD_SKILL, {"name": "count"}, "l1"))
+        run = calls(ToolUse("skill__count__count", {"text": "one two"}, "s1"))
+        replies = script([load, run, text("two")])
+        async with harness(addresses, workspace, replies, skills_home=home) as (loom, _):
+            run_id = await loom.start("count the words", permissions={"default": "allow"})
             await loom.client.result(run_id)
             return await loom.histories(run_id)
 
@@ -418,6 +496,7 @@ async def _sampled(addresses: Addresses, *, works: bool) -> Sequence[WorkflowHis
 
 OTHERS: Final[Mapping[str, Callable[[Addresses], Awaitable[Sequence[WorkflowHistory]]]]] = {
     "worker-lost": _worker_lost,
+    "skilled": _skilled,
     "booked": _booked,
     "sampled": partial(_sampled, works=True),
     "sampling-failed": partial(_sampled, works=False),
