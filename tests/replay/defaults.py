@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from temporalio.common import RetryPolicy
 
+import loom.activities.effects
+import loom.activities.leases
 import loom.domain
 import loom.workflows
 from loom.activities.adapters.shell.parser import BashParser
@@ -32,6 +34,7 @@ _PLAIN: Final = (int, float, timedelta, Enum, RetryPolicy)
 def defaults() -> Mapping[str, Mapping[str, str]]:
     """Return the values as text, by module, class, or subject."""
     modules = [import_module(each.name) for package in (loom.domain, loom.workflows) for each in _modules(package)]
+    modules += [loom.activities.effects, loom.activities.leases]
     found = {module.__name__: dict(_constants(module)) for module in modules}
     found |= {f"{kind.__module__}.{kind.__name__}": dict(_fields(kind)) for kind in _dataclasses(modules)}
     found["settings"] = {name: str(field.default) for name, field in sorted(Settings.model_fields.items())}

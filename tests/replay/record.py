@@ -36,6 +36,7 @@ from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.integration.workflows.test_detached_children import rotated as rotated_meanwhile
 from tests.integration.workflows.test_memory_upkeep import Steps, start
+from tests.replay.later_stories import LATER, OTHERS
 from tests.trees import by_task, delegate
 
 FOLDER = Path(__file__).parent / "histories"
@@ -590,12 +591,15 @@ async def main(release: str, only: str = "") -> None:
         redis=settings.redis_url or "",
         ui="",
     )
-    chosen = only.split(",") if only else [*STORIES, "upkeep", "read-lost"]
+    chosen = only.split(",") if only else [*STORIES, *LATER, *OTHERS, "upkeep", "read-lost"]
     if "read-lost" in chosen:
         _keep(release, "read-lost", await _read_lost(addresses))
     if "upkeep" in chosen:
         _keep(release, "upkeep", await _upkeep(addresses.temporal))
-    for name, (story, replies, given) in STORIES.items():
+    for name, tell in OTHERS.items():
+        if name in chosen:
+            _keep(release, name, await tell(addresses))
+    for name, (story, replies, given) in {**STORIES, **LATER}.items():
         if name not in chosen:
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,8 @@ same on the way, but for what `differences.json` lists.
 """
 
 import json
+import re
+from collections.abc import Set
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,16 @@ from temporalio.workflow import _Definition
 
 from loom.workflows.runner import WORKFLOWS
 from tests.replay.contents import DIFFERENCES, HISTORIES, differences
+from tests.replay.planted import ROOT
 
 EXPECTED = json.loads(DIFFERENCES.read_text())
+
+
+def activities_of(path: Path) -> Set[str]:
+    """The names of the activities that a history schedules."""
+    events = WorkflowHistory.from_json(path.stem, path.read_text()).events
+    names = {event.activity_task_scheduled_event_attributes.activity_type.name for event in events}
+    return names - {""}
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
@@ -27,3 +37,10 @@ def test_every_workflow_of_the_worker_has_recorded_histories() -> None:
     recorded = {each.events[0].workflow_execution_started_event_attributes.workflow_type.name for each in histories}
 
     assert {_Definition.must_from_class(workflow).name for workflow in WORKFLOWS} <= recorded
+
+
+def test_every_activity_of_a_worker_is_in_a_history() -> None:
+    sources = (path.read_text() for path in (ROOT / "activities").rglob("*.py"))
+    named = {name for source in sources for name in re.findall(r'activity\.defn\(name="(\w+)"\)', source)}
+
+    assert named == {activity for path in HISTORIES for activity in activities_of(path)}

@@ -1,10 +1,37 @@
-"""The changes that `python -m tests.replay.planted` plants still fit the code that they are planted in."""
+"""The changes of `tests/replay/plants.py`: they fit the code, they cover all of it, and those that matter are found."""
+
+import subprocess
+import sys
+from collections import Counter
 
 import pytest
 
-from tests.replay.planted import PLANTED, ROOT, Planted
+from loom.domain.machine.transitions import TABLE
+from tests.replay.contents import HISTORIES
+from tests.replay.planted import ROOT, source_with
+from tests.replay.plants import PLANTED, Planted
+from tests.unit.replay.test_histories import activities_of
+
+EACH = 2
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.after.strip()[:60])
-def test_each_has_one_place(planted: Planted) -> None:
-    assert (ROOT / planted.path).read_text().count(planted.before) == 1
+def test_each_has_one_place_and_is_valid(planted: Planted) -> None:
+    compile(source_with(planted), planted.path, "exec")
+
+
+def test_there_are_two_for_each_event_and_each_activity() -> None:
+    events = {event.__name__ for event in TABLE}
+    activities = {activity for path in HISTORIES for activity in activities_of(path)}
+    changed = Counter(name for planted in PLANTED for name in planted.of.split())
+
+    assert [name for name in sorted(events | activities) if changed[name] < EACH] == []
+
+
+def test_the_two_of_each_kind_that_matter_most_are_found() -> None:
+    kinds = Counter(planted.kind for planted in PLANTED if planted.matters)
+    assert kinds == dict.fromkeys({planted.kind for planted in PLANTED}, EACH)
+    command = [sys.executable, "-m", "tests.replay.planted", "--matter"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
+
+    assert (ended.returncode, [line for line in ended.stdout.splitlines() if "MISSED" in line]) == (0, []), ended
