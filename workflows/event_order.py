@@ -15,11 +15,11 @@ signals and updates that arrived meanwhile, but it tells a replay before them. I
 recorded with the second one, and a replay has the order of the first execution. The run can't know which of the two
 happened. It therefore fails such a task once, leaves the cache and is replayed from its history.
 
-**Signals and updates that come with the first task.** A workflow that registers its handlers when it is made gets the
-signals of its first task in the order in which it registers them, and after the updates. If the first task calls
-`workflow.patched`, the SDK makes the workflow earlier in a replay, and it then gets everything in the order of arrival.
-A run is therefore always made before it gets anything. A flag in the first task's completion tells such runs from those
-of earlier releases.
+**Requests that come with the first task.** The SDK applies the signals and updates of a task before it starts a
+workflow, and if the workflow registers its handlers when it is created, updates first, and signals in the order of the
+handlers. In a replay, it starts the workflow earlier if the first task was empty and an update came next, and it
+creates the workflow earlier if the first task calls `workflow.patched`. A run of Loom is therefore always started
+before it gets anything. A flag in the completion of its first task tells it from runs of earlier releases.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,10 @@ EVICT: Final = "loom_evict"
 _QUERY: Final = "query_workflow"
 _START: Final = "initialize_workflow"
 _EVICTION: Final = "remove_from_cache"
-_MADE_FIRST: Final = 0x4C6F6F6D
-"""The flag of runs that are made before they get signals and updates. The SDK's own flags are small numbers."""
+_STARTED_FIRST: Final = 0x4C6F6F6D
+"""The flag of runs that start before they get their first requests. The SDK's own flags are small numbers."""
 _NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, "notify_has_patch", "update_random_seed"})
+_STARTS: Final = frozenset({_START, *_NO_EVENTS})
 
 
 class InHistoryOrder(WorkflowRunner):
@@ -54,7 +55,8 @@ class InHistoryOrder(WorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See base class."""
         evict = det.extern_functions.get(EVICT)
-        return GuardedRun(self.runner.create_instance(det), evict)
+        starts_first = getattr(det.defn.cls, "starts_before_requests", False)
+        return GuardedRun(self.runner.create_instance(det), evict, starts_first=starts_first)
 
     def set_worker_level_failure_exception_types(self, types: Any) -> None:
         """See base class."""
@@ -64,9 +66,14 @@ class InHistoryOrder(WorkflowRunner):
 class GuardedRun(WorkflowInstance):
     """One run in a worker's cache."""
 
-    def __init__(self, instance: WorkflowInstance, evict: Callable[[str], None] | None) -> None:
-        """`evict` removes the execution with this id from the worker's cache. A replayer has none."""
+    def __init__(
+        self, instance: WorkflowInstance, evict: Callable[[str], None] | None, *, starts_first: bool = False
+    ) -> None:
+        """`evict` removes the execution with this id from the worker's cache. A replayer has none. `starts_first` says
+        that the workflow may be started before it gets its first requests. It must not end when it is started.
+        """
         self._instance = instance
+        self._starts_first = starts_first
         self._evict = evict
         self._length = 0
         self._task: tuple[int, int] = (0, 0)
@@ -90,18 +97,20 @@ class GuardedRun(WorkflowInstance):
             return _retried(act, "a local activity ended beside other events, and the run is replayed in their order")
         self._length, self._task = act.history_length, task
         self._is_live = self._is_live or not act.is_replaying
-        if "initialize_workflow" in kinds and not (
-            act.is_replaying and _MADE_FIRST not in act.available_internal_flags
-        ):
-            return self._made_first(act)
+        if _START in kinds and self._starts_first and (not act.is_replaying or _is_flagged(act)):
+            return self._started_first(act)
         return self._instance.activate(act)
 
-    def _made_first(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        """Execute the first task. Before it applies anything else, the SDK makes the workflow to tell it of a patch."""
-        act.jobs.add().notify_has_patch.patch_id = "loom-made-first"
-        completion = self._instance.activate(act)
+    def _started_first(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        start, requests = (_with_jobs(act, is_start=is_start) for is_start in (True, False))
+        completion = self._instance.activate(start)
+        if requests.jobs and completion.HasField("successful"):
+            later = self._instance.activate(requests)
+            if not later.HasField("successful"):
+                return later
+            completion.successful.MergeFrom(later.successful)
         if not act.is_replaying:
-            completion.successful.used_internal_flags.append(_MADE_FIRST)
+            completion.successful.used_internal_flags.append(_STARTED_FIRST)
         return completion
 
     def _without_events(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
@@ -127,6 +136,19 @@ class GuardedRun(WorkflowInstance):
     def get_thread_id(self) -> int | None:
         """See base class."""
         return self._instance.get_thread_id()
+
+
+def _is_flagged(act: WorkflowActivation) -> bool:
+    return _STARTED_FIRST in act.available_internal_flags
+
+
+def _with_jobs(act: WorkflowActivation, *, is_start: bool) -> WorkflowActivation:
+    """Return the activation with the jobs that start the workflow, or with the others."""
+    part = WorkflowActivation()
+    part.CopyFrom(act)
+    del part.jobs[:]
+    part.jobs.extend(job for job in act.jobs if (job.WhichOneof("variant") in _STARTS) == is_start)
+    return part
 
 
 def _has_late_end(act: WorkflowActivation) -> bool:

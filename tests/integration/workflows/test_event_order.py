@@ -3,17 +3,18 @@
 A local activity ends while its run answers a query: the end is recorded with the workflow task that the query
 completes, but the SDK tells the run with the next task, together with what that brings. It tells a replay before.
 
-Signals arrive before the first task of a run that registers its handlers when it is made and calls `workflow.patched`:
-the SDK applies them in the order of the handlers, but in a replay in the order of arrival.
+A run registers its handlers when it is created, as Loom's runs do. Requests that come with its first task reach it in
+the order of the handlers, but in a replay in the order of arrival: if the task calls `workflow.patched`, or if it was
+empty, another worker continues, and an update is among them.
 """
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -29,6 +30,9 @@ from temporalio.workflow import NondeterminismError
 from loom.testing.harness import Addresses
 from loom.testing.waiting import eventually
 from loom.workflows.event_order import InHistoryOrder
+
+Steering: TypeAlias = tuple[WorkflowHandle[Any, Any], Callable[[], Worker]]
+Hearing: TypeAlias = Callable[[Addresses, WorkflowRunner], Awaitable[WorkflowHandle[Any, Any]]]
 
 PLAIN: Final = UnsandboxedWorkflowRunner()
 TASK_TIMEOUT: Final = timedelta(seconds=1)
@@ -107,29 +111,25 @@ class Reader:
 
 @workflow.defn
 class Steered:
-    """Waits if it is paused."""
+    """Hears two requests, and waits if the pause came last."""
+
+    starts_before_requests = True
 
     def __init__(self) -> None:
-        self.is_paused = False
-        workflow.set_signal_handler("pause", self.pause)
-        workflow.set_signal_handler("resume", self.resume)
+        self.heard: list[str] = []
+        workflow.set_signal_handler("pause", lambda: self.heard.append("pause"))
+        workflow.set_signal_handler("resume", lambda: self.heard.append("resume"))
+        workflow.set_update_handler("resume", lambda: self.heard.append("resume"))
 
     @workflow.run
-    async def run(self) -> bool:
+    async def run(self, is_patched: bool) -> list[str]:
         """Run."""
-        is_paused = workflow.patched("patient") and self.is_paused
-        if is_paused:
+        is_patient = not is_patched or workflow.patched("patient")
+        await workflow.wait_condition(lambda: len(self.heard) == 2)
+        if is_patient and self.heard[-1] == "pause":
             await workflow.sleep(timedelta(milliseconds=10))
         await workflow.execute_activity(model, start_to_close_timeout=timedelta(seconds=10))
-        return is_paused
-
-    def pause(self) -> None:
-        """Pause."""
-        self.is_paused = True
-
-    def resume(self) -> None:
-        """Go on."""
-        self.is_paused = False
+        return self.heard
 
 
 @asynccontextmanager
@@ -159,7 +159,7 @@ async def _replayed(handle: WorkflowHandle[Any, Any], runner: WorkflowRunner = P
     return [str(event.WhichOneof("attributes")).removesuffix("_event_attributes") for event in history.events]
 
 
-async def _is_known(handle: WorkflowHandle[Reader, str], update: str) -> bool:
+async def _is_known(handle: WorkflowHandle[Any, Any], update: str) -> bool:
     """Whether the server has got an update."""
     execution = WorkflowExecution(workflow_id=handle.id)
     asked = PollWorkflowExecutionUpdateRequest(
@@ -197,28 +197,65 @@ async def test_what_comes_meanwhile_comes_after_the_end(addresses: Addresses, ho
     assert "timer_started" not in events
 
 
-async def paused_before_it_starts(addresses: Addresses, runner: WorkflowRunner) -> WorkflowHandle[Steered, bool]:
-    """Start a run, resume and pause it, and then start the worker."""
+@asynccontextmanager
+async def steered(addresses: Addresses, runner: WorkflowRunner, *, is_patched: bool) -> AsyncIterator[Steering]:
+    """A run that no worker serves, until the end of the body."""
     client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
     run_id = f"steered-{uuid4().hex[:8]}"
-    handle = await client.start_workflow(Steered.run, id=run_id, task_queue=run_id)
-    await handle.signal("resume")
-    await handle.signal("pause")
-    async with Worker(client, task_queue=run_id, workflows=[Steered], activities=[model], workflow_runner=runner):
+    handle = await client.start_workflow(
+        Steered.run, is_patched, id=run_id, task_queue=run_id, task_timeout=TASK_TIMEOUT
+    )
+
+    def worker() -> Worker:
+        return Worker(client, task_queue=run_id, workflows=[Steered], activities=[model], workflow_runner=runner)
+
+    yield handle, worker
+    async with worker():
         await handle.result()
+
+
+async def heard_before_its_first_task(addresses: Addresses, runner: WorkflowRunner) -> WorkflowHandle[Steered, Any]:
+    """A run that hears of a resume and a pause before its first task, which calls `workflow.patched`."""
+    async with steered(addresses, runner, is_patched=True) as (handle, _):
+        await handle.signal("resume")
+        await handle.signal("pause")
     return handle
 
 
-async def test_without_the_guard_early_signals_come_in_the_order_of_their_handlers(addresses: Addresses) -> None:
-    handle = await paused_before_it_starts(addresses, PLAIN)
+async def heard_after_an_empty_task(addresses: Addresses, runner: WorkflowRunner) -> WorkflowHandle[Steered, Any]:
+    """A run whose first task does nothing, and that hears of a pause and a resume on another worker."""
+    async with steered(addresses, runner, is_patched=False) as (handle, worker):
+        async with worker():
+            await eventually(lambda: _has_had_a_task(handle))
+        update = asyncio.create_task(handle.execute_update("resume", id="u"))
+        await eventually(lambda: _is_known(handle, "u"))
+        await handle.signal("pause")
+    await update
+    return handle
 
-    assert not await handle.result()
+
+async def _has_had_a_task(handle: WorkflowHandle[Any, Any]) -> bool:
+    events = (await handle.fetch_history()).events
+    return any(event.HasField("workflow_task_completed_event_attributes") for event in events)
+
+
+@pytest.mark.parametrize("heard", [heard_before_its_first_task, heard_after_an_empty_task])
+async def test_without_the_guard_a_replay_has_another_order_of_the_first_requests(
+    addresses: Addresses, heard: Hearing
+) -> None:
+    handle = await heard(addresses, PLAIN)
+
     with pytest.raises(NondeterminismError):
         await _replayed(handle)
 
 
-async def test_early_signals_come_in_the_order_of_arrival(addresses: Addresses) -> None:
-    handle = await paused_before_it_starts(addresses, InHistoryOrder(PLAIN))
+@pytest.mark.parametrize("heard", [heard_before_its_first_task, heard_after_an_empty_task])
+async def test_the_first_requests_come_in_one_order(addresses: Addresses, heard: Hearing) -> None:
+    handle = await heard(addresses, InHistoryOrder(PLAIN))
 
-    assert await handle.result()
-    assert "timer_started" in await _replayed(handle, InHistoryOrder(PLAIN))
+    await _replayed(handle, InHistoryOrder(PLAIN))
+
+
+async def test_the_first_signals_come_in_the_order_of_arrival(addresses: Addresses) -> None:
+    handle = await heard_before_its_first_task(addresses, InHistoryOrder(PLAIN))
+    assert await handle.result() == ["resume", "pause"]

@@ -1,6 +1,7 @@
 """Calls of quick tools run as local activities: in a workflow task, without one of their own for their results."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.history.past_turns import turns_of
-from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from loom.testing.stream import told
 from loom.workflows import options
 from tests.integration.workflows.conftest import Working
@@ -91,6 +92,28 @@ async def test_a_group_keeps_its_order_if_only_some_of_its_calls_are_local(worki
     assert [*local(histories)] == ["t1-r1"]
     assert scheduled(histories) == ["prepare", "t1-model", "t1-g1", "t2-model"]
     assert [m["tool_call_id"] for m in model.requests[1].messages if m["role"] == "tool"] == ["g1", "r1"]
+
+
+async def test_a_read_before_which_the_run_has_heard_something_is_an_activity(
+    working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loom, model = await working(script([calls(READ), text("done")], repeat_last=True))
+    answers = asyncio.Event()
+    reply_to: Callable[[SeenRequest], Awaitable[Reply]] = model.reply_to
+
+    async def held_back(request: SeenRequest) -> Reply:
+        await answers.wait()
+        return await reply_to(request)
+
+    monkeypatch.setattr(model, "reply_to", held_back)
+    run_id = await loom.start()
+    await loom.until(run_id, lambda _: model.count == 1)
+    await loom.client.send(run_id, "in blue")
+    answers.set()
+    await loom.client.result(run_id)
+    histories = await loom.histories(run_id)
+
+    assert (local(histories), scheduled(histories)[:3]) == ({}, ["prepare", "t1-model", "t1-r1"])
 
 
 async def test_a_read_that_a_person_must_approve_is_an_activity(working: Working) -> None:

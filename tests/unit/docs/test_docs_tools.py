@@ -37,4 +37,4 @@ def test_a_command_of_the_docs_prints_what_they_say(loom: Commands, command: str
 
 
 def test_the_docs_have_examples() -> None:
-    assert (len(CODE), len(COMMANDS)) == (10, 12)
+    assert (len(CODE), len(COMMANDS)) == (11, 13)

@@ -16,6 +16,7 @@ INIT, SIGNAL, RESULT, QUERY, EVICTION = (
     "query_workflow",
     "remove_from_cache",
 )
+PATCH: Final = "notify_has_patch"
 LOCAL_END: Final = "the end of a local activity"
 
 
@@ -24,13 +25,12 @@ class Run(WorkflowInstance):
 
     def __init__(self) -> None:
         self.seen: list[str] = []
-        self.is_made_first = False
-        """Whether a job came that makes the SDK create the workflow before it applies others."""
+        self.activations: list[list[str]] = []
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         kinds = [str(job.WhichOneof("variant")) for job in act.jobs]
-        self.is_made_first = self.is_made_first or "notify_has_patch" in kinds
-        self.seen += [kind for kind in kinds if kind != "notify_has_patch"]
+        self.activations.append(kinds)
+        self.seen += kinds
         completion = WorkflowActivationCompletion(run_id=act.run_id)
         completion.successful.commands.add()
         return completion
@@ -143,16 +143,25 @@ def test_a_replay_is_never_kept_from_an_event() -> None:
     assert run.seen == [INIT, SIGNAL]
 
 
-def test_a_run_is_made_before_its_first_signals_and_says_so_in_its_history() -> None:
+def test_a_run_is_started_before_its_first_requests_and_says_so_in_its_history() -> None:
     first, again, earlier = Run(), Run(), Run()
-    task = activation(INIT, SIGNAL, length=4, seconds=1, size=100)
-    replayed = activation(INIT, SIGNAL, length=4, seconds=1, size=100, is_replaying=True)
+    task = activation(PATCH, INIT, SIGNAL, length=4, seconds=1, size=100)
+    replayed = activation(PATCH, INIT, SIGNAL, length=4, seconds=1, size=100, is_replaying=True)
 
-    flags = GuardedRun(first, None).activate(task).successful.used_internal_flags
-    GuardedRun(earlier, None).activate(replayed)
-    replayed.available_internal_flags.extend(flags)
-    said_again = GuardedRun(again, None).activate(replayed).successful.used_internal_flags
+    done = GuardedRun(first, None, starts_first=True).activate(task).successful
+    GuardedRun(earlier, None, starts_first=True).activate(replayed)
+    replayed.available_internal_flags.extend(done.used_internal_flags)
+    said_again = GuardedRun(again, None, starts_first=True).activate(replayed).successful.used_internal_flags
 
-    assert (first.is_made_first, again.is_made_first, earlier.is_made_first) == (True, True, False)
-    assert len(flags) == 1
+    assert first.activations == again.activations == [[PATCH, INIT], [SIGNAL]]
+    assert earlier.activations == [[PATCH, INIT, SIGNAL]]
+    assert len(done.commands) == 2
+    assert len(done.used_internal_flags) == 1
     assert not said_again
+
+
+def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
+    run = Run()
+    done = GuardedRun(run, None).activate(activation(INIT, SIGNAL, length=4, seconds=1, size=100))
+    assert run.activations == [[INIT, SIGNAL]]
+    assert not done.successful.used_internal_flags
