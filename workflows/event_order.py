@@ -22,11 +22,11 @@ creates the workflow earlier if the first task calls `workflow.patched`. A run o
 before it gets anything. A flag in the completion of its first task tells it from runs of earlier releases.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation, WorkflowActivationJob
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
@@ -102,14 +102,16 @@ class GuardedRun(WorkflowInstance):
         return self._instance.activate(act)
 
     def _started_first(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        start, requests = (_with_jobs(act, is_start=is_start) for is_start in (True, False))
-        completion = self._instance.activate(start)
-        if requests.jobs and completion.HasField("successful"):
-            later = self._instance.activate(requests)
-            if not later.HasField("successful"):
+        """Start the workflow with one activation, and hand the requests to it with another."""
+        starts = [job for job in act.jobs if job.WhichOneof("variant") in _STARTS]
+        requests = [job for job in act.jobs if job.WhichOneof("variant") not in _STARTS]
+        completion = self._instance.activate(_with_jobs(act, starts) if requests else act)
+        if completion.HasField("successful") and requests:
+            later = self._instance.activate(_with_jobs(act, requests))
+            if later.HasField("failed"):
                 return later
             completion.successful.MergeFrom(later.successful)
-        if not act.is_replaying:
+        if completion.HasField("successful") and not act.is_replaying:
             completion.successful.used_internal_flags.append(_STARTED_FIRST)
         return completion
 
@@ -142,12 +144,11 @@ def _is_flagged(act: WorkflowActivation) -> bool:
     return _STARTED_FIRST in act.available_internal_flags
 
 
-def _with_jobs(act: WorkflowActivation, *, is_start: bool) -> WorkflowActivation:
-    """Return the activation with the jobs that start the workflow, or with the others."""
+def _with_jobs(act: WorkflowActivation, jobs: Iterable[WorkflowActivationJob]) -> WorkflowActivation:
     part = WorkflowActivation()
     part.CopyFrom(act)
     del part.jobs[:]
-    part.jobs.extend(job for job in act.jobs if (job.WhichOneof("variant") in _STARTS) == is_start)
+    part.jobs.extend(jobs)
     return part
 
 

@@ -23,7 +23,8 @@ LOCAL_END: Final = "the end of a local activity"
 class Run(WorkflowInstance):
     """Notes what reaches it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails_at: int = -1) -> None:
+        self.fails_at = fails_at
         self.seen: list[str] = []
         self.activations: list[list[str]] = []
 
@@ -32,6 +33,9 @@ class Run(WorkflowInstance):
         self.activations.append(kinds)
         self.seen += kinds
         completion = WorkflowActivationCompletion(run_id=act.run_id)
+        if len(self.activations) - 1 == self.fails_at:
+            completion.failed.failure.message = "no"
+            return completion
         completion.successful.commands.add()
         return completion
 
@@ -158,6 +162,12 @@ def test_a_run_is_started_before_its_first_requests_and_says_so_in_its_history()
     assert len(done.commands) == 2
     assert len(done.used_internal_flags) == 1
     assert not said_again
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_start_that_fails_is_a_failure(number: int) -> None:
+    guarded = GuardedRun(Run(fails_at=number), None, starts_first=True)
+    assert guarded.activate(activation(INIT, SIGNAL, length=4, seconds=1, size=100)).HasField("failed")
 
 
 def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
