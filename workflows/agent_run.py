@@ -4,7 +4,7 @@ The domain chooses the next action, and the workflow performs it in activities.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from typing import Protocol, TypeVar, assert_never
@@ -104,8 +104,6 @@ class AgentRun:
         self._state = without_local_calls(initial_state(request, carried))
         self._shown: dict[str, str | float] = {}
         self._updates = self._requests = 0
-        self._requests_before = 0
-        """Requests before the latest activity was started."""
         self._is_notifying = False
         self._upgrade_requested = False
         self._rotation_due = False
@@ -328,7 +326,7 @@ class AgentRun:
 
     async def _run_tools(self, calls: tuple[OpenCall, ...]) -> Event:
         state = self._state
-        notices, local = len(state.notices.pending), self._local_calls(calls)
+        notices, local = len(state.notices.pending), local_calls(state, calls)
         with turn_group(state):
             handles = [
                 scheduling.read_quickly(state, call, peers=len(local) - 1)
@@ -341,18 +339,6 @@ class AgentRun:
             self._advance(NoticesPublished(count=notices))
         by_call = {call.call.id: came for call, came in zip(calls, outcomes, strict=True) if came is not None}
         return ToolsReturned(outcomes=by_call, local=local, at=workflow.now())
-
-    def _local_calls(self, calls: Sequence[OpenCall]) -> frozenset[str]:
-        """Return the ids of the calls that are local activities: none if the run has heard something since it started
-        its latest activity.
-
-        A replay joins a workflow task that starts only local activities with the next one, if the task before has
-        started nothing at all, as the task of a queued message does. It then applies the requests that have come with
-        the next task before the results that have come with this one.
-        """
-        local = local_calls(self._state, calls)
-        has_heard = self._requests != self._requests_before
-        return frozenset() if local and has_heard and workflow.patched("local-if-quiet") else local
 
     async def _run_children(self, calls: tuple[OpenCall, ...]) -> Event:
         begun = {child.call_id for child in self._state.tree.running}  # by the execution before this one
@@ -372,7 +358,6 @@ class AgentRun:
 
     async def _event(self, started: ScheduledActivity[_T]) -> Event:
         """Return the event for the end of an activity. If it succeeded, it has published the notices in its request."""
-        self._requests_before = self._requests
         outcome = await self._outcome(started.handle)
         if outcome is None:
             return WaitEnded()
@@ -482,7 +467,7 @@ class AgentRun:
         """
         match next_action(self._state):
             case RunTools(calls=calls):
-                return not self._local_calls(calls)
+                return not local_calls(self._state, calls)
             case StoreParts() | CallModel() | CompressContext() | EvaluateAnswer() | PrepareCalls() | SampleModel():
                 return True
             case _:

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from temporalio.client import WorkflowHistory
 
 from loom.chat_session import ChatSession
+from loom.domain.core.requests import AGENT_RUN
 from loom.domain.skills.catalog import LOAD_SKILL
 from loom.domain.tools.mcp_servers import McpServer
 from loom.testing.harness import Addresses, Harness, harness
@@ -252,6 +253,22 @@ async def heard_late(loom: Harness) -> str:
     return run_id
 
 
+async def heard_early(loom: Harness) -> str:
+    """A pause that reaches a run before its first task, and so before it is prepared."""
+    run_id = f"test-{uuid4().hex[:8]}"
+    await loom.client.temporal.start_workflow(
+        AGENT_RUN,
+        {"task": "do it", "workspace": str(loom.workspace)},
+        id=run_id,
+        task_queue=loom.settings.task_queue,
+        start_signal="pause",
+        start_signal_args=[{"by": "ann"}],
+    )
+    await loom.until(run_id, lambda seen: seen["status"] == "paused")
+    await loom.client.resume(run_id)
+    return run_id
+
+
 async def one_by_one(loom: Harness) -> str:
     """Two calls that wait at once, each of which a person approves by itself."""
     run_id = await loom.start("do it")
@@ -393,6 +410,7 @@ LATER: Final[Mapping[str, Story]] = {
         {},
     ),
     "heard-late": (heard_late, script([text("green", delay=2.0), text("blue")]), {}),
+    "heard-early": (heard_early, script([READ, text("done")]), {}),
     "uncovered": (
         partial(plain, budget={"tokens": 9_000}),
         script([replace(READ, usage=(5_000, 300, 0)), text("so far")]),

@@ -786,6 +786,14 @@ PLANTED: Final = (
     # Steering, waits and notices
     Planted(
         "steering",
+        "PauseRequested",
+        "workflows/event_order.py",
+        "(not act.is_replaying or _is_flagged(act))",
+        "not act.is_replaying",
+        by="0.4.0-heard-early-0",
+    ),
+    Planted(
+        "steering",
         "AbortRequested",
         "workflows/agent_run.py",
         "            handle.cancel()\n",
