@@ -359,7 +359,7 @@ def _deployment(settings: Settings) -> WorkerDeploymentConfig | None:
 
 
 def _runner(given: WorkflowRunner | None) -> WorkflowRunner:
-    """Return a runner that keeps early events away and, if it is sandboxed, passes Loom's modules through."""
+    """Return a runner that delivers events in history order and, if sandboxed, passes Loom's modules through."""
     if given is None or isinstance(given, InHistoryOrder):
         return given or WORKFLOW_RUNNER
     if isinstance(given, SandboxedWorkflowRunner):

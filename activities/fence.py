@@ -1,4 +1,4 @@
-"""Hold back a tool whose worker has stood still, until it is known whether its call is still wanted.
+"""Hold back a tool whose worker was frozen, until it is known whether its call is still wanted.
 
     worker ──beat──beat──       (stands still)            beat──beat──
     tool   ──step──step──                                 asks ─▶ goes on, or is cancelled
@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent import futures
+from contextvars import copy_context
 from types import TracebackType, coroutine
 from typing import Any, Final, Self, TypeVar
 
 import structlog
+from temporalio import activity
 
 from loom.domain.core.errors import ExecutionAbortedError
 
@@ -29,11 +31,11 @@ T = TypeVar("T")
 BEAT: Final = 0.25
 """Seconds between two beats of the event loop."""
 STANDSTILL: Final = 1.0
-"""Seconds without a beat after which the call is in doubt. Temporal gives up on an attempt after 1.4 seconds without a
-heartbeat at the earliest: `options.LEASED_HEARTBEAT` without `publish.INTERVAL`.
+"""Seconds without a beat after which the call is in doubt. Temporal times out an attempt after 1.4 seconds without a
+heartbeat at the earliest: `options.LEASED_HEARTBEAT` minus `publish.INTERVAL`.
 """
 AGAIN: Final = 0.5
-"""Seconds between two questions whether the call is wanted, if nobody answers."""
+"""Seconds before asking again, if nobody has answered whether the call is wanted."""
 
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """On Linux, this clock goes on while the machine is suspended."""
@@ -46,6 +48,7 @@ class Fence:
         """`is_wanted` returns whether the run still wants the work of this task, or None if nobody knows."""
         self._is_wanted = is_wanted
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._thread = threading.get_ident()
         self._task: asyncio.Task[Any] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -55,7 +58,7 @@ class Fence:
         """Whether nobody wants the call any more."""
 
     def __enter__(self) -> Self:
-        """Begin to notice that the worker stands still."""
+        """Start to watch for standstills."""
         self._beat()
         return self
 
@@ -98,8 +101,8 @@ class Fence:
                 self.is_lost = True
         if self.is_lost:
             raise ExecutionAbortedError(
-                "this call is over, because its worker stood still: its run has ended, or another worker has taken "
-                "the call over. Nothing waits for its result: return without doing anything else"
+                "this call is over: while its worker was frozen, its run ended, or another worker took the call over. "
+                "Return without any further effects"
             )
 
     @coroutine
@@ -113,10 +116,17 @@ class Fence:
                 return result
             try:
                 step, given = work.send, (yield waits_for)
-                if self.is_in_doubt:
-                    yield from self._known().__await__()
-            except BaseException as error:  # noqa: BLE001 - a cancellation, which belongs to the work
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - what the work awaits has failed, or it is cancelled
                 step, given = work.throw, error
+            if self.is_in_doubt:
+                try:
+                    yield from self._known().__await__()
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a cancellation, which belongs to the work
+                    step, given = work.throw, error
 
     async def _known(self) -> None:
         if self.is_in_doubt:
@@ -130,13 +140,14 @@ class Fence:
 
     def _ask(self) -> asyncio.Task[None]:
         if self._asking is None:
-            self._asking = asyncio.create_task(self._learn(stood_still=_now() - self._last))
+            learning = self._learn(stood_still=_now() - self._last)
+            self._asking = asyncio.create_task(learning, context=self._context.copy())
             self._last = _now()
         return self._asking
 
     async def _learn(self, stood_still: float) -> None:
         try:
-            while (wanted := await self._is_wanted(self._task)) is None:  # noqa: ASYNC110 - a server answers
+            while (wanted := await self._answer()) is None:  # noqa: ASYNC110 - a server answers
                 await asyncio.sleep(AGAIN)
             self.is_lost = not wanted
         finally:
@@ -144,6 +155,17 @@ class Fence:
         _log.warning("worker_stood_still", seconds=round(stood_still, 1), call_goes_on=wanted)
         if self.is_lost and self._task is not None:
             self._task.cancel()
+
+    async def _answer(self) -> bool | None:
+        """Return whether the call is wanted, or None if nobody knows. A worker that ends doesn't wait for an answer."""
+        try:
+            wanted = await self._is_wanted(self._task)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the call stays in doubt
+            _log.warning("call_in_doubt", error=repr(error))
+            wanted = None
+        if wanted is None and activity.in_activity() and activity.is_worker_shutdown():
+            return False
+        return wanted
 
 
 def _now() -> float:

@@ -143,14 +143,16 @@ class Leases(Generic[T]):
                 await self._ledger.release(lease.claim)
 
     async def is_wanted(self, task: asyncio.Task[Any] | None) -> bool | None:
-        """Whether the run goes on, and the task still holds its claims. None if Temporal doesn't answer."""
-        claims = [lease.claim for lease in self._held if lease.task is task]
+        """Whether the run goes on, and the task still holds its claims. None if one of them doesn't respond."""
+        held = [lease for lease in self._held if lease.task is task]
         try:
-            if claims and len(await self._ledger.renew(claims)) < len(claims):
-                return False
+            renewed = await self._ledger.renew([lease.claim for lease in held]) if held else ()
         except StoreUnavailable as error:
-            _log.warning("leases_not_renewed", calls=len(claims), error=str(error))
-        return await is_run_open()
+            _log.warning("leases_not_renewed", calls=len(held), error=str(error))
+            return None if await is_run_open() is not False else False
+        for lease in held:
+            lease.is_recorded = True
+        return await is_run_open() if len(renewed) == len(held) else False
 
     async def _is_alive(self, *keys: str) -> bool:
         # When a suspended machine resumes, its leases have ended, but its attempts go on.

@@ -216,8 +216,8 @@ class ToolContext:
     idempotency_key: str
     timeout: float
     attempt: int = 1
-    """The number of this attempt at the call. A later attempt has a greater number, so that a system which stores the
-    greatest one can refuse what an earlier attempt still sends.
+    """The number of this attempt at the call. A later attempt has a higher number. An external system can store the
+    highest number and reject requests with a lower one. After a workflow reset, numbers may come again.
     """
     session_id: str = ""
     """Empty if the run has its own session."""

@@ -1,4 +1,4 @@
-"""Give a run each event when a replay gives it, too.
+"""Deliver events to a run in the order in which a replay delivers them.
 
 **Events that come with a query.** A worker that hasn't cached a run answers a query about it by replaying its history.
 If the server has recorded events since the run's last workflow task, such as a signal or a timer, the SDK hands them to
@@ -9,17 +9,17 @@ order. What the run decides from them can differ from what every later replay de
 Such a run therefore doesn't get these events. It answers the query from the state after its last task and leaves the
 cache, so that the next task replays it.
 
-**Ends of local activities that come with other events.** If a local activity ends while its run answers a query, the
-end is recorded with the workflow task that the query completes. The SDK tells the run with the next task, after the
-signals and updates that arrived meanwhile, but it tells a replay before them. If the end came between two tasks, it is
-recorded with the second one, and a replay has the order of the first execution. The run can't know which of the two
-happened. It therefore fails such a task once, leaves the cache and is replayed from its history.
+**Local activities that end together with other events.** If a local activity ends while its run answers a query, its
+result is recorded with the workflow task that the query completes. In the first execution, the SDK delivers the result
+with the next task, after the signals and updates of that task. In a replay, it delivers the result before them. If the
+activity ends between two tasks, its result is recorded with the second one, and both orders agree. The run can't tell
+the two cases apart. It therefore fails the task once, leaves the cache and is replayed from its history.
 
-**Requests that come with the first task.** The SDK applies the signals and updates of a task before it starts a
-workflow, and if the workflow registers its handlers when it is created, updates first, and signals in the order of the
-handlers. In a replay, it starts the workflow earlier if the first task was empty and an update came next, and it
-creates the workflow earlier if the first task calls `workflow.patched`. A run of Loom is therefore always started
-before it gets anything. A flag in the completion of its first task tells it from runs of earlier releases.
+**Requests that come with the first task.** The SDK applies the signals and updates of the first task before it starts
+the workflow. If the handlers are registered in `__init__`, updates come first, and then signals in the order of their
+handlers. A replay may start or create the workflow earlier: if the first task was empty and an update follows, or if it
+calls `workflow.patched`. Loom therefore always starts a run before it delivers anything. A flag in the completion of
+the first task distinguishes these runs from those of earlier releases.
 """
 
 from collections.abc import Callable, Iterable
@@ -42,7 +42,7 @@ _STARTS: Final = frozenset({_START, *_NO_EVENTS})
 
 
 class InHistoryOrder(WorkflowRunner):
-    """Runs workflows as another runner does, but gives each event to a run when a replay does."""
+    """Wraps another runner, and delivers events to each run in the order of a replay."""
 
     def __init__(self, runner: WorkflowRunner) -> None:
         """Run workflows with this runner."""
@@ -70,7 +70,7 @@ class GuardedRun(WorkflowInstance):
         self, instance: WorkflowInstance, evict: Callable[[str], None] | None, *, starts_first: bool = False
     ) -> None:
         """`evict` removes the execution with this id from the worker's cache. A replayer has none. `starts_first` says
-        that the workflow may be started before it gets its first requests. It must not end when it is started.
+        that the workflow may be started before it gets its first requests. It must not complete in this activation.
         """
         self._instance = instance
         self._starts_first = starts_first
@@ -92,12 +92,14 @@ class GuardedRun(WorkflowInstance):
             return self._without_events(act)
         if self._has_missed_events:
             return _retried(act, "the run had not left the cache yet, and is replayed")
-        # What a run that has only been replayed so far hears of at once is in the order of its history.
-        if self._is_live and not act.is_replaying and _has_late_end(act):
-            return _retried(act, "a local activity ended beside other events, and the run is replayed in their order")
+        # Until now, a run that isn't live has only been replayed, so these events are in the order of its history.
+        is_new_task = not act.is_replaying and act.history_length > self._length
+        if self._is_live and is_new_task and _has_late_end(act):
+            return _retried(act, "a local activity ended together with other events; a replay restores their order")
         self._length, self._task = act.history_length, task
         self._is_live = self._is_live or not act.is_replaying
-        if _START in kinds and self._starts_first and (not act.is_replaying or _is_flagged(act)):
+        is_flagged = _STARTED_FIRST in act.available_internal_flags
+        if _START in kinds and self._starts_first and (is_flagged or not act.is_replaying):
             return self._started_first(act)
         return self._instance.activate(act)
 
@@ -140,16 +142,10 @@ class GuardedRun(WorkflowInstance):
         return self._instance.get_thread_id()
 
 
-def _is_flagged(act: WorkflowActivation) -> bool:
-    return _STARTED_FIRST in act.available_internal_flags
-
-
 def _with_jobs(act: WorkflowActivation, jobs: Iterable[WorkflowActivationJob]) -> WorkflowActivation:
-    part = WorkflowActivation()
-    part.CopyFrom(act)
-    del part.jobs[:]
-    part.jobs.extend(jobs)
-    return part
+    """Return the activation with these of its jobs."""
+    others = {field.name: value for field, value in act.ListFields() if field.name != "jobs"}
+    return WorkflowActivation(**others, jobs=jobs)
 
 
 def _has_late_end(act: WorkflowActivation) -> bool:

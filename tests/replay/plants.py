@@ -788,7 +788,7 @@ PLANTED: Final = (
         "steering",
         "PauseRequested",
         "workflows/event_order.py",
-        "(not act.is_replaying or _is_flagged(act))",
+        "(is_flagged or not act.is_replaying)",
         "not act.is_replaying",
         by="0.4.0-heard-early-0",
     ),

@@ -131,7 +131,7 @@ class _Thread(threading.Thread):
 
 
 def _line() -> None:
-    """A line of Python, at which a pending exception is raised."""
+    """Do nothing. Calling this gives Python a chance to raise a pending exception."""
 
 
 async def _in_time(name: str, call: Callable[[ToolContext], Any], context: ToolContext) -> Any:

@@ -584,7 +584,7 @@ async def test_no_call_of_a_run_that_has_ended_is_wanted(
 
 
 @pytest.mark.usefixtures("soon_away")
-async def test_whether_a_call_is_wanted_is_known_without_the_ledger_but_not_without_temporal(
+async def test_whether_a_call_is_wanted_is_unknown_without_the_ledger_and_without_temporal(
     run: WorkflowHandle[object, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(*_: object, **__: object) -> None:
@@ -600,4 +600,4 @@ async def test_whether_a_call_is_wanted_is_known_without_the_ledger_but_not_with
                     patched.setattr(WorkflowHandle, "describe", unavailable)
                     return [without_ledger, await leases.is_wanted(task)]
 
-    assert await activity_of(run).run(attempt) == [True, None]
+    assert await activity_of(run).run(attempt) == [None, None]

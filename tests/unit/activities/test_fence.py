@@ -135,6 +135,44 @@ async def test_a_tool_that_waits_is_cancelled_where_it_waits(worker: Worker) -> 
     assert tool.done == ["first", "cancelled"]
 
 
+async def test_a_tool_whose_await_fails_does_not_go_on_until_its_call_is_known_to_be_wanted(worker: Worker) -> None:
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    done: list[str] = []
+
+    async def work() -> None:
+        try:
+            await answer
+        except ConnectionError:
+            done.append("retried")
+
+    with Fence(worker.is_wanted) as fence:
+        task = asyncio.create_task(fence.held_back(work))
+        await asyncio.sleep(0)
+        worker.stand_still()
+        answer.set_exception(ConnectionError())
+        await worker.was_asked()
+        assert done == []
+        worker.answers.put_nowait(WANTED)
+        await task
+    assert done == ["retried"]
+
+
+async def test_an_answer_that_fails_is_no_answer(worker: Worker) -> None:
+    tool, answers = Tool(), iter((ValueError("broken"), True))
+
+    async def is_wanted(_: object) -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    tool.may_go_on.set()
+    with Fence(is_wanted) as fence, structlog.testing.capture_logs() as logs:
+        worker.stand_still()
+        assert await fence.held_back(tool) == "result"
+    assert [log["event"] for log in logs] == ["call_in_doubt", "worker_stood_still"]
+
+
 async def test_a_tool_that_has_not_begun_does_not_begin(worker: Worker) -> None:
     tool = Tool()
     worker.answers.put_nowait(UNWANTED)
@@ -194,7 +232,7 @@ async def test_a_thread_whose_call_nobody_wants_learns_it_at_its_next_check(work
     with Fence(worker.is_wanted) as fence:
         worker.stand_still()
         for _ in range(2):
-            with pytest.raises(ExecutionAbortedError, match="this call is over, because its worker stood still"):
+            with pytest.raises(ExecutionAbortedError, match="this call is over: while its worker was frozen"):
                 await asyncio.wrap_future(in_a_thread(fence.check))
     assert worker.asked == 1
 

@@ -127,6 +127,16 @@ def test_a_task_that_brings_the_end_of_a_local_activity_and_something_else_is_se
     assert run.seen == [INIT]
 
 
+def test_activities_that_end_together_within_a_task_reach_the_run() -> None:
+    run = Run()
+    guarded = GuardedRun(run, None)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100))
+
+    guarded.activate(activation(RESULT, LOCAL_END, length=3, seconds=1, size=100))  # the run has cancelled both
+
+    assert run.seen == [INIT, RESULT, RESULT]
+
+
 def test_the_history_of_a_run_that_was_sent_again_decides() -> None:
     run = Run()
     guarded = GuardedRun(run, None)
