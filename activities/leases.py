@@ -143,7 +143,7 @@ class Leases(Generic[T]):
                 await self._ledger.release(lease.claim)
 
     async def is_wanted(self, task: asyncio.Task[Any] | None) -> bool | None:
-        """Whether the run goes on and the task still holds its claims. None if Temporal or the ledger is unavailable."""
+        """Whether the run goes on and the task holds its claims. None if Temporal or the ledger is unavailable."""
         held = [lease for lease in self._held if lease.task is task]
         try:
             renewed = await self._ledger.renew([lease.claim for lease in held]) if held else ()
