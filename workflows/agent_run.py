@@ -94,8 +94,8 @@ class AgentRun:
     """One agent run; its id is the workflow id."""
 
     observer: RunObserver | None = None
-    starts_before_requests = True
-    """See `loom.workflows.event_order`. A run waits for something before it ends or continues as new."""
+    gets_events_in_parts = True
+    """See `loom.workflows.event_order`."""
 
     @workflow.init
     def __init__(self, request: object = None, *carried: object) -> None:

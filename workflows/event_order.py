@@ -18,8 +18,16 @@ the two cases apart. It therefore fails the task once, leaves the cache and is r
 **Requests that come with the first task.** The SDK applies the signals and updates of the first task before it starts
 the workflow. If the handlers are registered in `__init__`, updates come first, and then signals in the order of their
 handlers. A replay may start or create the workflow earlier: if the first task was empty and an update follows, or if it
-calls `workflow.patched`. Loom therefore always starts a run before it delivers anything. A flag in the completion of
-the first task distinguishes these runs from those of earlier releases.
+calls `workflow.patched`. Loom therefore always starts a run before it delivers anything.
+
+**Updates that follow an empty task.** If the two latest tasks have started nothing, a worker that hasn't cached the run
+gets the events of the last one together with an update that follows, and the SDK applies updates before results. Once
+the update is accepted, replays divide the events where the last task began. Loom therefore delivers updates after all
+other events of a task. If these are requests and results, the run can't tell which of them belong to the empty task. It
+then leaves the updates unanswered: the server rejects them, and `LoomClient` sends them again.
+
+A flag in the completion of the first task distinguishes runs that follow the last two rules from those of earlier
+releases.
 """
 
 from collections.abc import Callable, Iterable
@@ -35,10 +43,19 @@ EVICT: Final = "loom_evict"
 _QUERY: Final = "query_workflow"
 _START: Final = "initialize_workflow"
 _EVICTION: Final = "remove_from_cache"
-_STARTED_FIRST: Final = 0x4C6F6F6D
-"""The flag of runs that start before they get their first requests. The SDK's own flags are small numbers."""
+_IN_PARTS: Final = 0x4C6F6F6D
+"""The flag of runs that get the events of a task in parts. The SDK's own flags are small numbers."""
 _NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, "notify_has_patch", "update_random_seed"})
 _STARTS: Final = frozenset({_START, *_NO_EVENTS})
+_SIGNAL: Final = "signal_workflow"
+_UPDATE: Final = "do_update"
+_ENDS: Final = (
+    "complete_workflow_execution",
+    "continue_as_new_workflow_execution",
+    "fail_workflow_execution",
+    "cancel_workflow_execution",
+)
+"""The commands after which an execution gets nothing anymore."""
 
 
 class InHistoryOrder(WorkflowRunner):
@@ -55,8 +72,8 @@ class InHistoryOrder(WorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See base class."""
         evict = det.extern_functions.get(EVICT)
-        starts_first = getattr(det.defn.cls, "starts_before_requests", False)
-        return GuardedRun(self.runner.create_instance(det), evict, starts_first=starts_first)
+        in_parts = getattr(det.defn.cls, "gets_events_in_parts", False)
+        return GuardedRun(self.runner.create_instance(det), evict, in_parts=in_parts)
 
     def set_worker_level_failure_exception_types(self, types: Any) -> None:
         """See base class."""
@@ -67,13 +84,13 @@ class GuardedRun(WorkflowInstance):
     """One run in a worker's cache."""
 
     def __init__(
-        self, instance: WorkflowInstance, evict: Callable[[str], None] | None, *, starts_first: bool = False
+        self, instance: WorkflowInstance, evict: Callable[[str], None] | None, *, in_parts: bool = False
     ) -> None:
-        """`evict` removes the execution with this id from the worker's cache. A replayer has none. `starts_first` says
-        that the workflow may be started before it gets its first requests. It must not complete in this activation.
+        """`evict` removes the execution with this id from the worker's cache. A replayer has none. `in_parts` says that
+        the workflow may be started before it gets its first requests, and gets updates last.
         """
         self._instance = instance
-        self._starts_first = starts_first
+        self._in_parts = in_parts
         self._evict = evict
         self._length = 0
         self._task: tuple[int, int] = (0, 0)
@@ -97,24 +114,34 @@ class GuardedRun(WorkflowInstance):
         if self._is_live and is_new_task and _has_late_end(act):
             return _retried(act, "a local activity ended together with other events; a replay restores their order")
         self._length, self._task = act.history_length, task
-        self._is_live = self._is_live or not act.is_replaying
-        is_flagged = _STARTED_FIRST in act.available_internal_flags
-        if _START in kinds and self._starts_first and (is_flagged or not act.is_replaying):
-            return self._started_first(act)
-        return self._instance.activate(act)
+        if _START in kinds and act.is_replaying and _IN_PARTS not in act.available_internal_flags:
+            self._in_parts = False  # an earlier release has started it
+        is_restored, self._is_live = not self._is_live, self._is_live or not act.is_replaying
+        if not self._in_parts:
+            return self._instance.activate(act)
+        is_start = _START in kinds
+        completion = self._delivered(act, is_start=is_start, is_restored=is_restored)
+        if is_start and not act.is_replaying and completion.HasField("successful"):
+            completion.successful.used_internal_flags.append(_IN_PARTS)
+        return completion
 
-    def _started_first(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        """Start the workflow with one activation, and hand the requests to it with another."""
-        starts = [job for job in act.jobs if job.WhichOneof("variant") in _STARTS]
-        requests = [job for job in act.jobs if job.WhichOneof("variant") not in _STARTS]
-        completion = self._instance.activate(_with_jobs(act, starts) if requests else act)
-        if completion.HasField("successful") and requests:
-            later = self._instance.activate(_with_jobs(act, requests))
+    def _delivered(self, act: WorkflowActivation, *, is_start: bool, is_restored: bool) -> WorkflowActivationCompletion:
+        """Deliver the events of a task in parts: what starts the run, other events, and updates."""
+        parts: tuple[list[WorkflowActivationJob], ...] = ([], [], [])
+        for job in act.jobs:
+            kind = job.WhichOneof("variant")
+            parts[2 if kind == _UPDATE else 0 if is_start and kind in _STARTS else 1].append(job)
+        others = {job.WhichOneof("variant") for job in parts[1]} - _NO_EVENTS
+        is_unclear = is_restored and not act.is_replaying and not is_start and others > {_SIGNAL}
+        left = [part for part in parts[: 2 if is_unclear else 3] if part]
+        completion = self._instance.activate(_with_jobs(act, left[0]) if len(left[0]) < len(act.jobs) else act)
+        for part in left[1:]:
+            if not completion.HasField("successful") or _has_ended(completion):
+                break
+            later = self._instance.activate(_with_jobs(act, part))
             if later.HasField("failed"):
                 return later
             completion.successful.MergeFrom(later.successful)
-        if completion.HasField("successful") and not act.is_replaying:
-            completion.successful.used_internal_flags.append(_STARTED_FIRST)
         return completion
 
     def _without_events(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
@@ -146,6 +173,10 @@ def _with_jobs(act: WorkflowActivation, jobs: Iterable[WorkflowActivationJob]) -
     """Return the activation with these of its jobs."""
     others = {field.name: value for field, value in act.ListFields() if field.name != "jobs"}
     return WorkflowActivation(**others, jobs=jobs)
+
+
+def _has_ended(completion: WorkflowActivationCompletion) -> bool:
+    return any(command.WhichOneof("variant") in _ENDS for command in completion.successful.commands)
 
 
 def _has_late_end(act: WorkflowActivation) -> bool:

@@ -111,25 +111,33 @@ class Reader:
 
 @workflow.defn
 class Steered:
-    """Hears two requests, and waits if the pause came last."""
+    """Hears two requests, and waits if the pause came last, or if an activity had ended before the last one."""
 
-    starts_before_requests = True
+    gets_events_in_parts = True
 
     def __init__(self) -> None:
         self.heard: list[str] = []
         workflow.set_signal_handler("pause", lambda: self.heard.append("pause"))
         workflow.set_signal_handler("resume", lambda: self.heard.append("resume"))
         workflow.set_update_handler("resume", lambda: self.heard.append("resume"))
+        workflow.set_update_handler("late", lambda: self.heard.append(f"after {self.ended} ends"))
+        self.ended = 0
 
     @workflow.run
-    async def run(self, is_patched: bool) -> list[str]:
+    async def run(self, is_patched: bool | None) -> list[str]:
         """Run."""
         is_patient = not is_patched or workflow.patched("patient")
+        if is_patched is None:
+            reading = workflow.start_activity(read, start_to_close_timeout=timedelta(minutes=1))
+            reading.add_done_callback(self._count)
         await workflow.wait_condition(lambda: len(self.heard) == 2)
-        if is_patient and self.heard[-1] == "pause":
+        if is_patient and self.heard[-1] in ("pause", "after 1 ends"):
             await workflow.sleep(timedelta(milliseconds=10))
         await workflow.execute_activity(model, start_to_close_timeout=timedelta(seconds=10))
         return self.heard
+
+    def _count(self, _: object) -> None:
+        self.ended += 1
 
 
 @asynccontextmanager
@@ -198,7 +206,7 @@ async def test_what_comes_meanwhile_comes_after_the_end(addresses: Addresses, ho
 
 
 @asynccontextmanager
-async def steered(addresses: Addresses, runner: WorkflowRunner, *, is_patched: bool) -> AsyncIterator[Steering]:
+async def steered(addresses: Addresses, runner: WorkflowRunner, *, is_patched: bool | None) -> AsyncIterator[Steering]:
     """A run that no worker serves, until the end of the body."""
     client = await Client.connect(addresses.temporal, namespace=addresses.namespace)
     run_id = f"steered-{uuid4().hex[:8]}"
@@ -207,7 +215,7 @@ async def steered(addresses: Addresses, runner: WorkflowRunner, *, is_patched: b
     )
 
     def worker() -> Worker:
-        return Worker(client, task_queue=run_id, workflows=[Steered], activities=[model], workflow_runner=runner)
+        return Worker(client, task_queue=run_id, workflows=[Steered], activities=[read, model], workflow_runner=runner)
 
     yield handle, worker
     async with worker():
@@ -226,7 +234,7 @@ async def heard_after_an_empty_task(addresses: Addresses, runner: WorkflowRunner
     """A run whose first task does nothing, and that hears of a pause and a resume on another worker."""
     async with steered(addresses, runner, is_patched=False) as (handle, worker):
         async with worker():
-            await eventually(lambda: _has_had_a_task(handle))
+            await eventually(lambda: _has_had_tasks(handle, 1))
         update = asyncio.create_task(handle.execute_update("resume", id="u"))
         await eventually(lambda: _is_known(handle, "u"))
         await handle.signal("pause")
@@ -234,23 +242,42 @@ async def heard_after_an_empty_task(addresses: Addresses, runner: WorkflowRunner
     return handle
 
 
-async def _has_had_a_task(handle: WorkflowHandle[Any, Any]) -> bool:
+async def heard_after_empty_tasks(addresses: Addresses, runner: WorkflowRunner) -> WorkflowHandle[Steered, Any]:
+    """A run that does nothing when it hears of a resume and when its activity ends, and that hears of something else on
+    another worker.
+    """
+    async with steered(addresses, runner, is_patched=None) as (handle, worker):
+        meanwhile = _MEANWHILE[handle.id] = Meanwhile()
+        async with worker():
+            await asyncio.to_thread(meanwhile.has_begun.wait)
+            await handle.signal("resume")
+            await eventually(lambda: _has_had_tasks(handle, 2))
+            meanwhile.may_end.set()
+            await eventually(lambda: _has_had_tasks(handle, 3))
+        update = asyncio.create_task(handle.execute_update("late", id="u"))
+        await eventually(lambda: _is_known(handle, "u"))
+    await update
+    return handle
+
+
+async def _has_had_tasks(handle: WorkflowHandle[Any, Any], number: int) -> bool:
     events = (await handle.fetch_history()).events
-    return any(event.HasField("workflow_task_completed_event_attributes") for event in events)
+    return sum(event.HasField("workflow_task_completed_event_attributes") for event in events) == number
 
 
-@pytest.mark.parametrize("heard", [heard_before_its_first_task, heard_after_an_empty_task])
-async def test_without_the_guard_a_replay_has_another_order_of_the_first_requests(
-    addresses: Addresses, heard: Hearing
-) -> None:
+HEARINGS: Final = (heard_before_its_first_task, heard_after_an_empty_task, heard_after_empty_tasks)
+
+
+@pytest.mark.parametrize("heard", HEARINGS)
+async def test_without_the_guard_a_replay_has_requests_in_another_order(addresses: Addresses, heard: Hearing) -> None:
     handle = await heard(addresses, PLAIN)
 
     with pytest.raises(NondeterminismError):
         await _replayed(handle)
 
 
-@pytest.mark.parametrize("heard", [heard_before_its_first_task, heard_after_an_empty_task])
-async def test_the_first_requests_come_in_one_order(addresses: Addresses, heard: Hearing) -> None:
+@pytest.mark.parametrize("heard", HEARINGS)
+async def test_requests_come_in_one_order(addresses: Addresses, heard: Hearing) -> None:
     handle = await heard(addresses, InHistoryOrder(PLAIN))
 
     await _replayed(handle, InHistoryOrder(PLAIN))

@@ -17,14 +17,16 @@ INIT, SIGNAL, RESULT, QUERY, EVICTION = (
     "remove_from_cache",
 )
 PATCH: Final = "notify_has_patch"
+FLAGS: Final = (0x4C6F6F6D,)
 LOCAL_END: Final = "the end of a local activity"
 
 
 class Run(WorkflowInstance):
     """Notes what reaches it."""
 
-    def __init__(self, fails_at: int = -1) -> None:
+    def __init__(self, fails_at: int = -1, *, ends: bool = False) -> None:
         self.fails_at = fails_at
+        self.ends = ends
         self.seen: list[str] = []
         self.activations: list[list[str]] = []
 
@@ -36,7 +38,9 @@ class Run(WorkflowInstance):
         if len(self.activations) - 1 == self.fails_at:
             completion.failed.failure.message = "no"
             return completion
-        completion.successful.commands.add()
+        command = completion.successful.commands.add()
+        if self.ends and RESULT in kinds:
+            command.continue_as_new_workflow_execution.SetInParent()
         return completion
 
     def get_serialization_context(self, command_info: Any) -> Any:
@@ -162,10 +166,10 @@ def test_a_run_is_started_before_its_first_requests_and_says_so_in_its_history()
     task = activation(PATCH, INIT, SIGNAL, length=4, seconds=1, size=100)
     replayed = activation(PATCH, INIT, SIGNAL, length=4, seconds=1, size=100, is_replaying=True)
 
-    done = GuardedRun(first, None, starts_first=True).activate(task).successful
-    GuardedRun(earlier, None, starts_first=True).activate(replayed)
+    done = GuardedRun(first, None, in_parts=True).activate(task).successful
+    GuardedRun(earlier, None, in_parts=True).activate(replayed)
     replayed.available_internal_flags.extend(done.used_internal_flags)
-    said_again = GuardedRun(again, None, starts_first=True).activate(replayed).successful.used_internal_flags
+    said_again = GuardedRun(again, None, in_parts=True).activate(replayed).successful.used_internal_flags
 
     assert first.activations == again.activations == [[PATCH, INIT], [SIGNAL]]
     assert earlier.activations == [[PATCH, INIT, SIGNAL]]
@@ -176,8 +180,57 @@ def test_a_run_is_started_before_its_first_requests_and_says_so_in_its_history()
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_start_that_fails_is_a_failure(number: int) -> None:
-    guarded = GuardedRun(Run(fails_at=number), None, starts_first=True)
+    guarded = GuardedRun(Run(fails_at=number), None, in_parts=True)
     assert guarded.activate(activation(INIT, SIGNAL, length=4, seconds=1, size=100)).HasField("failed")
+
+
+UPDATE: Final = "do_update"
+
+
+def started(run: Run, *, is_replaying: bool = False) -> GuardedRun:
+    """A run in parts after its first task."""
+    guarded = GuardedRun(run, None, in_parts=True)
+    act = activation(INIT, length=3, seconds=1, size=100, is_replaying=is_replaying)
+    act.available_internal_flags.extend(FLAGS)
+    guarded.activate(act)
+    run.activations.clear()
+    return guarded
+
+
+def test_updates_come_after_all_other_events_of_their_task() -> None:
+    run = Run()
+    started(run).activate(activation(UPDATE, SIGNAL, RESULT, length=8, seconds=2, size=200))
+    assert run.activations == [[SIGNAL, RESULT], [UPDATE]]
+
+
+def test_updates_do_not_reach_an_execution_that_has_ended() -> None:
+    run = Run(ends=True)
+    started(run).activate(activation(UPDATE, RESULT, length=8, seconds=2, size=200))
+    assert run.activations == [[RESULT]]
+
+
+@pytest.mark.parametrize(
+    ("others", "seen"),
+    [
+        ((SIGNAL,), [[SIGNAL], [UPDATE]]),
+        ((RESULT,), [[RESULT], [UPDATE]]),
+        ((SIGNAL, RESULT), [[SIGNAL, RESULT]]),
+    ],
+)
+def test_updates_stay_unanswered_if_a_restored_run_cannot_know_their_place(
+    others: tuple[str, ...], seen: list[list[str]]
+) -> None:
+    run = Run()
+    guarded = started(run, is_replaying=True)
+    guarded.activate(activation(UPDATE, *others, length=8, seconds=2, size=200))
+    assert run.activations == seen
+
+
+def test_a_replay_has_updates_beside_requests_and_results() -> None:
+    run = Run()
+    guarded = started(run, is_replaying=True)
+    guarded.activate(activation(UPDATE, SIGNAL, RESULT, length=8, seconds=2, size=200, is_replaying=True))
+    assert run.activations == [[SIGNAL, RESULT], [UPDATE]]
 
 
 def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
