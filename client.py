@@ -80,6 +80,7 @@ from loom.visibility import (
     summary_of,
     task_summary,
     tenant_in,
+    was_repaired,
 )
 from loom.watching import Streamed, Watched, closing, readable, streamed, watched
 from loom.workflows.options import TASK_TIMEOUT
@@ -371,11 +372,17 @@ class LoomClient:
         produce an answer. Raises OutputSchemaError if the answer matches the schema but the type rejects it, for
         example in a validator.
         """
-        try:
-            with answered(run_id):
-                result: RunResult = await self.temporal.get_workflow_handle(run_id, result_type=RunResult).result()
-        except WorkflowFailureError as error:
-            return failed_result(error)
+        handle = self.temporal.get_workflow_handle(run_id, result_type=RunResult)
+        with answered(run_id):
+            while True:
+                try:
+                    result: RunResult = await handle.result()
+                    break
+                except WorkflowFailureError as error:
+                    # A repair terminates an execution, and the run goes on in another one.
+                    ended = WorkflowExecutionStatus.TERMINATED
+                    if not was_repaired(error) or (await handle.describe()).status is ended:
+                        return failed_result(error)
         return result if output is None else typed(result, output)
 
     async def turns(self, run_id: str) -> "tuple[PastTurn, ...]":

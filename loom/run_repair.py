@@ -23,6 +23,7 @@ from loom.composition.replay import replay_error
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.tool_calls import Effect
 from loom.domain.run.activity_payloads import ToolRequest
+from loom.visibility import REPAIRED
 
 _COMPLETED: Final = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 _ANSWERED: Final = EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
@@ -152,7 +153,7 @@ class RunRepair:
         request = ResetWorkflowExecutionRequest(
             namespace=self._client.namespace,
             workflow_execution=ExecutionId(workflow_id=run_id, run_id=execution),
-            reason="loom repair",
+            reason=REPAIRED,
             workflow_task_finish_event_id=task,
             reset_reapply_type=ResetReapplyType.RESET_REAPPLY_TYPE_ALL_ELIGIBLE,
             request_id=str(uuid5(NAMESPACE_URL, f"loom-repair:{execution}")),

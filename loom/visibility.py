@@ -11,6 +11,7 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
+from temporalio.exceptions import TerminatedError
 
 from loom.activities.adapters.temporal.runs import UNQUOTABLE
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, is_failing
@@ -26,6 +27,8 @@ UNKNOWN_USAGE: Final[JsonObject] = dict.fromkeys(usage_view(Usage()))
 
 REPAIR: Final = "repair"
 """What a run waits for whose workflow task fails (see `run_repair`)."""
+REPAIRED: Final = "loom repair"
+"""Why the server has terminated an execution whose run a repair continues."""
 WAITING_FOR: Final = (*ParkedOn, "approval", "input", "resume", "tenant", REPAIR)
 """What runs wait for: the values of the search attribute `LoomWaitingOn`, and `repair`."""
 
@@ -48,6 +51,11 @@ class RunSummary:
     closed_at: datetime | None
     cost: float | None
     tenant: str
+
+
+def was_repaired(error: WorkflowFailureError) -> bool:
+    """Whether a repair has ended the execution. Another one continues its run."""
+    return isinstance(error.cause, TerminatedError) and error.cause.message == REPAIRED
 
 
 def failed_result(error: WorkflowFailureError) -> RunResult:

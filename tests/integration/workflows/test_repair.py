@@ -1,5 +1,6 @@
 """Runs whose history the workers can't replay are named wherever people look, and go on after `loom repair`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
@@ -86,11 +87,12 @@ async def test_a_run_that_no_worker_can_replay_is_named_and_goes_on_after_its_re
         assert DIVERGES in late["fault"]["error"]
         await loom.client.resume(run_id)
         outdated = await loom.client.temporal.get_workflow_handle(run_id).describe()
+        watching = asyncio.create_task(loom.client.result(run_id))
 
         done = await loom.client.repair(run_id)
         with pytest.raises(RefusedError, match="gone on meanwhile"):
             await RunRepair(loom.client.temporal).one(outdated)
-        result = await loom.client.result(run_id)
+        result = await watching
 
         assert (result.status, result.output) == (RunStatus.COMPLETED, "done")
         assert DIVERGES in done.error
