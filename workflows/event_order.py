@@ -9,6 +9,12 @@ order. What the run decides from them can differ from what every later replay de
 Such a run therefore doesn't get these events. It answers the query from the state after its last task and leaves the
 cache, so that the next task replays it.
 
+**A task that comes with a query.** If another worker has begun the run's next task, the query brings the events of this
+task, too, and the run can't tell it from a task of its own. It executes the task. If the other worker then doesn't
+complete the task, the server adds later events to it, and sends it again. The run would get only the later events, but
+a replay gets all of them at once. If a query follows a task, the run therefore looks at the length of the history when
+it gets its next task. If the events of its commands are missing, it fails this task once and is replayed.
+
 **Local activities that end together with other events.** If a local activity ends while its run answers a query, its
 result is recorded with the workflow task that the query completes. In the first execution, the SDK delivers the result
 with the next task, after the signals and updates of that task. In a replay, it delivers the result before them. If the
@@ -31,6 +37,7 @@ releases.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from temporalio import workflow
@@ -41,6 +48,8 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, Workflo
 EVICT: Final = "loom_evict"
 """The name of the worker's function that removes an execution from its cache."""
 _QUERY: Final = "query_workflow"
+_QUERY_ALONE: Final = "legacy_query"
+"""The id of a query that the server has sent without a workflow task of this worker."""
 _START: Final = "initialize_workflow"
 _EVICTION: Final = "remove_from_cache"
 _IN_PARTS: Final = 0x4C6F6F6D
@@ -56,6 +65,10 @@ _ENDS: Final = (
     "cancel_workflow_execution",
 )
 """The commands after which an execution gets nothing anymore."""
+_RECORDED: Final = frozenset(
+    {"schedule_activity", "start_child_workflow_execution", "upsert_workflow_search_attributes"}
+)
+"""Commands that add an event to the history, unless they are cancelled in the same task."""
 
 
 class InHistoryOrder(WorkflowRunner):
@@ -95,35 +108,57 @@ class GuardedRun(WorkflowInstance):
         self._length = 0
         self._task: tuple[int, int] = (0, 0)
         """The time, and the size of the history, with which the latest workflow task began."""
-        self._has_missed_events = False
+        self._must_be_replayed = False
         self._is_live = False
         """Whether the run has executed a workflow task for the first time here, and not only replayed some."""
+        self._executed: _ExecutedTask | None = None
+        """The latest task, unless it was replayed."""
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """See base class."""
         kinds = {job.WhichOneof("variant") for job in act.jobs}
         if kinds <= {_QUERY, _EVICTION}:
+            self._doubt_task(act)
             return self._instance.activate(act)
         task = (act.timestamp.ToNanoseconds(), act.history_size_bytes)
-        if not act.is_replaying and self._task == task and act.history_length > self._length:
+        has_new_events = act.history_length > self._length
+        if not act.is_replaying and self._task == task and has_new_events:
             return self._without_events(act)
-        if self._has_missed_events:
+        if self._must_be_replayed:
             return _retried(act, "the run had not left the cache yet, and is replayed")
         # Until now, a run that isn't live has only been replayed, so these events are in the order of its history.
-        is_new_task = not act.is_replaying and act.history_length > self._length
-        if self._is_live and is_new_task and _has_late_end(act):
+        if self._is_live and not act.is_replaying and has_new_events and _has_late_end(act):
             return _retried(act, "a local activity ended together with other events; a replay restores their order")
+        if has_new_events and self._executed is not None and self._executed.was_not_completed(act, self._length):
+            return _retried(
+                act, "a task that came with a query wasn't completed; a replay restores the order of events"
+            )
+        if has_new_events:
+            self._executed = None if act.is_replaying else _ExecutedTask(is_first=self._executed is None)
         self._length, self._task = act.history_length, task
-        if _START in kinds and act.is_replaying and _IN_PARTS not in act.available_internal_flags:
+        completion = self._in_order(act, is_start=_START in kinds)
+        if self._executed is not None:
+            self._executed.note(completion)
+        return completion
+
+    def _in_order(self, act: WorkflowActivation, *, is_start: bool) -> WorkflowActivationCompletion:
+        if is_start and act.is_replaying and _IN_PARTS not in act.available_internal_flags:
             self._in_parts = False  # an earlier release has started it
         is_restored, self._is_live = not self._is_live, self._is_live or not act.is_replaying
         if not self._in_parts:
             return self._instance.activate(act)
-        is_start = _START in kinds
         completion = self._delivered(act, is_start=is_start, is_restored=is_restored)
         if is_start and not act.is_replaying and completion.HasField("successful"):
             completion.successful.used_internal_flags.append(_IN_PARTS)
         return completion
+
+    def _doubt_task(self, act: WorkflowActivation) -> None:
+        """If a query may have brought the latest task, look at the next task before going on from it."""
+        if self._executed is None or all(job.query_workflow.query_id != _QUERY_ALONE for job in act.jobs):
+            return
+        self._executed.is_in_doubt = True
+        if self._executed.is_first and not self._executed.adds_events:  # the next task wouldn't tell
+            self._leave_cache(act.run_id)
 
     def _delivered(self, act: WorkflowActivation, *, is_start: bool, is_restored: bool) -> WorkflowActivationCompletion:
         """Deliver the events of a task in parts: what starts the run, other events, and updates."""
@@ -145,12 +180,16 @@ class GuardedRun(WorkflowInstance):
         return completion
 
     def _without_events(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        self._has_missed_events = True
-        if self._evict is not None:
-            self._evict(act.run_id)
+        self._leave_cache(act.run_id)
         completion = WorkflowActivationCompletion(run_id=act.run_id)
         completion.successful.SetInParent()
         return completion
+
+    def _leave_cache(self, run_id: str) -> None:
+        """Have the next task replayed."""
+        self._must_be_replayed = True
+        if self._evict is not None:
+            self._evict(run_id)
 
     def get_serialization_context(self, command_info: Any) -> Any:
         """See base class."""
@@ -167,6 +206,34 @@ class GuardedRun(WorkflowInstance):
     def get_thread_id(self) -> int | None:
         """See base class."""
         return self._instance.get_thread_id()
+
+
+@dataclass
+class _ExecutedTask:
+    """A task that the run has executed, and not only replayed."""
+
+    is_first: bool
+    """Whether it is the first one since the run was created here or has replayed a task."""
+    adds_events: bool = False
+    """Whether its completion adds events to the history."""
+    is_in_doubt: bool = False
+    """Whether a query may have brought it, in which case its commands haven't been sent to the server."""
+    _has_cancelled: bool = False
+
+    def note(self, completion: WorkflowActivationCompletion) -> None:
+        """Note the commands of a part of the task."""
+        kinds = {str(command.WhichOneof("variant")) for command in completion.successful.commands}
+        self._has_cancelled |= any("cancel" in kind for kind in kinds)  # of what may have begun in the same task
+        self.adds_events = (self.adds_events or not _RECORDED.isdisjoint(kinds)) and not self._has_cancelled
+
+    def was_not_completed(self, act: WorkflowActivation, length: int) -> bool:
+        """Whether a task that is in doubt, with which the history had this length, was sent again with these events."""
+        if not self.is_in_doubt or not self.adds_events:
+            return False
+        events = sum(job.WhichOneof("variant") not in {*_NO_EVENTS, _UPDATE} for job in act.jobs)
+        starts = sum(job.HasField("resolve_activity") for job in act.jobs)
+        # A task has three events itself: it is scheduled, started, and completed (or, for example, timed out).
+        return act.history_length - length <= 3 + events + starts
 
 
 def _with_jobs(act: WorkflowActivation, jobs: Iterable[WorkflowActivationJob]) -> WorkflowActivation:

@@ -228,6 +228,9 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "metrics_port": None,
             "skills_home": None,
             "memory": "off",
+            # The memories in the session's database belong to other tests, whose texts a script has no replies for.
+            "memory_model": "off",
+            "embedder": "off",
             "audit": "off",
             # Scripts say the same for as many turns as a test needs.
             "loop_window": 0,

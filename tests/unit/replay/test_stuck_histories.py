@@ -1,8 +1,8 @@
 """Histories of runs that no worker could go on with, and what had happened to them.
 
-A query had handed each of them the result of a model call before the workflow task that delivered it, with the time of
-the task before. The run decided by this time that its backoff was over. A replay has the time of the task itself, and
-starts a timer.
+For three of them, a query had handed the result of a model call to the run before the workflow task that delivered it,
+with the time of the task before. The run decided by this time that its backoff was over. A replay has the time of the
+task itself, and starts a timer.
 """
 
 import json
@@ -52,6 +52,23 @@ async def test_the_history_is_sound_if_the_end_of_a_quick_read_is_recorded_when_
 
     events.insert(told - 1, events.pop(ended - 1))
     await _replay(_renumbered(history))
+
+
+async def test_the_history_is_sound_if_a_task_that_came_with_a_query_was_completed() -> None:
+    history = json.loads((STUCK / "task-that-came-with-a-query.json").read_text())
+    with pytest.raises(NondeterminismError, match="does not handle HistoryEvent"):
+        await _replay(history)
+    events = {int(event["eventId"]): event for event in history["events"]}
+    given_up, again = events[529], events[533]
+    assert given_up["eventType"] == "EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT"
+    assert again["eventType"] == "EVENT_TYPE_WORKFLOW_TASK_COMPLETED"
+
+    times_out = given_up.pop("workflowTaskTimedOutEventAttributes")
+    place = {name: times_out[name] for name in ("scheduledEventId", "startedEventId")}
+    completes = {**again["workflowTaskCompletedEventAttributes"], **place}
+    given_up |= {"eventType": again["eventType"], "workflowTaskCompletedEventAttributes": completes}
+
+    await _replay(history)
 
 
 def _renumbered(history: Any) -> Any:

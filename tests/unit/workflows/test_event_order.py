@@ -1,5 +1,6 @@
 """Events reach a run when they reach a replay: not with a query, and not before the end of a local activity."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -18,15 +19,17 @@ INIT, SIGNAL, RESULT, QUERY, EVICTION = (
 )
 PATCH: Final = "notify_has_patch"
 FLAGS: Final = (0x4C6F6F6D,)
+QUERY_ALONE: Final = "a query without a task"
 LOCAL_END: Final = "the end of a local activity"
 
 
 class Run(WorkflowInstance):
     """Notes what reaches it."""
 
-    def __init__(self, fails_at: int = -1, *, ends: bool = False) -> None:
+    def __init__(self, fails_at: int = -1, *, ends: bool = False, commands: Sequence[str] = ("",)) -> None:
         self.fails_at = fails_at
         self.ends = ends
+        self.commands = commands
         self.seen: list[str] = []
         self.activations: list[list[str]] = []
 
@@ -38,7 +41,10 @@ class Run(WorkflowInstance):
         if len(self.activations) - 1 == self.fails_at:
             completion.failed.failure.message = "no"
             return completion
-        command = completion.successful.commands.add()
+        for name in self.commands:
+            command = completion.successful.commands.add()
+            if name:
+                getattr(command, name).SetInParent()
         if self.ends and RESULT in kinds:
             command.continue_as_new_workflow_execution.SetInParent()
         return completion
@@ -60,6 +66,8 @@ def activation(*kinds: str, length: int, seconds: int, size: int, is_replaying: 
         jobs.append(job := WorkflowActivationJob())
         if kind == LOCAL_END:
             job.resolve_activity.is_local = True
+        elif kind == QUERY_ALONE:
+            job.query_workflow.query_id = "legacy_query"
         else:
             getattr(job, kind).SetInParent()
     act = WorkflowActivation(run_id="r", history_length=length, history_size_bytes=size, is_replaying=is_replaying)
@@ -238,3 +246,73 @@ def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
     done = GuardedRun(run, None).activate(activation(INIT, SIGNAL, length=4, seconds=1, size=100))
     assert run.activations == [[INIT, SIGNAL]]
     assert not done.successful.used_internal_flags
+
+
+ACTIVITY: Final = ("schedule_activity",)
+ATTRIBUTES: Final = ("upsert_workflow_search_attributes",)
+
+
+def after_a_query(run: Run, *, query: str = QUERY_ALONE, evict: Any = None) -> GuardedRun:
+    """A run that was restored and has executed a task, which the query may have brought."""
+    guarded = GuardedRun(run, evict)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100, is_replaying=True))
+    guarded.activate(activation(SIGNAL, length=8, seconds=2, size=200))
+    guarded.activate(activation(query, length=8, seconds=2, size=200))
+    return guarded
+
+
+@pytest.mark.parametrize(
+    ("events", "length"),
+    [
+        ((SIGNAL,), 12),  # timed out, the signal, scheduled, started
+        ((SIGNAL, UPDATE), 12),
+        ((RESULT,), 13),  # timed out, the start and the end of an activity, scheduled, started
+    ],
+)
+@pytest.mark.parametrize("commands", [ACTIVITY, ATTRIBUTES, ("start_timer", *ACTIVITY)])
+def test_a_task_that_came_with_a_query_and_was_not_completed_is_sent_again(
+    events: tuple[str, ...], length: int, commands: tuple[str, ...]
+) -> None:
+    run = Run(commands=commands)
+    guarded = after_a_query(run)
+
+    failed = guarded.activate(activation(*events, length=length, seconds=9, size=300))
+
+    assert failed.HasField("failed")
+    assert run.seen == [INIT, SIGNAL, QUERY]
+
+
+@pytest.mark.parametrize("query", [QUERY_ALONE, QUERY])
+@pytest.mark.parametrize(("events", "length"), [((SIGNAL,), 13), ((RESULT,), 14), ((SIGNAL, UPDATE), 13)])
+def test_a_task_that_was_completed_is_followed_by_the_next_one(
+    query: str, events: tuple[str, ...], length: int
+) -> None:
+    run = Run(commands=ACTIVITY)
+    guarded = after_a_query(run, query=query)
+
+    guarded.activate(activation(*events, length=length, seconds=9, size=300))
+
+    assert run.seen == [INIT, SIGNAL, QUERY, *events]
+
+
+@pytest.mark.parametrize("commands", [(), (*ACTIVITY, "request_cancel_activity")])
+def test_a_restored_run_is_replayed_if_the_next_task_would_not_tell(commands: tuple[str, ...]) -> None:
+    run, evicted = Run(commands=commands), list[str]()
+    guarded = after_a_query(run, evict=evicted.append)
+
+    failed = guarded.activate(activation(SIGNAL, length=12, seconds=9, size=300))
+
+    assert evicted == ["r"]
+    assert failed.HasField("failed")
+
+
+def test_a_run_that_has_gone_on_here_is_not_replayed_because_of_a_query() -> None:
+    run, evicted = Run(commands=()), list[str]()
+    guarded = GuardedRun(run, evicted.append)
+    for task in (1, 2, 3):
+        guarded.activate(activation(SIGNAL, length=task * 4, seconds=task, size=task * 100))
+    guarded.activate(activation(QUERY_ALONE, length=12, seconds=3, size=300))
+    guarded.activate(activation(SIGNAL, length=16, seconds=4, size=400))
+
+    assert evicted == []
+    assert run.seen == [SIGNAL, SIGNAL, SIGNAL, QUERY, SIGNAL]
