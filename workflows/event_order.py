@@ -30,7 +30,8 @@ calls `workflow.patched`. Loom therefore always starts a run before it delivers 
 gets the events of the last one together with an update that follows, and the SDK applies updates before results. Once
 the update is accepted, replays divide the events where the last task began. Loom therefore delivers updates after all
 other events of a task. If these are requests and results, the run can't tell which of them belong to the empty task. It
-then leaves the updates unanswered: the server rejects them, and `LoomClient` sends them again.
+then leaves the updates unanswered: the server rejects them, and `LoomClient` sends them again. A reset records the
+updates that came after its point, so these have a place.
 
 A flag in the completion of the first task distinguishes runs that follow the last two rules from those of earlier
 releases.
@@ -54,7 +55,8 @@ _START: Final = "initialize_workflow"
 _EVICTION: Final = "remove_from_cache"
 _IN_PARTS: Final = 0x4C6F6F6D
 """The flag of runs that get the events of a task in parts. The SDK's own flags are small numbers."""
-_NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, "notify_has_patch", "update_random_seed"})
+_RESET: Final = "update_random_seed"
+_NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, _RESET, "notify_has_patch"})
 _STARTS: Final = frozenset({_START, *_NO_EVENTS})
 _SIGNAL: Final = "signal_workflow"
 _UPDATE: Final = "do_update"
@@ -166,8 +168,9 @@ class GuardedRun(WorkflowInstance):
         for job in act.jobs:
             kind = job.WhichOneof("variant")
             parts[2 if kind == _UPDATE else 0 if is_start and kind in _STARTS else 1].append(job)
-        others = {job.WhichOneof("variant") for job in parts[1]} - _NO_EVENTS
-        is_unclear = is_restored and not act.is_replaying and not is_start and others > {_SIGNAL}
+        others = {job.WhichOneof("variant") for job in parts[1]}
+        is_unclear = is_restored and not act.is_replaying and not is_start and others - _NO_EVENTS > {_SIGNAL}
+        is_unclear &= _RESET not in others
         left = [part for part in parts[: 2 if is_unclear else 3] if part]
         completion = self._instance.activate(_with_jobs(act, left[0]) if len(left[0]) < len(act.jobs) else act)
         for part in left[1:]:

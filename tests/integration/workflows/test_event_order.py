@@ -21,7 +21,7 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.update.v1 import UpdateRef
-from temporalio.api.workflowservice.v1 import PollWorkflowExecutionUpdateRequest
+from temporalio.api.workflowservice.v1 import PollWorkflowExecutionUpdateRequest, ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
@@ -265,6 +265,11 @@ async def _has_had_tasks(handle: WorkflowHandle[Any, Any], number: int) -> bool:
     return sum(event.HasField("workflow_task_completed_event_attributes") for event in events) == number
 
 
+async def _has_read(handle: WorkflowHandle[Any, Any]) -> bool:
+    events = (await handle.fetch_history()).events
+    return any(event.HasField("activity_task_completed_event_attributes") for event in events)
+
+
 HEARINGS: Final = (heard_before_its_first_task, heard_after_an_empty_task, heard_after_empty_tasks)
 
 
@@ -286,3 +291,39 @@ async def test_requests_come_in_one_order(addresses: Addresses, heard: Hearing) 
 async def test_the_first_signals_come_in_the_order_of_arrival(addresses: Addresses) -> None:
     handle = await heard_before_its_first_task(addresses, InHistoryOrder(PLAIN))
     assert await handle.result() == ["resume", "pause"]
+
+
+async def test_a_reset_brings_the_requests_and_results_after_its_point(addresses: Addresses) -> None:
+    runner = InHistoryOrder(PLAIN)
+    async with steered(addresses, runner, is_patched=None) as (handle, worker):
+        meanwhile = _MEANWHILE[handle.id] = Meanwhile()
+        async with worker():
+            await asyncio.to_thread(meanwhile.has_begun.wait)
+            await handle.signal("resume")
+            await eventually(lambda: _has_had_tasks(handle, 2))
+            await handle.execute_update("late")
+            assert await handle.result() == ["resume", "after 0 ends"]
+        meanwhile.may_end.set()
+        again = await _reset(handle, task=2)
+        async with Worker(handle._client, task_queue=handle.id, activities=[read]):
+            await eventually(lambda: _has_read(again))
+        async with worker():
+            heard = await again.result()
+
+    assert heard == ["resume", "after 1 ends"]
+    await _replayed(again, runner)
+
+
+async def _reset(handle: WorkflowHandle[Any, Any], *, task: int) -> WorkflowHandle[Any, Any]:
+    """Let the run go on from before the workflow task with this number."""
+    client, events = handle._client, (await handle.fetch_history()).events
+    ends = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
+    done = await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            workflow_task_finish_event_id=ends[task - 1],
+            request_id=uuid4().hex,
+        )
+    )
+    return client.get_workflow_handle(handle.id, run_id=done.run_id)

@@ -17,6 +17,7 @@ INIT, SIGNAL, RESULT, QUERY, EVICTION = (
     "query_workflow",
     "remove_from_cache",
 )
+RESET: Final = "update_random_seed"
 PATCH: Final = "notify_has_patch"
 FLAGS: Final = (0x4C6F6F6D,)
 QUERY_ALONE: Final = "a query without a task"
@@ -239,6 +240,13 @@ def test_a_replay_has_updates_beside_requests_and_results() -> None:
     guarded = started(run, is_replaying=True)
     guarded.activate(activation(UPDATE, SIGNAL, RESULT, length=8, seconds=2, size=200, is_replaying=True))
     assert run.activations == [[SIGNAL, RESULT], [UPDATE]]
+
+
+def test_a_reset_brings_updates_beside_requests_and_results() -> None:
+    run = Run()
+    guarded = started(run, is_replaying=True)
+    guarded.activate(activation(RESET, UPDATE, SIGNAL, RESULT, length=8, seconds=2, size=200))
+    assert run.activations == [[RESET, SIGNAL, RESULT], [UPDATE]]
 
 
 def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
