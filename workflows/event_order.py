@@ -9,11 +9,13 @@ order. What the run decides from them can differ from what every later replay de
 Such a run therefore doesn't get these events. It answers the query from the state after its last task and leaves the
 cache, so that the next task replays it.
 
-**A task that comes with a query.** If another worker has begun the run's next task, the query brings the events of this
-task, too, and the run can't tell it from a task of its own. It executes the task. If the other worker then doesn't
-complete the task, the server adds later events to it, and sends it again. The run would get only the later events, but
-a replay gets all of them at once. If a query follows a task, the run therefore looks at the length of the history when
-it gets its next task. If the events of its commands are missing, it fails this task once and is replayed.
+**A task that comes with a query.** If another worker has begun the run's next task, the query also brings that task's
+events. The run can't tell the task from one of its own, and executes it. If the other worker then doesn't complete the
+task, the server sends the task again together with later events. The run would get only the later events, but a replay
+gets all of them at once. If a query follows a task, the run therefore compares the length of the history with its
+commands when it gets the next task. If the events of the commands are missing, the run fails this task once and is
+replayed. It can't see this if the task added no events and the run had executed tasks before, or if two workers in a
+row didn't complete the task.
 
 **Local activities that end together with other events.** If a local activity ends while its run answers a query, its
 result is recorded with the workflow task that the query completes. In the first execution, the SDK delivers the result
@@ -31,14 +33,13 @@ gets the events of the last one together with an update that follows, and the SD
 the update is accepted, replays divide the events where the last task began. Loom therefore delivers updates after all
 other events of a task. If these are requests and results, the run can't tell which of them belong to the empty task. It
 then leaves the updates unanswered: the server rejects them, and `LoomClient` sends them again. A reset records the
-updates that came after its point, so these have a place.
+updates that arrived after the reset point as events, so their position is known.
 
 A flag in the completion of the first task distinguishes runs that follow the last two rules from those of earlier
 releases.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from temporalio import workflow
@@ -46,20 +47,17 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
+from loom.workflows.executed_task import EVICTION, NO_EVENTS, QUERY, RESET, UPDATE, ExecutedTask
+
 EVICT: Final = "loom_evict"
 """The name of the worker's function that removes an execution from its cache."""
-_QUERY: Final = "query_workflow"
 _QUERY_ALONE: Final = "legacy_query"
-"""The id of a query that the server has sent without a workflow task of this worker."""
+"""The id of a query that doesn't belong to a workflow task."""
 _START: Final = "initialize_workflow"
-_EVICTION: Final = "remove_from_cache"
 _IN_PARTS: Final = 0x4C6F6F6D
 """The flag of runs that get the events of a task in parts. The SDK's own flags are small numbers."""
-_RESET: Final = "update_random_seed"
-_NO_EVENTS: Final = frozenset({_QUERY, _EVICTION, _RESET, "notify_has_patch"})
-_STARTS: Final = frozenset({_START, *_NO_EVENTS})
+_STARTS: Final = frozenset({_START, *NO_EVENTS})
 _SIGNAL: Final = "signal_workflow"
-_UPDATE: Final = "do_update"
 _ENDS: Final = (
     "complete_workflow_execution",
     "continue_as_new_workflow_execution",
@@ -67,10 +65,6 @@ _ENDS: Final = (
     "cancel_workflow_execution",
 )
 """The commands after which an execution gets nothing anymore."""
-_RECORDED: Final = frozenset(
-    {"schedule_activity", "start_child_workflow_execution", "upsert_workflow_search_attributes"}
-)
-"""Commands that add an event to the history, unless they are cancelled in the same task."""
 
 
 class InHistoryOrder(WorkflowRunner):
@@ -113,13 +107,13 @@ class GuardedRun(WorkflowInstance):
         self._must_be_replayed = False
         self._is_live = False
         """Whether the run has executed a workflow task for the first time here, and not only replayed some."""
-        self._executed: _ExecutedTask | None = None
+        self._executed: ExecutedTask | None = None
         """The latest task, unless it was replayed."""
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """See base class."""
         kinds = {job.WhichOneof("variant") for job in act.jobs}
-        if kinds <= {_QUERY, _EVICTION}:
+        if kinds <= {QUERY, EVICTION}:
             self._doubt_task(act)
             return self._instance.activate(act)
         task = (act.timestamp.ToNanoseconds(), act.history_size_bytes)
@@ -136,7 +130,7 @@ class GuardedRun(WorkflowInstance):
                 act, "a task that came with a query wasn't completed; a replay restores the order of events"
             )
         if has_new_events:
-            self._executed = None if act.is_replaying else _ExecutedTask(is_first=self._executed is None)
+            self._executed = None if act.is_replaying else self._new_task(kinds)
         self._length, self._task = act.history_length, task
         completion = self._in_order(act, is_start=_START in kinds)
         if self._executed is not None:
@@ -154,12 +148,18 @@ class GuardedRun(WorkflowInstance):
             completion.successful.used_internal_flags.append(_IN_PARTS)
         return completion
 
+    def _new_task(self, kinds: Collection[str | None]) -> ExecutedTask:
+        # The server answers no query alone before the first task is completed, and sends updates only with a task.
+        is_own = _START in kinds or (UPDATE in kinds and RESET not in kinds)
+        return ExecutedTask(is_own, follows_replay=self._executed is None or self._executed.is_in_doubt)
+
     def _doubt_task(self, act: WorkflowActivation) -> None:
-        """If a query may have brought the latest task, look at the next task before going on from it."""
-        if self._executed is None or all(job.query_workflow.query_id != _QUERY_ALONE for job in act.jobs):
+        """Note that a query may have brought the latest task, so that the next task is checked first."""
+        task = self._executed
+        if task is None or task.is_own or all(job.query_workflow.query_id != _QUERY_ALONE for job in act.jobs):
             return
-        self._executed.is_in_doubt = True
-        if self._executed.is_first and not self._executed.adds_events:  # the next task wouldn't tell
+        task.is_in_doubt = True
+        if task.follows_replay and not task.events:  # the next task couldn't show it
             self._leave_cache(act.run_id)
 
     def _delivered(self, act: WorkflowActivation, *, is_start: bool, is_restored: bool) -> WorkflowActivationCompletion:
@@ -167,10 +167,10 @@ class GuardedRun(WorkflowInstance):
         parts: tuple[list[WorkflowActivationJob], ...] = ([], [], [])
         for job in act.jobs:
             kind = job.WhichOneof("variant")
-            parts[2 if kind == _UPDATE else 0 if is_start and kind in _STARTS else 1].append(job)
+            parts[2 if kind == UPDATE else 0 if is_start and kind in _STARTS else 1].append(job)
         others = {job.WhichOneof("variant") for job in parts[1]}
-        is_unclear = is_restored and not act.is_replaying and not is_start and others - _NO_EVENTS > {_SIGNAL}
-        is_unclear &= _RESET not in others
+        is_unclear = is_restored and not act.is_replaying and not is_start and others - NO_EVENTS > {_SIGNAL}
+        is_unclear &= RESET not in others
         left = [part for part in parts[: 2 if is_unclear else 3] if part]
         completion = self._instance.activate(_with_jobs(act, left[0]) if len(left[0]) < len(act.jobs) else act)
         for part in left[1:]:
@@ -189,7 +189,7 @@ class GuardedRun(WorkflowInstance):
         return completion
 
     def _leave_cache(self, run_id: str) -> None:
-        """Have the next task replayed."""
+        """Leave the cache, so that the next task is replayed."""
         self._must_be_replayed = True
         if self._evict is not None:
             self._evict(run_id)
@@ -211,34 +211,6 @@ class GuardedRun(WorkflowInstance):
         return self._instance.get_thread_id()
 
 
-@dataclass
-class _ExecutedTask:
-    """A task that the run has executed, and not only replayed."""
-
-    is_first: bool
-    """Whether it is the first one since the run was created here or has replayed a task."""
-    adds_events: bool = False
-    """Whether its completion adds events to the history."""
-    is_in_doubt: bool = False
-    """Whether a query may have brought it, in which case its commands haven't been sent to the server."""
-    _has_cancelled: bool = False
-
-    def note(self, completion: WorkflowActivationCompletion) -> None:
-        """Note the commands of a part of the task."""
-        kinds = {str(command.WhichOneof("variant")) for command in completion.successful.commands}
-        self._has_cancelled |= any("cancel" in kind for kind in kinds)  # of what may have begun in the same task
-        self.adds_events = (self.adds_events or not _RECORDED.isdisjoint(kinds)) and not self._has_cancelled
-
-    def was_not_completed(self, act: WorkflowActivation, length: int) -> bool:
-        """Whether a task that is in doubt, with which the history had this length, was sent again with these events."""
-        if not self.is_in_doubt or not self.adds_events:
-            return False
-        events = sum(job.WhichOneof("variant") not in {*_NO_EVENTS, _UPDATE} for job in act.jobs)
-        starts = sum(job.HasField("resolve_activity") for job in act.jobs)
-        # A task has three events itself: it is scheduled, started, and completed (or, for example, timed out).
-        return act.history_length - length <= 3 + events + starts
-
-
 def _with_jobs(act: WorkflowActivation, jobs: Iterable[WorkflowActivationJob]) -> WorkflowActivation:
     """Return the activation with these of its jobs."""
     others = {field.name: value for field, value in act.ListFields() if field.name != "jobs"}
@@ -252,7 +224,7 @@ def _has_ended(completion: WorkflowActivationCompletion) -> bool:
 def _has_late_end(act: WorkflowActivation) -> bool:
     """Whether the end of a local activity comes together with other events."""
     ends = sum(job.HasField("resolve_activity") and job.resolve_activity.is_local for job in act.jobs)
-    return 0 < ends < sum(job.WhichOneof("variant") not in _NO_EVENTS for job in act.jobs)
+    return 0 < ends < sum(job.WhichOneof("variant") not in NO_EVENTS for job in act.jobs)
 
 
 def _retried(act: WorkflowActivation, why: str) -> WorkflowActivationCompletion:

@@ -228,7 +228,7 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "metrics_port": None,
             "skills_home": None,
             "memory": "off",
-            # The memories in the session's database belong to other tests, whose texts a script has no replies for.
+            # The session's database has memories of other tests, and a script has no replies for their texts.
             "memory_model": "off",
             "embedder": "off",
             "audit": "off",

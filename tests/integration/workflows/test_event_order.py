@@ -307,7 +307,7 @@ async def test_a_reset_brings_the_requests_and_results_after_its_point(addresses
         again = await _reset(handle, task=2)
         async with Worker(handle._client, task_queue=handle.id, activities=[read]):
             await eventually(lambda: _has_read(again))
-        async with worker():
+        async with worker(), asyncio.timeout(60):
             heard = await again.result()
 
     assert heard == ["resume", "after 1 ends"]
@@ -315,7 +315,7 @@ async def test_a_reset_brings_the_requests_and_results_after_its_point(addresses
 
 
 async def _reset(handle: WorkflowHandle[Any, Any], *, task: int) -> WorkflowHandle[Any, Any]:
-    """Let the run go on from before the workflow task with this number."""
+    """Reset the run to just before this workflow task."""
     client, events = handle._client, (await handle.fetch_history()).events
     ends = [event.event_id for event in events if event.HasField("workflow_task_completed_event_attributes")]
     done = await client.workflow_service.reset_workflow_execution(

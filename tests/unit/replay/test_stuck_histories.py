@@ -2,7 +2,7 @@
 
 For three of them, a query had handed the result of a model call to the run before the workflow task that delivered it,
 with the time of the task before. The run decided by this time that its backoff was over. A replay has the time of the
-task itself, and starts a timer.
+task itself, and starts a timer. The other tests say what had happened to their histories.
 """
 
 import json

@@ -21,6 +21,8 @@ RESET: Final = "update_random_seed"
 PATCH: Final = "notify_has_patch"
 FLAGS: Final = (0x4C6F6F6D,)
 QUERY_ALONE: Final = "a query without a task"
+FAILURE: Final = "an activity that failed"
+TIMEOUT: Final = "an activity that timed out before it started"
 LOCAL_END: Final = "the end of a local activity"
 
 
@@ -69,6 +71,12 @@ def activation(*kinds: str, length: int, seconds: int, size: int, is_replaying: 
             job.resolve_activity.is_local = True
         elif kind == QUERY_ALONE:
             job.query_workflow.query_id = "legacy_query"
+        elif kind == RESULT:
+            job.resolve_activity.result.completed.SetInParent()
+        elif kind == FAILURE:
+            job.resolve_activity.result.failed.failure.cause.application_failure_info.SetInParent()
+        elif kind == TIMEOUT:
+            job.resolve_activity.result.failed.failure.cause.timeout_failure_info.SetInParent()
         else:
             getattr(job, kind).SetInParent()
     act = WorkflowActivation(run_id="r", history_length=length, history_size_bytes=size, is_replaying=is_replaying)
@@ -258,6 +266,7 @@ def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
 
 ACTIVITY: Final = ("schedule_activity",)
 ATTRIBUTES: Final = ("upsert_workflow_search_attributes",)
+ELIDED: Final = ("start_timer", "cancel_timer")
 
 
 def after_a_query(run: Run, *, query: str = QUERY_ALONE, evict: Any = None) -> GuardedRun:
@@ -269,42 +278,55 @@ def after_a_query(run: Run, *, query: str = QUERY_ALONE, evict: Any = None) -> G
     return guarded
 
 
-@pytest.mark.parametrize(
-    ("events", "length"),
-    [
-        ((SIGNAL,), 12),  # timed out, the signal, scheduled, started
-        ((SIGNAL, UPDATE), 12),
-        ((RESULT,), 13),  # timed out, the start and the end of an activity, scheduled, started
-    ],
-)
-@pytest.mark.parametrize("commands", [ACTIVITY, ATTRIBUTES, ("start_timer", *ACTIVITY)])
-def test_a_task_that_came_with_a_query_and_was_not_completed_is_sent_again(
-    events: tuple[str, ...], length: int, commands: tuple[str, ...]
-) -> None:
-    run = Run(commands=commands)
-    guarded = after_a_query(run)
+OF_COMMANDS: Final = [
+    (ACTIVITY, 1),
+    (ATTRIBUTES, 1),
+    ((*ATTRIBUTES, *ELIDED), 1),
+    ((*ATTRIBUTES, *ACTIVITY, "start_timer"), 3),
+    (("start_child_workflow_execution", "modify_workflow_properties", "cancel_timer"), 2),
+]
+"""Commands, and how many events they add at least."""
+OF_EVENTS: Final = [
+    ((SIGNAL,), 1),
+    ((SIGNAL, UPDATE), 1),
+    ((RESULT,), 2),
+    ((SIGNAL, FAILURE), 3),
+    ((TIMEOUT,), 1),
+    ((LOCAL_END,), 0),
+    (("resolve_nexus_operation_start", "resolve_nexus_operation"), 1),
+]
+"""What comes with a task, and how many events it has in the history."""
 
-    failed = guarded.activate(activation(*events, length=length, seconds=9, size=300))
+
+@pytest.mark.parametrize(("events", "of_events"), OF_EVENTS)
+@pytest.mark.parametrize(("commands", "of_commands"), OF_COMMANDS)
+def test_a_task_that_came_with_a_query_and_was_not_completed_is_sent_again(
+    events: tuple[str, ...], of_events: int, commands: tuple[str, ...], of_commands: int
+) -> None:
+    run, other = Run(commands=commands), Run(commands=commands)
+    times_out_scheduled_started = 3
+
+    failed = after_a_query(run).activate(
+        activation(*events, length=8 + times_out_scheduled_started + of_events, seconds=9, size=300)
+    )
+    completed = after_a_query(other).activate(
+        activation(*events, length=8 + times_out_scheduled_started + of_events + of_commands, seconds=9, size=300)
+    )
 
     assert failed.HasField("failed")
-    assert run.seen == [INIT, SIGNAL, QUERY]
+    assert run.activations == [[INIT], [SIGNAL], [QUERY]]
+    assert completed.HasField("successful")
+    assert len(other.activations) == 4
 
 
-@pytest.mark.parametrize("query", [QUERY_ALONE, QUERY])
-@pytest.mark.parametrize(("events", "length"), [((SIGNAL,), 13), ((RESULT,), 14), ((SIGNAL, UPDATE), 13)])
-def test_a_task_that_was_completed_is_followed_by_the_next_one(
-    query: str, events: tuple[str, ...], length: int
-) -> None:
+def test_a_task_that_no_query_follows_is_not_doubted() -> None:
     run = Run(commands=ACTIVITY)
-    guarded = after_a_query(run, query=query)
-
-    guarded.activate(activation(*events, length=length, seconds=9, size=300))
-
-    assert run.seen == [INIT, SIGNAL, QUERY, *events]
+    done = after_a_query(run, query=QUERY).activate(activation(SIGNAL, length=12, seconds=9, size=300))
+    assert done.HasField("successful")
 
 
-@pytest.mark.parametrize("commands", [(), (*ACTIVITY, "request_cancel_activity")])
-def test_a_restored_run_is_replayed_if_the_next_task_would_not_tell(commands: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("commands", [(), ELIDED, ("schedule_activity", "request_cancel_activity")])
+def test_a_restored_run_is_replayed_if_the_next_task_could_not_show_it(commands: tuple[str, ...]) -> None:
     run, evicted = Run(commands=commands), list[str]()
     guarded = after_a_query(run, evict=evicted.append)
 
@@ -312,6 +334,18 @@ def test_a_restored_run_is_replayed_if_the_next_task_would_not_tell(commands: tu
 
     assert evicted == ["r"]
     assert failed.HasField("failed")
+
+
+@pytest.mark.parametrize("is_replaying", [True, False])
+def test_a_worker_s_own_task_is_not_doubted(is_replaying: bool) -> None:
+    run, evicted = Run(commands=()), list[str]()
+    guarded = GuardedRun(run, evicted.append)
+    guarded.activate(activation(INIT, length=3, seconds=1, size=100, is_replaying=is_replaying))
+    if is_replaying:
+        guarded.activate(activation(SIGNAL, UPDATE, length=8, seconds=2, size=200))
+    guarded.activate(activation(QUERY_ALONE, length=8, seconds=2, size=200))
+
+    assert evicted == []
 
 
 def test_a_run_that_has_gone_on_here_is_not_replayed_because_of_a_query() -> None:
