@@ -230,7 +230,6 @@ def settings_for(addresses: Addresses, workspace: Path, server: ModelServer, **g
             "memory": "off",
             # The session's database has memories of other tests, and a script has no replies for their texts.
             "memory_model": "off",
-            "embedder": "off",
             "audit": "off",
             # Scripts say the same for as many turns as a test needs.
             "loop_window": 0,

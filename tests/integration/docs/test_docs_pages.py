@@ -219,7 +219,7 @@ def serving(addresses: Addresses, folder: Path) -> Iterator[Stack]:
     workspace = folder / "project"
     workspace.mkdir()
     with ThreadedModelServer(answer) as model:
-        settings = settings_for(addresses, workspace, model, memory="on", embedder="auto")
+        settings = settings_for(addresses, workspace, model, memory="on")
         [crew] = [block.text for block in blocks("yaml") if block.page == "docs/crews.md"]
         (folder / "registered").mkdir()
         (folder / "registered" / "research.yaml").write_text(crew)
