@@ -39,7 +39,7 @@ A flag in the completion of the first task distinguishes runs that follow the la
 releases.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
 from temporalio import workflow
@@ -148,7 +148,7 @@ class GuardedRun(WorkflowInstance):
             completion.successful.used_internal_flags.append(_IN_PARTS)
         return completion
 
-    def _new_task(self, kinds: Collection[str | None]) -> ExecutedTask:
+    def _new_task(self, kinds: Set[str | None]) -> ExecutedTask:
         # The server answers no query alone before the first task is completed, and sends updates only with a task.
         is_own = _START in kinds or (UPDATE in kinds and RESET not in kinds)
         return ExecutedTask(is_own, follows_replay=self._executed is None or self._executed.is_in_doubt)

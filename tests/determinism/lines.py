@@ -15,6 +15,7 @@ GUARDED: Final = ("loom_domain", "workflows", "activities/failures.py", "activit
 OUTSIDE_WORKFLOWS: Final = (
     "workflows/cached_waits.py",
     "workflows/event_order.py",
+    "workflows/executed_task.py",
     "workflows/measured_runs.py",
     "workflows/runner.py",
     "workflows/signing.py",
