@@ -655,14 +655,14 @@ class LoomClient:
         from loom.recorded_runs import RecordedRuns  # noqa: PLC0415 - off the path of a run
 
         await self._described(run_id)
-        return await RecordedRuns(self.temporal, self._mask()).report(run_id)
+        return await RecordedRuns(self.temporal, self.secret_mask()).report(run_id)
 
     async def recorded_tasks(self, run_id: str) -> "RecordedTasks":
         """Return the run's events so far, rebuilt from its history. This call requires neither a worker nor Redis."""
         from loom.recorded_runs import RecordedRuns  # noqa: PLC0415 - off the path of a run
 
         await self._described(run_id)
-        return await RecordedRuns(self.temporal, self._mask()).tasks(run_id)
+        return await RecordedRuns(self.temporal, self.secret_mask()).tasks(run_id)
 
     async def export(
         self, run_id: str, *, artifacts: bool = False, source: str | None = None
@@ -682,7 +682,7 @@ class LoomClient:
             stored = None
             if artifacts:
                 stored = await stack.enter_async_context(run_artifacts(self._settings or load_settings()))
-            exporting = RunExport(self.temporal, self._mask(), events=self._events, artifacts=stored)
+            exporting = RunExport(self.temporal, self.secret_mask(), events=self._events, artifacts=stored)
             async with closing(exporting.records(run_id, source=source)) as records:
                 async for record in records:
                     yield record
@@ -723,7 +723,8 @@ class LoomClient:
 
         return await RunCosts(self.temporal).by(cost_key(by), since)
 
-    def _mask(self) -> "Mask":
+    def secret_mask(self) -> "Mask":
+        """Return what redacts the secrets in texts and arguments, such as those of `turns`, before they are shown."""
         from loom.activities.toolbox.output_sanitizer import OutputSanitizer  # noqa: PLC0415 - off the path of a run
         from loom.composition.build import secret_mask  # noqa: PLC0415
 

@@ -25,6 +25,7 @@ from loom.domain.core.messages import (
 )
 from loom.domain.core.requests import RunRequest, RunResult
 from loom.domain.core.tool_calls import ToolResult, tool_message
+from loom.domain.history.task_rebuilding import Mask
 from loom.domain.machine.delegation import call_of, child_answer
 from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.permissions.dead_rules import offered
@@ -163,6 +164,31 @@ class PastTurn:
         """The model's final text, or None if there is none yet."""
         answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
         return next((message for message in answers if message is not None), None)
+
+
+def arguments_masked(message: Message, mask: Mask) -> Message:
+    """Return the message with the secrets in its calls' arguments redacted. Its text is redacted before it is stored,
+    but a tool needs its arguments as the model wrote them.
+    """
+    return replace(message, tool_calls=tuple(_masked(call, mask) for call in message.tool_calls))
+
+
+def without_secrets(turn: PastTurn, mask: Mask) -> PastTurn:
+    """Return the turn with the secrets in the arguments of all its calls redacted."""
+    calls = tuple(replace(call, attempt=_attempt_masked(call.attempt, mask)) for call in turn.calls)
+    not_run = tuple(replace(left, call=_masked(left.call, mask)) for left in turn.not_run)
+    return replace(turn, calls=calls, not_run=not_run)
+
+
+def _attempt_masked(attempt: ModelAttempt, mask: Mask) -> ModelAttempt:
+    if attempt.reply is None or attempt.reply.message is None:
+        return attempt
+    return replace(attempt, reply=replace(attempt.reply, message=arguments_masked(attempt.reply.message, mask)))
+
+
+def _masked(call: ToolCall, mask: Mask) -> ToolCall:
+    malformed = None if call.malformed is None else mask.clean(call.malformed)
+    return replace(call, arguments=mask.clean_arguments(call.arguments), malformed=malformed)
 
 
 def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:

@@ -121,6 +121,24 @@ async def test_a_run_is_asked_about_and_its_events_are_read_from_anywhere(workin
     assert (await cli("show", run_id)).code == 0
 
 
+async def test_show_redacts_the_arguments_of_calls(working: Working) -> None:
+    secret = "gh" + "p_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+    ran = ToolUse("read_file", {"path": secret}, "r1")
+    not_run = ToolUse("fetch", {"headers": {"Authorization": f"Bearer {secret}"}}, "f1")
+    loom, _ = await working(script([calls(ran, not_run), text("done")]))
+    await loom.run()
+    cli, run_id = command_line(loom), loom.started[0]
+
+    shown = await asyncio.gather(
+        cli("show", run_id), cli("show", run_id, "--json"), cli("show", run_id, "--turn", "2", "--context")
+    )
+
+    for each in shown:
+        assert each.code == 0
+        assert "[REDACTED]" in each.out
+        assert secret not in each.out
+
+
 @pytest.mark.slow
 async def test_yes_approves_every_ask_of_the_run_and_says_so(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))

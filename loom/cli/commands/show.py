@@ -1,6 +1,7 @@
 """The `show` command, which reads a run's history in Temporal and shows its turns or the context of one turn."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,7 +16,8 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import choice_in
-from loom.domain.history.past_turns import PastCall, PastTurn
+from loom.domain.history.past_turns import PastCall, PastTurn, arguments_masked, without_secrets
+from loom.domain.history.task_rebuilding import Mask
 from loom.domain.run.stream_events import NOT_RUN
 
 MAX_CHARACTERS: Final = 400
@@ -41,31 +43,38 @@ def show(
     """
     if context and turn is None:
         raise BadRequest("--context needs --turn N", field="turn")
-    run_id, turns = with_run(run_id, _read)
+    run_id, turns, mask = with_run(run_id, _read)
     if turn is not None and turn not in {past.number for past in turns}:
         raise BadRequest(f"--turn: the run has no turn {turn}; its last turn is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]
     if context:
-        _show_context(run_id, chosen[0], as_json=as_json, in_pager=not no_pager)
+        _show_context(run_id, chosen[0], mask, as_json=as_json, in_pager=not no_pager)
     elif as_json:
-        print_json({"run_id": run_id, "turns": [_turn_view(past) for past in chosen]})
+        print_json({"run_id": run_id, "turns": [_turn_view(without_secrets(past, mask)) for past in chosen]})
     else:
-        _print_lines((line for past in chosen for line in _turn_lines(past)), in_pager=not no_pager)
+        lines = (line for past in chosen for line in _turn_lines(without_secrets(past, mask)))
+        _print_lines(lines, in_pager=not no_pager)
 
 
-async def _read(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...]]:
-    return run_id, await loom.turns(run_id)
+async def _read(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...], Mask]:
+    return run_id, await loom.turns(run_id), loom.secret_mask()
 
 
-def _show_context(run_id: str, turn: PastTurn, *, as_json: bool, in_pager: bool) -> None:
+def _show_context(run_id: str, turn: PastTurn, mask: Mask, *, as_json: bool, in_pager: bool) -> None:
     call = turn.calls[-1] if turn.calls else None
-    parts = call.context if call else None
-    if call is None or parts is None:
+    counted = call.context if call else None
+    if call is None or counted is None:
         raise BadRequest("the history does not reach back far enough to show the context of this call", field="turn")
+    parts = tuple(_part_without_secrets(part, mask) for part in counted)
     if as_json:
         print_json({"run_id": run_id, "turn": turn.number, **context_view(call, parts)})
     else:
         _print_lines(_context_lines(call, parts), in_pager=in_pager)
+
+
+def _part_without_secrets(part: ContextPart, mask: Mask) -> ContextPart:
+    messages = tuple(arguments_masked(message, mask) for message in part.component.messages)
+    return replace(part, component=replace(part.component, messages=messages))
 
 
 def context_view(call: PastCall, parts: tuple[ContextPart, ...]) -> dict[str, Any]:

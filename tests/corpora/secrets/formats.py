@@ -1,6 +1,7 @@
 """Formats of secrets, by their vendors' own descriptions. `+` between parts keeps scanners from finding these lines."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from tests.corpora.secrets.making import ALNUM, BASE32, HEX, LOWER, UPPER, WORD, Maker, lines
@@ -13,6 +14,15 @@ def jwt(maker: Maker) -> str:
     header = maker.urlsafe('{"alg":"HS256","typ":"JWT"}')
     claims = maker.urlsafe(f'{{"sub":"{maker.number(10)}","name":"Bob","iat":{maker.number(10)}}}')
     return f"{header}.{claims}.{maker.of(WORD, 43)}"
+
+
+def _drawn(maker: Maker, length: int) -> str:
+    """Characters with a capital letter among them."""
+    return maker.of(ALNUM, length - 2) + "Q8"
+
+
+def _vercel(kind: str, maker: Maker) -> str:
+    return f"vc{kind}_{maker.of(ALNUM, 56)}"
 
 
 TOKENS: Final[dict[str, Make]] = {
@@ -122,6 +132,85 @@ TOKENS: Final[dict[str, Make]] = {
     "tailscale": lambda m: "ts" + "key-auth-" + m.of(ALNUM, 12) + "-" + m.of(ALNUM, 32),
     "bedrock": lambda m: "AB" + "SK" + m.of(ALNUM, 120),
     "plaid": lambda m: "access-" + "production-" + m.uuid(),
+    "e2b": lambda m: "e2" + "b_" + m.of(HEX, 40),
+    "pinecone in one word": lambda m: "pc" + "sk_" + m.of(ALNUM, 60),
+    "pinecone short": lambda m: "pc" + "sk_" + m.of(ALNUM, 5) + "_" + m.of(ALNUM, 40),
+    "resend": lambda m: "r" + "e_" + _drawn(m, 8) + "_" + m.of(ALNUM, 24),
+    **{f"vercel {kind}": partial(_vercel, kind) for kind in "apckir"},
+    "supabase secret": lambda m: "sb_" + "secret_" + m.of(WORD, 22) + "_" + m.of(ALNUM, 8),
+    "supabase scoped": lambda m: "sb" + "p_v0_" + m.of(HEX, 40),
+    "weights and biases": lambda m: "wan" + "db_v1_" + m.of(WORD, 77),
+    "airtable": lambda m: "pa" + "t" + m.of(ALNUM, 14) + "." + m.of(HEX, 64),
+    "mapbox": lambda m: "s" + "k.eyJ1" + m.of(WORD, 80) + "." + m.of(WORD, 22),
+    "mapbox temporary": lambda m: "t" + "k.eyJ1" + m.of(WORD, 80) + "." + m.of(WORD, 22),
+    "fireworks": lambda m: "f" + "w_" + _drawn(m, 22),
+    "voyage": lambda m: "p" + "a-" + _drawn(m, 43),
+    "modal id": lambda m: "a" + "k-" + _drawn(m, 22),
+    "modal secret": lambda m: "a" + "s-" + _drawn(m, 22),
+    "firecrawl": lambda m: "f" + "c-" + m.of(HEX, 32),
+    "daytona": lambda m: "dt" + "n_" + m.of(HEX, 64),
+    "browserbase": lambda m: "bb_" + "live_" + m.of(WORD, 27),
+    "helicone": lambda m: "s" + "k-helicone-" + "-".join(m.of(LOWER, 7) for _ in range(4)),
+    "runpod": lambda m: "rp" + "a_" + m.of(UPPER, 46),
+    "anyscale": lambda m: "esec" + "ret_" + m.of(LOWER, 26),
+    "gitlab workspace": lambda m: "gl" + "wt-" + m.of(WORD, 26),
+    "depot": lambda m: "dep" + "ot_project_" + m.of(HEX, 64),
+    "crates.io": lambda m: "ci" + "o" + _drawn(m, 32),
+    "jsr": lambda m: "js" + "rp_" + m.of(ALNUM, 40),
+    "google agent key": lambda m: "AQ" + ".Ab8" + m.of(WORD, 50),
+    "scaleway": lambda m: "SC" + "W" + m.of(UPPER, 17),
+    "tencent": lambda m: "AK" + "ID" + _drawn(m, 32),
+    "yandex oauth": lambda m: "y" + "0_" + m.of(WORD, 55),
+    "yandex iam": lambda m: "t1" + ".9euel" + m.of(WORD, 90) + "." + m.of(WORD, 86),
+    "databricks oauth": lambda m: "do" + "se" + m.of(HEX, 32),
+    "neon": lambda m: "na" + "pi_" + m.of(LOWER, 64),
+    "neon password": lambda m: "np" + "g_" + m.of(ALNUM, 12),
+    "xata": lambda m: "xa" + "u_" + m.of(ALNUM, 37),
+    "mongodb atlas": lambda m: "mdb_" + "sa_sk_" + m.of(WORD, 40),
+    "cockroach": lambda m: "CCD" + "B1_" + m.of(ALNUM, 22) + "_" + m.of(ALNUM, 40),
+    "aiven": lambda m: "AV" + "NS_" + m.of(WORD, 19),
+    "confluent": lambda m: "cf" + "lt" + m.of(ALNUM, 60),
+    "elastic": lambda m: "es" + "su_" + m.of(ALNUM, 80),
+    "hugging face with digits": lambda m: "h" + "f_" + _drawn(m, 34),
+    "paddle": lambda m: "pd" + "l_live_apikey_" + m.of(LOWER, 26) + "_" + m.of(ALNUM, 22) + "_" + m.of(ALNUM, 3),
+    "shopify user": lambda m: "shp" + "ua_" + m.of(HEX, 32),
+    "slack client": lambda m: f"xo{'x'}c-{m.number(12)}-{m.number(12)}-{m.of(HEX, 64)}",
+    "slack cookie": lambda m: f"xo{'x'}d-{m.of(ALNUM, 120)}",
+    "mailersend": lambda m: "ml" + "sn." + m.of(HEX, 64),
+    "courier": lambda m: "pk_" + "prod_" + m.of(UPPER, 28),
+    "linear webhook": lambda m: "lin" + "_wh_" + m.of(ALNUM, 40),
+    "clickup": lambda m: "p" + "k_" + m.number(8) + "_" + m.of(UPPER, 32),
+    "trello": lambda m: "AT" + "TA" + m.of(HEX, 64),
+    "datadog": lambda m: "dda" + "pi_" + m.of(ALNUM, 40),
+    "honeycomb": lambda m: "hca" + "ik_01" + m.of(LOWER, 56),
+    "posthog": lambda m: "ph" + "s_" + m.of(ALNUM, 43),
+    "axiom": lambda m: "xa" + "at-" + m.uuid(),
+    "launchdarkly": lambda m: "sd" + "k-" + m.uuid(),
+    "rootly": lambda m: "root" + "ly_" + m.of(HEX, 64),
+    "snyk": lambda m: "snyk" + "_uat." + m.of(HEX, 8) + ".eyJ" + m.of(WORD, 60) + "." + m.of(WORD, 43),
+    "socket": lambda m: "skt" + "sec_" + m.of(WORD, 60),
+    "dbt": lambda m: "db" + "tc_" + m.of(WORD, 40),
+    "ubidots": lambda m: "BB" + "FF-" + m.of(ALNUM, 30),
+    "inngest": lambda m: "sign" + "key-prod-" + m.of(HEX, 64),
+    "trigger": lambda m: "t" + "r_prod_" + m.of(ALNUM, 20),
+    "polar": lambda m: "pol" + "ar_oat_" + m.of(WORD, 43),
+    "unkey": lambda m: "un" + "key_" + _drawn(m, 22),
+    "adafruit": lambda m: "ai" + "o_" + _drawn(m, 28),
+    "weblate": lambda m: "wl" + "u_" + m.of(ALNUM, 40),
+    "zuplo": lambda m: "zp" + "ka_" + m.of(LOWER, 32) + "_" + m.of(HEX, 8),
+    "brave": lambda m: "BS" + "A" + _drawn(m, 28),
+    "openai ephemeral": lambda m: "e" + "k_" + m.of(HEX, 32),
+    "openai session": lambda m: "se" + "ss-" + _drawn(m, 40),
+    "cursor": lambda m: "cr" + "sr_" + m.of(HEX, 64),
+    "bedrock short-term": lambda m: "bedrock-" + "api-key-" + m.of(ALNUM, 300),
+    "mem0": lambda m: "m" + "0-" + _drawn(m, 40),
+    "letta": lambda m: "s" + "k-let-" + m.of(ALNUM, 80),
+    "llamacloud": lambda m: "ll" + "x-" + m.of(ALNUM, 48),
+    "chroma": lambda m: "c" + "k-" + _drawn(m, 44),
+    "turbopuffer": lambda m: "tp" + "uf_" + m.of(ALNUM, 32),
+    "cartesia": lambda m: "sk_" + "car_" + m.of(ALNUM, 22),
+    "luma": lambda m: "lu" + "ma-" + m.uuid(),
+    "black forest labs": lambda m: "bf" + "l_" + m.of(ALNUM, 32),
     "jwt": jwt,
 }
 """Secrets that say by themselves what they are, in whatever text they stand."""
