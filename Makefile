@@ -30,7 +30,7 @@ PIP := $(RUN) -m pip --quiet --disable-pip-version-check
 define set-up
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Loom needs Python 3.11 or newer: make PYTHON=python3.13 …")'
 	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install pip==26.3
+	@$(PIP) install --require-hashes --only-binary :all: -r .ci/pip.txt
 	@$(PIP) install --no-deps --no-compile --require-hashes --only-binary :all: -r $(1)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@printf '../../../..\n' | tee $(VENV)/lib/python3*/site-packages/_editable_impl_loom_agents.pth >/dev/null

@@ -17,9 +17,21 @@ T = TypeVar("T")
 
 
 def documents_in(folders: Iterable[Path], endings: Iterable[str]) -> tuple[Path, ...]:
-    """Return the files with these suffixes in these folders, sorted by name. A missing folder counts as empty."""
-    found = (path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()))
-    return tuple(dict.fromkeys(path.resolve() for path in found if path.suffix.lower() in endings and path.is_file()))
+    """Return the files with these suffixes in these folders, sorted by name. A missing folder counts as empty.
+
+    Raises BadRequest if a file is a link that leads out of its folder: whoever may change what it leads to could define
+    an agent.
+    """
+    found = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir())]
+    return tuple(dict.fromkeys(_within(path) for path in found if path.suffix.lower() in endings and path.is_file()))
+
+
+def _within(path: Path) -> Path:
+    """Return the resolved path of a file. Raises BadRequest if it isn't in its folder."""
+    resolved = path.resolve()
+    if not resolved.is_relative_to(path.parent.resolve()):
+        raise BadRequest(f"{path}: is a link out of its folder: put the file itself there", field=str(path))
+    return resolved
 
 
 def read_each(paths: Iterable[Path], read: Callable[[Path], T], *, field: str) -> tuple[T, ...]:
@@ -53,7 +65,8 @@ def read_document(path: Path) -> Mapping[str, Any]:
     if found is None:
         raise BadRequest(f"{path}: is empty", field=str(path))
     if not isinstance(found, dict):
-        raise BadRequest(f"{path}: must contain fields such as `description: …`, not {found!r:.60}", field=str(path))
+        kind = "a list" if isinstance(found, list) else "a single value"
+        raise BadRequest(f"{path}: must contain fields such as `description: …`, not {kind}", field=str(path))
     return found
 
 

@@ -35,7 +35,7 @@ class CommandEnvironment:
 
         Permission rules name programs. They must not allow a program that the agent has put in its place.
         """
-        if self.prepared is not None and self.prepared.is_relative_to(workspace):
+        if self.prepared is not None and self.prepared.is_relative_to(workspace.resolve()):
             raise ToolUnavailableError(
                 f"LOOM_SANDBOX_ENVIRONMENT ({self.prepared}) is in the workspace, where agents could change its "
                 "programs: create it outside"
@@ -46,6 +46,7 @@ def prepared_environment(folder: Path | None) -> CommandEnvironment:
     """Return the environment of commands. Raises BadRequest if `folder` isn't a usable virtual environment."""
     if folder is None:
         return CommandEnvironment()
+    folder = folder.resolve()  # a link could later lead elsewhere, such as into a workspace
     python = folder / "bin" / "python"
     if not (folder / "pyvenv.cfg").is_file() or not python.is_file():
         raise BadRequest(

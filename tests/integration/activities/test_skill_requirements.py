@@ -134,12 +134,18 @@ async def test_commands_programs_and_requirements_see_the_prepared_environment(t
 
 
 async def test_an_environment_that_an_agent_could_change_is_refused(
-    prepared: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox, _ = find_sandbox("on", environment=prepared)
     assert sandbox is not None
     with pytest.raises(ToolUnavailableError, match="is in the workspace"):
         await sandbox.run(["true"], workspace=prepared.parent, timeout=5, max_output=KEPT, on_output=lambda _text: None)
+    link = tmp_path / "link"
+    link.symlink_to(prepared)
+    linked, _ = find_sandbox("on", environment=link)
+    assert linked is not None
+    with pytest.raises(ToolUnavailableError, match="is in the workspace"):
+        await linked.run(["true"], workspace=prepared.parent, timeout=5, max_output=KEPT, on_output=lambda _text: None)
     monkeypatch.setenv("LOOM_SANDBOX_ENVIRONMENT", str(prepared))
     monkeypatch.setenv("LOOM_WORKSPACE", str(prepared.parent))
     with pytest.raises(BadRequest, match="could change its programs: create it outside"):

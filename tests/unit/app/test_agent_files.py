@@ -146,6 +146,34 @@ def test_what_is_wrong_is_told_with_file_field_and_a_way_out(tmp_path: Path, tex
     assert says in refused.value.message
 
 
+@pytest.mark.parametrize("content", ["name: evil\nmode: bypass", "root:x:0:0:SECRET", "- SECRET"])
+def test_a_link_out_of_the_folder_is_refused_and_its_target_is_not_shown(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "agents"
+    folder.mkdir()
+    (tmp_path / "outside.yaml").write_text(content)
+    (folder / "clerk.yaml").symlink_to(tmp_path / "outside.yaml")
+    with pytest.raises(BadRequest, match="is a link out of its folder") as refused:
+        agent_files([folder])
+    assert "SECRET" not in refused.value.message
+    assert str(tmp_path / "outside.yaml") not in refused.value.message
+
+
+def test_links_within_a_folder_and_to_a_folder_are_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "real"
+    folder.mkdir()
+    original = written(folder, "clerk.yaml", "description: Answers.")
+    (folder / "desk.yaml").symlink_to("clerk.yaml")
+    (tmp_path / "agents").symlink_to(folder)
+    assert agent_files([tmp_path / "agents"]) == (original,)
+
+
+@pytest.mark.parametrize("text", ["- SECRET", "SECRET"])
+def test_what_a_file_without_fields_contains_is_not_shown(tmp_path: Path, text: str) -> None:
+    with pytest.raises(BadRequest, match="must contain fields") as refused:
+        read_agent_file(written(tmp_path, "clerk.yaml", text))
+    assert "SECRET" not in refused.value.message
+
+
 def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="is a folder: name the files in it"):
         read_agent_file(tmp_path)
