@@ -6,10 +6,11 @@ characters, and letters that are normalized into other letters.
 """
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NoReturn
-from unicodedata import normalize
+from unicodedata import name, normalize
 from urllib.parse import quote, urljoin
 
 from loom.domain.core.errors import ToolValidationError
@@ -24,6 +25,14 @@ _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _KEPT: Final = "%/:?[]@!$&'()*+,;=-._~"
 """The characters of the path and query that remain unchanged. All other characters are percent-encoded."""
+
+
+_TOGETHER: Final = (
+    {"LATIN", "CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"},
+    {"LATIN", "CJK", "HANGUL"},
+    {"LATIN", "CJK", "BOPOMOFO"},
+)
+"""The scripts that one name may combine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +92,20 @@ def host_name(text: str) -> str:
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         _refuse(f"{text[:80]!r} is not a host name", "write it as https://host/path")
     return host
+
+
+def has_mixed_scripts(host: str) -> bool:
+    """Whether a label of the host has letters of several scripts, as names have that imitate others.
+
+    Combinations that are common in Japanese, Korean and Chinese are not mixed, see the highly restrictive level of
+    Unicode Technical Standard 39.
+    """
+    labels = (label.encode("ascii").decode("idna") if label.startswith("xn--") else label for label in host.split("."))
+    return any(not _is_one_script({name(char, "").split(" ")[0] for char in each if char.isalpha()}) for each in labels)
+
+
+def _is_one_script(scripts: Set[str]) -> bool:
+    return len(scripts) <= 1 or any(scripts <= together for together in _TOGETHER)
 
 
 def _place(authority: str, default: int) -> tuple[str, int]:

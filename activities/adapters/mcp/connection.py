@@ -233,7 +233,7 @@ class ServerConnection:
         if opened is None:
             return ElicitResult(action="cancel")
         try:
-            request = asked_of_person(params, self._redacted, number=opened.number(params.message))
+            request = asked_of_person(params, self._server.name, self._redacted, number=opened.number(params.message))
         except LoomError as error:
             return ErrorData(code=INVALID_PARAMS, message=error.message)
         answer = response(await opened.ask(request))

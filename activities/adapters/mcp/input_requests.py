@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from mcp_types import (
     CreateMessageRequest,
@@ -23,26 +24,28 @@ from mcp_types import (
 
 from loom.activities.toolbox.mcp_tool import McpCall
 from loom.activities.toolbox.untrusted_text import defused, defused_json
-from loom.domain.core.errors import ToolExecutionError
+from loom.domain.core.errors import ToolExecutionError, ToolValidationError
 from loom.domain.core.messages import canonical, short_digest
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.core.tool_input import InputAnswer, InputRequest, NeededInput
 from loom.domain.tools.mcp_servers import visible
+from loom.domain.web.urls import WebUrl, has_mixed_scripts, web_url
 
 QUESTION_LIMIT: Final = 4_000
 """Maximum number of characters in a question and in the schema of its form."""
 SAMPLING_LIMIT: Final = 100_000
 """Maximum number of characters in the messages of a model call. They are stored in the workflow history."""
-_SHOWN: Final = 500
-"""Maximum number of characters that a person sees of the messages of a model call."""
+_IN_FRAGMENTS: Final = "%/:?[]@!$&'()*+,;=-._~"
 
 Scrub = Callable[[str], str]
 """Replaces secrets in a text."""
 
 
-def asked_of_person(params: ElicitRequestParams, scrub: Scrub, *, number: int = 1) -> InputRequest:
-    """Return a server's question. `number` tells equal questions of one call apart. Raises ToolExecutionError if the
-    question can't be shown.
+def asked_of_person(params: ElicitRequestParams, server: str, scrub: Scrub, *, number: int = 1) -> InputRequest:
+    """Return a server's question, which names the server and the host that a person must open.
+
+    `number` tells equal questions of one call apart. Raises ToolExecutionError if the question can't be shown, or if
+    its URL could be taken for another one.
     """
     message = defused(scrub(visible(params.message)))
     match params:
@@ -51,12 +54,28 @@ def asked_of_person(params: ElicitRequestParams, scrub: Scrub, *, number: int = 
             if len(message) > QUESTION_LIMIT or len(canonical(form)) > QUESTION_LIMIT:
                 raise ToolExecutionError(f"the server's question is longer than {QUESTION_LIMIT} characters")
             key = f"{short_digest(message + canonical(form))}-{number}"
-            return InputRequest(key=key, kind="form", message=message, schema=form)
+            return InputRequest(key=key, kind="form", message=f"The MCP server {server} asks: {message}", schema=form)
         case ElicitRequestURLParams(url=url):
-            if not url.startswith(("https://", "http://")) or len(url) > QUESTION_LIMIT or visible(url) != url:
-                raise ToolExecutionError("the server asks a person to open an address that isn't a web address")
+            page, address = _page(url)
             key = f"{short_digest(message + url)}-{number}"
-            return InputRequest(key=key, kind="url", message=message[:QUESTION_LIMIT], url=url)
+            told = f"The MCP server {server} asks you to open a page at {page.authority}: {message[:QUESTION_LIMIT]}"
+            return InputRequest(key=key, kind="url", message=told, url=address)
+
+
+def _page(url: str) -> tuple[WebUrl, str]:
+    """Return the page and the complete address in ASCII. Raises ToolExecutionError if it could be taken for another."""
+    if len(url) > QUESTION_LIMIT or visible(url) != url:
+        raise ToolExecutionError("the server asks a person to open an address that can't be shown")
+    try:
+        page = web_url(url)
+    except ToolValidationError as error:
+        raise ToolExecutionError(
+            f"the server asks a person to open an address that isn't safe: {error.message}"
+        ) from None
+    if has_mixed_scripts(page.host):
+        raise ToolExecutionError(f"the server asks a person to open {page.host}, a name in letters of several scripts")
+    fragment = url.partition("#")[2]
+    return page, f"{page}#{quote(fragment, safe=_IN_FRAGMENTS)}" if fragment else str(page)
 
 
 def asked_of_model(
@@ -85,7 +104,7 @@ def asked_of_model(
     return InputRequest(
         key=f"{short_digest(canonical(sampling))}-{number}",
         kind="sampling",
-        message=_described(sampling),
+        message=_described(sampling, server),
         sampling=sampling,
         asks=verdict is Verdict.ASK,
     )
@@ -99,7 +118,7 @@ def needed(
     for key, request in requests.items():
         match request:
             case ElicitRequest(params=params):
-                made.append((key, asked_of_person(params, scrub)))
+                made.append((key, asked_of_person(params, server, scrub)))
             case CreateMessageRequest(params=params):
                 made.append((key, asked_of_model(params, server, scrub, verdict=call.sampling)))
             case _:
@@ -142,9 +161,9 @@ def _text_of(message: SamplingMessage, scrub: Scrub) -> dict[str, str]:
     return {"role": message.role, "text": scrub(visible(text))}
 
 
-def _described(sampling: Mapping[str, Any]) -> str:
-    text = " ".join(str(sampling["messages"][-1]["text"]).split())
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-    count = len(sampling["messages"])
-    others = "" if count == 1 else f" ({count} messages)"
-    return defused(f'call the model, with at most {sampling["max_tokens"]} tokens, for "{shown}"{others}')
+def _described(sampling: Mapping[str, Any], server: str) -> str:
+    """Return what a person reads who decides about the call: all of its text."""
+    system = [f"system: {sampling['system']}"] if "system" in sampling else []
+    said = [f"{message['role']}: {message['text']}" for message in sampling["messages"]]
+    asked = f"The MCP server {server} asks to call the model, with at most {sampling['max_tokens']} tokens:"
+    return defused("\n".join((asked, *system, *said)))

@@ -45,7 +45,8 @@ async def test_a_persons_answer_to_a_servers_question_reaches_the_server(
     async with working_with(addresses, workspace, answers, server) as (loom, model):
         run_id = await loom.start(permissions=ALLOWED)
         asked = await the_ask(loom, run_id)
-        assert (asked["tool"], asked["question"]) == (tool, "Which room in Oslo?")
+        told = f"The MCP server {server.name} asks: Which room in Oslo?"
+        assert (asked["tool"], asked["question"]) == (tool, told)
         assert asked["schema"]["required"] == ["room"]
         with pytest.raises(Exception, match="the form needs room"):
             await loom.client.approve(run_id, asked["call_id"], digest=asked["digest"])
@@ -138,7 +139,9 @@ async def test_a_server_calls_the_runs_model_if_a_rule_says_so(
         run_id = await loom.start(permissions={"default": "allow", "mcp_sampling(echo)": rule})
         if rule == "ask":
             asked = await the_ask(loom, run_id)
-            assert 'call the model, with at most 50 tokens, for "Sum up: a long story"' in asked["question"]
+            told = "The MCP server echo asks to call the model, with at most 50 tokens:\n"
+            assert asked["question"].startswith(told)
+            assert "user: Sum up: a long story" in asked["question"]
             await loom.client.approve(run_id, asked["call_id"], digest=asked["digest"])
         result = await loom.client.result(run_id)
 
