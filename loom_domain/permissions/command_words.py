@@ -44,7 +44,7 @@ class Arguments:
 
 def is_option(given: str, name: str) -> bool:
     """Whether a given option is this one. Long options may be abbreviated."""
-    return given == name or (given.startswith("--") and len(given) > 3 and name.startswith(given))
+    return given == name or (given.startswith("--") and len(given) > 2 and name.startswith(given))
 
 
 def program_of(words: Words) -> str:

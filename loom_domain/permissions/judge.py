@@ -131,7 +131,9 @@ def judge(
     if guarded := _guarded(call, scoped, exact, mode):
         return guarded
     # The bypass mode covers this. The accept-edits mode does not override a deny.
-    return judged if mode is Mode.BYPASS else _unless_hidden(call, judged, scoped, open_ones)
+    if mode is Mode.BYPASS:
+        return judged
+    return _unless_guarded_text(call, _unless_hidden(call, judged, scoped, open_ones))
 
 
 def matching(
@@ -273,9 +275,21 @@ def _guarded(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], mode: M
         guard = guards.guard_of(call.tool, subject, line)
         if guard is None or (not guard.firm and (mode is Mode.BYPASS or _named(call, scoped, given, subject))):
             continue
-        reason = f"{guard.what} is never approved by itself"
-        return Judgement(verdict=Verdict.ASK, rule=GUARD + guard.what, reason=reason, can_be_granted=not guard.firm)
+        return _held_back(guard, can_be_granted=not guard.firm)
     return None
+
+
+def _unless_guarded_text(call: _Call, judged: Judgement) -> Judgement:
+    """Return an ask instead of an allow if a guard might apply to a part of the call that can't be analyzed."""
+    if judged.verdict is not Verdict.ALLOW or call.tool not in guards.GUARDED:
+        return judged
+    guard = guards.hidden_guard(call.tool, call.subjects, guards.line_of(call.subjects, call.place))
+    return judged if guard is None else _held_back(guard, can_be_granted=False)
+
+
+def _held_back(guard: guards.Guard, *, can_be_granted: bool) -> Judgement:
+    reason = f"{guard.what} is never approved by itself"
+    return Judgement(verdict=Verdict.ASK, rule=GUARD + guard.what, reason=reason, can_be_granted=can_be_granted)
 
 
 def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:

@@ -9,6 +9,11 @@ from tree_sitter import Node
 
 _SPREAD: Final = re.compile(r"[*?\[]|\{(?!\})")
 """Matches globs and braces, which Bash replaces with several words. Bash leaves `{}` unchanged."""
+_ANSI_C: Final = re.compile(
+    r"([^\\]+)|(\\(?:x[0-9a-fA-F]{0,2}|u[0-9a-fA-F]{0,4}|U[0-9a-fA-F]{0,8}|[0-7]{1,3}|.))", re.DOTALL
+)
+"""Matches plain text, or one escape, in `$'…'`. See "ANSI-C Quoting" in Bash's manual."""
+_ANSI_C_LETTERS: Final = dict(zip("abeEfnrtv\\'\"?", "\a\b\x1b\x1b\f\n\r\t\v\\'\"?", strict=True))
 _TEST_INNER: Final = frozenset({"test_command", "unary_expression", "binary_expression"})
 _REDIRECTS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
 _INSIDES: Final = frozenset({"command_substitution", "process_substitution", "heredoc_redirect"})
@@ -169,6 +174,27 @@ def _with_nested(redirects: list[Node]) -> Iterator[Node]:
         yield from (child for child in redirect.children if child.type == "file_redirect")
 
 
+def _ansi_c_value(text: str) -> str | None:
+    """Return the value of the text in `$'…'`, or None if it contains an escape that isn't in this table or a NUL, where
+    Bash ends the word.
+    """
+    parts: list[str] = []
+    for plain, escape in _ANSI_C.findall(text):
+        kind, digits = escape[1:2], escape[2:]
+        if plain:
+            parts.append(plain)
+        elif kind in _ANSI_C_LETTERS:
+            parts.append(_ANSI_C_LETTERS[kind])
+        elif kind in "xuU01234567" and (digits or kind.isdigit()):
+            code = int(digits, 16) if kind in "xuU" else int(kind + digits, 8)
+            if not 0 < code < (0x80 if kind not in "uU" else 0x11_0000):  # a byte may be a part of a character
+                return None
+            parts.append(chr(code))
+        else:
+            return None
+    return "".join(parts)
+
+
 def value_of(node: Node) -> str | None:
     """Return the value of a word, or None if the value is known only when the command runs."""
     text = text_of(node)
@@ -180,6 +206,8 @@ def value_of(node: Node) -> str | None:
             return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
         case "raw_string":
             return text[1:-1]
+        case "ansi_c_string":
+            return _ansi_c_value(text[2:-1])
         case "string" if all(child.type in ('"', "string_content") for child in node.children):
             return re.sub(r'\\([$`"\\])', r"\1", text[1:-1]).replace("\\\n", "")
         case _:

@@ -52,8 +52,16 @@ def _with_deletions(uses: Iterable[Use], words: Words) -> Iterator[Use]:
 
 def _paths(use: Use, path: str, workspace: Path) -> Iterator[Touched]:
     """Yield the path as written and, if a link changes it, the link's target."""
-    for each in dict.fromkeys((path, os.path.realpath(path))):
+    for each in dict.fromkeys((path, _real(path))):
         inside = Path(each).is_relative_to(workspace)
         if use.only_existing and not os.path.lexists(each):
             continue
         yield Touched(tool=use.tool, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each)
+
+
+def _real(path: str) -> str:
+    """Return the path without links, or unchanged if a link can't be read, such as `/proc/1/cwd`."""
+    try:
+        return os.path.realpath(path)
+    except OSError:
+        return path

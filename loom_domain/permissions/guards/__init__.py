@@ -4,25 +4,29 @@ A guard turns an allow verdict into an ask. A guard is overridden by a rule that
 person's grant, or by the bypass mode. Removing a critical folder always needs approval.
 
 `removal` guards commands that remove many files. `git` guards Git commands that destroy work or run programs. `files`
-guards the files that other programs run or obey. Guards see the words of a command. They don't see what a script does.
+guards the files that other programs run or obey. `hidden` guards lines that can't be analyzed. Guards see the words of
+a command. They don't see what a script does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from loom.domain.permissions.command_words import folders_of, is_fed, program_of
-from loom.domain.permissions.guards import git, removal
+from loom.domain.permissions.command_words import Words, alternatives, folders_of, is_fed, program_of
+from loom.domain.permissions.guards import git, hidden, removal
 from loom.domain.permissions.guards.files import protected, written_by
 from loom.domain.permissions.guards.guard import Guard, Line
 from loom.domain.permissions.patterns import literal_start
 from loom.domain.permissions.rules import COMMANDS, Kind, Rule, is_exact, kind_of
 from loom.domain.permissions.subjects import Place, Subject
 
-__all__ = ["EDITS", "GUARDED", "Guard", "Line", "guard_of", "line_of", "protected", "spells_out"]
+__all__ = ["EDITS", "GUARDED", "Guard", "Line", "guard_of", "hidden_guard", "line_of", "protected", "spells_out"]
 
 EDITS: Final = frozenset({"write_file", "edit_file"})
 """Tools that write files."""
 _DELETES: Final = "delete_file"
+_SPREAD_WORDS: Final = frozenset({"find", "fd", "fdfind", "git", "rsync", "tar", "zip", "7z"})
+"""Programs in which a word from braces may be an option or a subcommand that a guard looks for."""
 GUARDED: Final = EDITS | COMMANDS | {_DELETES}
 """Guards can apply only to calls of these tools."""
 
@@ -49,6 +53,11 @@ def guard_of(tool: str, subject: Subject, line: Line) -> Guard | None:
     return None
 
 
+def hidden_guard(tool: str, subjects: Sequence[Subject], line: Line) -> Guard | None:
+    """Return the guard that may apply to parts of the call that can't be analyzed."""
+    return hidden.guard_of(subjects, line) if kind_of(tool) is Kind.COMMAND else None
+
+
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
     """Whether a guard would apply to the text before the first star of an allow rule."""
     if kind_of(tool) is Kind.PATH:
@@ -61,9 +70,17 @@ def spells_out(rule: Rule, tool: str, place: Place) -> bool:
     )
 
 
+def _spread(words: Words) -> Iterator[str | None]:
+    """Yield the words after Bash has replaced the braces in them."""
+    for word in words:
+        yield from alternatives(word) if word is not None else (None,)
+
+
 def _of_command(subject: Subject, line: Line) -> Guard | None:
     if not subject.words:
         return None
+    if program_of(subject.words) in _SPREAD_WORDS:
+        subject = replace(subject, words=tuple(_spread(subject.words)))
     if guard := removal.guard_of(subject, line):
         return guard
     if program_of(subject.words) == "git" and (what := git.danger_of(subject, line)):

@@ -51,6 +51,9 @@ _EMPTY_PREFIX: Final = re.compile(r"(?:^|\s)[\"']?\$\{?\w+\}?[\"']?/+[\"']?[*?./
 _FOUND: Final = re.compile(r"(?:^|\s)[\"']?\{\}[\"']?(?=\s|$)")
 _GLOB: Final = re.compile(r"\[[^\]]+\]|[*?.]")
 
+_OF_PROCESSES: Final = re.compile(r"/(?:proc|dev/fd)(?:/|$)")
+"""Matches folders below which processes name their own folders: `/proc/self/cwd` is the workspace."""
+
 _FIND_FLAGS: Final = frozenset({"-H", "-L", "-P", "-O0", "-O1", "-O2", "-O3"})
 _FIND_NAMES: Final = frozenset(
     {"-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename", "-regex", "-iregex", "-lname", "-ilname"}
@@ -136,7 +139,7 @@ def _is_everything(name: str) -> bool:
 
 
 def _is_critical(path: str, place: Place) -> bool:
-    if path.count("/") == 1:
+    if path.count("/") == 1 or _OF_PROCESSES.match(path):
         return True
     parts = place.workspace.split("/")
     above = ("/".join(parts[:length]) for length in range(2, len(parts) + 1))
