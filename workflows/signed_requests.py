@@ -66,19 +66,21 @@ def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], nam
     """
     request = _current_request.get(None)
     if request is None or request.signature is None:
-        raise _refused(name, "carries no signature")
+        raise _refused(state, name, "carries no signature")
     digest = digest_of_arguments(list(request.arguments))
     statement = Statement(kind=kind, name=name, run_id=state.run_id, arguments=digest)
     if reason := rejection_of(
         statement, request.signature, state.signature_checks, began_at=state.began_at, now=workflow.now()
     ):
-        raise _refused(name, reason)
+        raise _refused(state, name, reason)
     return fingerprint_of(statement, request.signature.at)
 
 
-def _refused(name: str, reason: str) -> BadRequest:
+def _refused(state: RunState, name: str, reason: str) -> BadRequest:
+    widened = state.signature_checks.widened
+    why = "because only a signature allowed its workspace or mode" if widened else "LOOM_REQUIRE_SIGNED"
     return BadRequest(
-        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {reason}: send it with `loom` or"
+        f"this run takes only signed requests ({why}), and this `{name}` {reason}: send it with `loom` or"
         " LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
-        field="LOOM_REQUIRE_SIGNED",
+        field="signature" if widened else "LOOM_REQUIRE_SIGNED",
     )

@@ -69,6 +69,8 @@ class SignatureChecks:
     """Whether the start was signed with the key of the workers."""
     key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
+    widened: bool = False
+    """Whether requests need a signature because only one made the run, or a run above it, possible."""
     used: tuple[str, ...] = ()
     """The fingerprints of the signatures that were accepted most recently, oldest first."""
     forgotten: str = ""
