@@ -165,6 +165,7 @@ class Preparation:
             signed=signed,
             steering_key=above or self._gate.steering_key(widened=widened),
             widened=widened,
+            approvals_are_named=True,
             execution=origin.execution,
             parts=parts,
             notify=self._notify,

@@ -21,6 +21,7 @@ from loom.domain.core.signatures import (
     fingerprint_of,
     microseconds,
 )
+from loom.domain.run.events import Approved, SteeringEvent
 from loom.domain.run.state import RunState
 
 
@@ -57,6 +58,23 @@ def signed_start(arguments: Sequence[Any]) -> SignedStart | None:
 def has_signed_start() -> bool:
     """Whether a signature came with the start of this run, valid or not."""
     return signature_in(workflow.info().headers) is not None
+
+
+def refuse_unnamed_approval(state: RunState, event: SteeringEvent) -> None:
+    """Raise BadRequest for a signed approval that names neither its call nor the call's digest.
+
+    The owner's signature would hold for a call that the owner hasn't seen, if the server delivers the request later.
+    Runs from before this rule don't have it: their histories may contain such approvals.
+    """
+    request = _current_request.get(None)
+    is_signed = request is not None and request.signature is not None
+    is_unnamed = isinstance(event, Approved) and event.call_id is None and event.digest is None
+    if is_unnamed and is_signed and state.signature_checks.approvals_are_named:
+        raise BadRequest(
+            "a signed approval must name what it approves: send the `call_id` and the `digest` of a call in"
+            " `pending_approvals` of the run's status, or use `loom approve` or LoomClient, which do so",
+            field="call_id",
+        )
 
 
 def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], name: str) -> str:

@@ -73,6 +73,10 @@ class Prepared:
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
     widened: bool = False
     """Whether only a signature made the run, or a run above it, possible. Requests to it then need a signature."""
+    approvals_are_named: bool = False
+    """Whether the run refuses a signed approval that names neither its call nor the call's digest. Earlier releases
+    accepted it.
+    """
     execution: str = ""
     """Tells runs apart that use the same id one after the other. Ids in stores contain it."""
     admission: Admission = ""

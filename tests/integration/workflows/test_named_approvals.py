@@ -1,15 +1,22 @@
 """The approvals of Loom's clients name the call and its digest, and hold for nothing else, on a real server."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
 
 from loom import client as client_module
+from loom.activities.prepare_run import Preparation
 from loom.domain.core.errors import RefusedError, UnreachableError
 from loom.domain.core.requests import RunStatus
+from loom.domain.run.activity_payloads import Prepared, PrepareRequest
 from loom.testing.model_server import ToolUse, calls, script, text
 from tests.approvals import decisions
 from tests.integration.workflows.conftest import Working
+from tests.integration.workflows.test_signed_requests import refusals, start_as, stranger
 from tests.trees import by_task, delegate
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -107,3 +114,66 @@ async def test_an_approval_that_names_nothing_is_never_queued(
 
     assert (await loom.client.approve(run_id, "w1"))["queued"]
     await loom.client.temporal.get_workflow_handle(run_id).terminate()
+
+
+@pytest.mark.parametrize("payload", [{}, {"by": "ann", "scope": "run"}], ids=["nothing", "everything but the call"])
+async def test_a_run_refuses_a_signed_approval_that_names_nothing(working: Working, payload: dict[str, Any]) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    handle = loom.client.temporal.get_workflow_handle(run_id)  # of a client that signs
+
+    with pytest.raises(WorkflowUpdateFailedError) as caught:
+        await handle.execute_update("approve", payload)
+    await handle.signal("approve", payload)
+
+    assert isinstance(caught.value.cause, ApplicationError)
+    assert (caught.value.cause.type, "must name what it approves" in caught.value.cause.message) == ("BadRequest", True)
+    assert len((await loom.client.status(run_id))["pending_approvals"]) == 1
+    await loom.client.abort(run_id)
+    await loom.client.result(run_id)
+    assert ["must name what it approves" in why for why in await refusals(loom, run_id)] == [True]
+
+
+@pytest.mark.parametrize("name", ["call_id", "digest"])
+async def test_a_signed_approval_that_waited_for_a_worker_names_the_call_or_its_digest(
+    working: Working, workspace: Path, name: str
+) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    run_id = await loom.start()
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+
+    await loom.client.temporal.get_workflow_handle(run_id).signal("approve", {name: ask[name]})
+
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert (workspace / "out.txt").read_text() == "hello"
+
+
+async def test_an_unsigned_approval_may_name_nothing(working: Working, workspace: Path) -> None:
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    run_id = await start_as(await stranger(loom), loom)
+    await loom.asked(run_id)
+
+    await (await stranger(loom)).get_workflow_handle(run_id).signal("approve", {})
+
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert (workspace / "out.txt").read_text() == "hello"
+
+
+async def test_a_run_of_an_earlier_release_takes_a_signed_approval_that_names_nothing(
+    working: Working, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = Preparation._prepared
+
+    async def as_before(self: Preparation, request: PrepareRequest) -> Prepared:
+        return replace(await prepared(self, request), approvals_are_named=False)
+
+    monkeypatch.setattr(Preparation, "_prepared", as_before)
+    loom, _ = await working(script([calls(WRITE), text("written")]))
+    run_id = await loom.start()
+    await loom.asked(run_id)
+
+    await loom.client.temporal.get_workflow_handle(run_id).signal("approve", {})
+
+    assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert (workspace / "out.txt").read_text() == "hello"
