@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from loom.domain.history.task_rebuilding import Mask
     from loom.domain.run.events import SteeringEvent
     from loom.inbox import Waiting
+    from loom.pending_approvals import PendingApproval
     from loom.recorded_runs import RecordedTasks
     from loom.run_artifacts import Artifact
     from loom.run_repair import Repair
@@ -105,6 +106,10 @@ T = TypeVar("T")
 
 MOST_OPENED: Final = 200
 """Maximum number of results that one `list` call reads. It reads a result if a run reported no final status."""
+STATUS_TRIES: Final = 4
+"""How often an approval that names no call asks the run what is pending, while no worker answers."""
+STATUS_PAUSE: Final = 0.5
+"""Seconds between these attempts."""
 MOST_COUNTED: Final = 10_000
 """Maximum number of executions in an agent's statistics. The newest executions are counted."""
 
@@ -403,14 +408,49 @@ class LoomClient:
     ) -> JsonObject:
         """Approve a pending call. You can omit `call_id` if only one call is pending.
 
-        Raises RefusedError if the call isn't pending.
+        The approval counts only for the call with this `digest`. Without `call_id` or `digest`, this method reads the
+        run's status and fills in those of the pending call. The receipt then has the call's `call_id` and `tool`. If no
+        worker responds, an approval with `call_id` or `digest` is queued as it is.
+
+        Raises RefusedError if the call isn't pending, or if several are pending and you name none, and UnreachableError
+        if no worker says which call is pending.
         """
+        call = None if call_id and digest else await self._pending_call(run_id, call_id, digest)
+        if call is not None:
+            call_id, digest = call.call_id, digest or call.digest
         payload = {"call_id": call_id, "scope": scope, "arguments": arguments, "digest": digest, "by": by}
-        return await self._ask(run_id, "approve", payload)
+        receipt = await self._ask(run_id, "approve", payload)
+        return receipt if call is None else {**receipt, **call.reference}
 
     async def deny(self, run_id: str, call_id: str | None = None, *, reason: str = "", by: str = "") -> JsonObject:
-        """Deny a pending call. The reason is passed to the model."""
-        return await self._ask(run_id, "deny", {"call_id": call_id, "reason": reason, "by": by})
+        """Deny a pending call. You can omit `call_id` if only one call is pending. The reason is passed to the model.
+
+        Raises the errors of `approve`.
+        """
+        call = None if call_id else await self._pending_call(run_id, call_id)
+        given = call_id if call is None else call.call_id
+        receipt = await self._ask(run_id, "deny", {"call_id": given, "reason": reason, "by": by})
+        return receipt if call is None else {**receipt, **call.reference}
+
+    async def _pending_call(
+        self, run_id: str, call_id: str | None, digest: str | None = None
+    ) -> "PendingApproval | None":
+        """Return the call to decide on, or None if no worker says what is pending and the request names a call.
+
+        A request that names none must not wait at the server: until a worker handles it, another call could be the only
+        pending one, and nobody would have reviewed it. A worker that is being restarted gets the time to answer.
+        """
+        from loom.pending_approvals import chosen_call  # noqa: PLC0415 - off the path of a run
+
+        is_named = bool(call_id or digest)
+        for attempt in range(1 if is_named else STATUS_TRIES):
+            if attempt:
+                await asyncio.sleep(STATUS_PAUSE)
+            with suppress(UnreachableError):
+                return chosen_call(await self._asked(run_id), call_id or None)
+        if is_named:
+            return None
+        raise UnreachableError("no worker is responding; pass the call's id, or start a worker with `loom up`")
 
     async def pause(self, run_id: str, *, by: str = "") -> JsonObject:
         """Pause the run. A paused run doesn't start any new work until you call `resume`."""
@@ -776,10 +816,6 @@ class LoomClient:
         receipt = await self._runs.update(run_id, name, given)
         if receipt is not None:
             return receipt
-        if name in ("approve", "deny") and not {"call_id", "digest"} & set(given):
-            # A Signal would be applied only when a worker runs again. By then, a different call could be the only
-            # pending one, and nobody would have reviewed it.
-            raise UnreachableError("no worker is responding; pass the call's id, or start a worker with `loom up`")
         if name == "retry" and {"max_turns", "budget", "message"} & set(given):
             # A run that hasn't ended ignores a Signal with these. Perhaps another retry has just continued it.
             raise UnreachableError("the run hasn't ended, and no worker is responding; start one with `loom up`")

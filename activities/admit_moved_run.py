@@ -24,6 +24,7 @@ class AdmitMovedRun:
         self,
         *,
         gate: StartGate,
+        bounds: Bounds,
         owner_bounds: Bounds,
         ledger: bool,
         notify: NotifyPlan | None,
@@ -31,6 +32,7 @@ class AdmitMovedRun:
         redact: Callable[[str], str],
     ) -> None:
         self._gate = gate
+        self._bounds = bounds
         self._owner_bounds = owner_bounds
         self._ledger = ledger
         self._notify = notify
@@ -48,20 +50,26 @@ class AdmitMovedRun:
                     field="LOOM_SIGNING_KEY",
                 )
             self._owner_bounds.refuse_mode(request.mode)
-            self._refuse_workspace(Path(request.workspace))
+            self._refuse_workspace(request.workspace)
         except LoomError as error:
             raise to_application_error(error, self._redact) from None
+        widened = request.widened or self._bounds.refuses(_real(request.workspace), request.mode)
         return AdmittedRun(
             search_attributes=tuple(sorted(await self._search_attributes())),
             ledger=self._ledger,
-            steering_key=self._gate.steering_key,
+            steering_key=self._gate.steering_key(widened=widened),
             notify=self._notify,
+            widened=widened,
         )
 
-    def _refuse_workspace(self, workspace: Path) -> None:
-        self._owner_bounds.refuse_workspace(str(workspace.resolve()))
-        if not workspace.is_dir():
+    def _refuse_workspace(self, workspace: str) -> None:
+        self._owner_bounds.refuse_workspace(_real(workspace))
+        if not Path(workspace).is_dir():
             raise BadRequest(
-                f"workspace {str(workspace)!r} is not a folder on the worker: copy the files to the same path",
+                f"workspace {workspace!r} is not a folder on the worker: copy the files to the same path",
                 field="workspace",
             )
+
+
+def _real(path: str) -> str:
+    return str(Path(path).resolve())

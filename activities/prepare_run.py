@@ -144,6 +144,8 @@ class Preparation:
         )
         spec = shared(resolved.spec)
         bounds.refuse_mode(spec.mode)
+        above = lineage.steering_key if lineage else ""
+        widened = bool(above) or (signed and self._bounds.refuses(spec.workspace, spec.mode))
         if asked.parts and point is not None:
             raise BadRequest("a fork has the parts of the other run: leave out `parts`", field="parts")
         await self._refuse_unknown_price(spec, request)
@@ -161,7 +163,9 @@ class Preparation:
             limits=lineage.limits if lineage else self._limits,
             earlier=point.earlier if point else None,
             signed=signed,
-            steering_key=self._gate.steering_key,
+            steering_key=above or self._gate.steering_key(widened=widened),
+            widened=widened,
+            approvals_are_named=True,
             execution=origin.execution,
             parts=parts,
             notify=self._notify,

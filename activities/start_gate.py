@@ -50,9 +50,15 @@ class StartGate:
     def __init__(self, key: SigningKey | None, *, requires_signature: bool) -> None:
         self._key = key
         self.requires_signature = requires_signature
-        self.steering_key = key.public if key and requires_signature else ""
-        """The public key that verifies requests to a run, or an empty string if requests need no signature."""
         self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
+
+    def steering_key(self, *, widened: bool) -> str:
+        """Return the public key that verifies requests to a run, or an empty string if they need no signature.
+
+        They need one if only a signature made the run possible (`widened`). Without it, anybody could steer a run that
+        only the owner may start.
+        """
+        return self._key.public if self._key and (self.requires_signature or widened) else ""
 
     def is_signed_by_owner(self, start: SignedStart | None) -> bool:
         """Whether the start has a valid signature. Raises BadRequest if it has none but needs one."""

@@ -45,6 +45,7 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
         "temporal"
     ]
+    parts["temporal"] |= checks.exposure(settings, state)
     told = (
         await checks.in_time(checks.reported(settings), hint="Redis does not respond") if parts["worker"]["ok"] else {}
     )

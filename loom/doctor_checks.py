@@ -39,6 +39,10 @@ Entry = dict[str, Any]
 PATIENCE = 2.0
 MOST_SHOWN = 5
 """Number of runs that need a repair and are named."""
+OPEN_TO_OTHERS = (
+    "Other users of this machine can read, start, approve and steer runs, and so run commands as the worker's user."
+    " `loom down` and `loom up --private` keep them out. With LOOM_REQUIRE_SIGNED=on, runs only refuse what they send."
+)
 _WAL = b"\x02\x02"  # bytes 18 and 19 of a SQLite file in WAL mode
 
 
@@ -169,6 +173,13 @@ async def runs(settings: Settings) -> Entry:
         "failing": shown,
         "hint": f"the workflow tasks of {failing} runs fail ({told}): `loom repair RUN`, or `loom repair --all`",
     }
+
+
+def exposure(settings: Settings, state: StackState) -> Entry:
+    """Return what other users of the machine may do with the embedded server, if nothing keeps them out."""
+    part = state.parts.get("temporal")
+    is_own = part is not None and part.address == settings.temporal_address
+    return {"warning": OPEN_TO_OTHERS} if is_own and not state.private and settings.require_signed == "off" else {}
 
 
 def bounds(settings: Settings, state: StackState) -> Entry:

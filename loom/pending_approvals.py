@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from loom.domain.core.errors import RefusedError
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import ENDED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +53,34 @@ class PendingApproval:
         """The name of this approval in messages."""
         return f"{self.tool} ({self.call_id})"
 
+    @property
+    def reference(self) -> JsonObject:
+        """What a receipt says about the call that was decided."""
+        return {"call_id": self.call_id, "tool": self.tool}
+
 
 def read_approval(given: Mapping[str, Any]) -> PendingApproval:
     """Read an approval from an entry in `pending_approvals` or from the parameters of an approval event."""
     return PendingApproval(**approval_fields(given))
+
+
+def chosen_call(status: JsonObject, call_id: str | None) -> PendingApproval:
+    """Return the pending call with this id. Without an id, return the only pending call.
+
+    `status` is the run's own answer. Raises RefusedError if there is no such call, or if several are pending and
+    none is named.
+    """
+    pending = [read_approval(each) for each in status["pending_approvals"]]
+    if call_id is None and len(pending) > 1:
+        listed = ", ".join(f"{call.call_id} ({call.tool})" for call in pending)
+        raise RefusedError(f"{len(pending)} calls are waiting for approval; name one: {listed}")
+    for call in pending:
+        if call_id in (None, call.call_id):
+            return call
+    if status["status"] in ENDED:
+        raise RefusedError(f"the run has ended: {status['status']}")
+    named = "no call is waiting" if call_id is None else f"call {call_id!r} is not waiting"
+    raise RefusedError(f"{named} for approval")
 
 
 def approval_fields(given: Mapping[str, Any]) -> dict[str, Any]:

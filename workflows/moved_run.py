@@ -36,7 +36,12 @@ class MovedRun:
         start = signed_start([request, carried]) if workflow.info().headers else None
         state = _state_in(carried)
         assert state.spec is not None  # noqa: S101 - `_state_in` has checked it
-        asked = MovedRunRequest(start=start, workspace=state.spec.workspace, mode=state.spec.mode)
+        asked = MovedRunRequest(
+            start=start,
+            workspace=state.spec.workspace,
+            mode=state.spec.mode,
+            widened=state.signature_checks.widened,
+        )
         try:
             admitted = await workflow.execute_activity_method(AdmitMovedRun.admit_moved_run, asked, **_ADMISSION)
         except ActivityError as error:
@@ -51,7 +56,7 @@ class MovedRun:
                 ledger=admitted.ledger,
                 notify=admitted.notify,
             ),
-            signature_checks=replace(state.signature_checks, key=admitted.steering_key),
+            signature_checks=replace(state.signature_checks, key=admitted.steering_key, widened=admitted.widened),
         )
         workflow.upsert_search_attributes(attribute_updates(attributes_of(here)))
         workflow.continue_as_new(

@@ -18,7 +18,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.machine.steering import extent, refusal
 from loom.domain.run.events import Event, MessageReceived, SignalIgnored, SignatureUsed, SteeringEvent
 from loom.domain.run.state import RunState, status_of
-from loom.workflows.signed_requests import has_signed_start, verified_fingerprint
+from loom.workflows.signed_requests import has_signed_start, refuse_unnamed_approval, verified_fingerprint
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
 
 UNSIGNED: Final = STOPS
@@ -60,7 +60,9 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
         run.count_signal()
         try:
             await _verify_signal(run, name)
-            run.advance(_without_own_run(read_steering(name, payload, workflow.now())))
+            event = read_steering(name, payload, workflow.now())
+            refuse_unnamed_approval(run.current(), event)
+            run.advance(_without_own_run(event))
         except BadRequest as error:
             # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
             if name in STOPS and workflow.patched("lenient-stops"):
@@ -134,6 +136,7 @@ def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
         _verify_update(run, name)
         try:
             event = read_steering(name, payload, workflow.now())
+            refuse_unnamed_approval(run.current(), event)
         except BadRequest as error:
             raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
         if why := refusal(run.current(), event):

@@ -21,6 +21,7 @@ from loom.domain.core.signatures import (
     fingerprint_of,
     microseconds,
 )
+from loom.domain.run.events import Approved, SteeringEvent
 from loom.domain.run.state import RunState
 
 
@@ -59,6 +60,23 @@ def has_signed_start() -> bool:
     return signature_in(workflow.info().headers) is not None
 
 
+def refuse_unnamed_approval(state: RunState, event: SteeringEvent) -> None:
+    """Raise BadRequest for a signed approval that names neither its call nor the call's digest.
+
+    The owner's signature would hold for a call that the owner hasn't seen, if the server delivers the request later.
+    Runs from before this rule don't have it: their histories may contain such approvals.
+    """
+    request = _current_request.get(None)
+    is_signed = request is not None and request.signature is not None
+    is_unnamed = isinstance(event, Approved) and event.call_id is None and event.digest is None
+    if is_unnamed and is_signed and state.signature_checks.approvals_are_named:
+        raise BadRequest(
+            "a signed approval must name what it approves: send the `call_id` and the `digest` of a call in"
+            " `pending_approvals` of the run's status, or use `loom approve` or LoomClient, which do so",
+            field="call_id",
+        )
+
+
 def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
     """Return the fingerprint of the signature of the request that is being handled.
 
@@ -66,19 +84,21 @@ def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], nam
     """
     request = _current_request.get(None)
     if request is None or request.signature is None:
-        raise _refused(name, "carries no signature")
+        raise _refused(state, name, "carries no signature")
     digest = digest_of_arguments(list(request.arguments))
     statement = Statement(kind=kind, name=name, run_id=state.run_id, arguments=digest)
     if reason := rejection_of(
         statement, request.signature, state.signature_checks, began_at=state.began_at, now=workflow.now()
     ):
-        raise _refused(name, reason)
+        raise _refused(state, name, reason)
     return fingerprint_of(statement, request.signature.at)
 
 
-def _refused(name: str, reason: str) -> BadRequest:
+def _refused(state: RunState, name: str, reason: str) -> BadRequest:
+    widened = state.signature_checks.widened
+    why = "because only a signature allowed its workspace or mode" if widened else "LOOM_REQUIRE_SIGNED"
     return BadRequest(
-        f"this run takes only signed requests (LOOM_REQUIRE_SIGNED), and this `{name}` {reason}: send it with `loom` or"
+        f"this run takes only signed requests ({why}), and this `{name}` {reason}: send it with `loom` or"
         " LoomClient and the worker's key (LOOM_HOME or LOOM_SIGNING_KEY)",
-        field="LOOM_REQUIRE_SIGNED",
+        field="signature" if widened else "LOOM_REQUIRE_SIGNED",
     )

@@ -218,6 +218,7 @@ class WorkerParts:
         notifier = Notifier(receivers=self.receivers, notifications=notifications, redact=self.sanitizer.clean)
         arrivals = AdmitMovedRun(
             gate=self.gate,
+            bounds=self.bounds,
             owner_bounds=self.owner_bounds,
             ledger=self.effects.has_ledger,
             notify=self.notify,

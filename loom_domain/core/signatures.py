@@ -69,6 +69,10 @@ class SignatureChecks:
     """Whether the start was signed with the key of the workers."""
     key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
+    widened: bool = False
+    """Whether requests need a signature because only one made the run, or a run above it, possible."""
+    approvals_are_named: bool = False
+    """Whether a signed approval must name its call or the call's digest. False for runs from before 0.4.0."""
     used: tuple[str, ...] = ()
     """The fingerprints of the signatures that were accepted most recently, oldest first."""
     forgotten: str = ""

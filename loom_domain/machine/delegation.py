@@ -154,6 +154,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         task_id=execute_task_id(state.run_id, state.environment.execution, child.call_id),
         detached=child.detached,
         root_execution=state.tree.lineage.root_execution if state.tree.lineage else state.environment.execution,
+        steering_key=state.signature_checks.key if state.signature_checks.widened else "",
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
 

@@ -42,7 +42,12 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
             execution=prepared.execution,
             notify=prepared.notify,
         ),
-        signature_checks=SignatureChecks(signed=prepared.signed, key=prepared.steering_key),
+        signature_checks=SignatureChecks(
+            signed=prepared.signed,
+            key=prepared.steering_key,
+            widened=prepared.widened,
+            approvals_are_named=prepared.approvals_are_named,
+        ),
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),
         admission=prepared.admission,

@@ -20,6 +20,15 @@ class Bounds:
     """The real paths of the folders in which workspaces may be. None: any folder."""
     max_mode: Mode = Mode.BYPASS
 
+    def refuses(self, workspace: str, mode: Mode) -> bool:
+        """Whether the workspace or the mode is outside the bounds. `workspace` must be a real path."""
+        try:
+            self.refuse_workspace(workspace)
+            self.refuse_mode(mode)
+        except BadRequest:
+            return True
+        return False
+
     def refuse_workspace(self, workspace: str) -> None:
         """Raise BadRequest if the workspace is neither a root nor inside one. `workspace` must be a real path."""
         if self.roots is None or any(f"{workspace}/".startswith(f"{root.rstrip('/')}/") for root in self.roots):

@@ -71,6 +71,12 @@ class Prepared:
     """Whether the owner of the worker's key signed the run's start."""
     steering_key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
+    widened: bool = False
+    """Whether only a signature made the run, or a run above it, possible. Requests to it then need a signature."""
+    approvals_are_named: bool = False
+    """Whether the run refuses a signed approval that names neither its call nor the call's digest. Earlier releases
+    accepted it.
+    """
     execution: str = ""
     """Tells runs apart that use the same id one after the other. Ids in stores contain it."""
     admission: Admission = ""
@@ -408,6 +414,8 @@ class MovedRunRequest:
     start: SignedStart | None
     workspace: str
     mode: Mode
+    widened: bool = False
+    """Whether the run already accepted only signed requests where it was, because only a signature made it possible."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -419,3 +427,5 @@ class AdmittedRun:
     steering_key: str
     notify: NotifyPlan | None = None
     """Whom the workers here tell of what waits for people. None if they tell nobody."""
+    widened: bool = False
+    """Whether only a signature makes the run possible. See `Prepared`."""

@@ -61,6 +61,10 @@ class Lineage:
     """
     root_execution: str = ""
     """Tells the root apart from other runs that use the same id."""
+    steering_key: str = ""
+    """The public key that requests to the child must be signed with, because only a signature made a run above it
+    possible. If empty, the child's worker decides whether requests need a signature.
+    """
 
 
 def is_child(run_id: str, parent_run_id: str) -> bool:

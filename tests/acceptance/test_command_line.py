@@ -99,6 +99,19 @@ async def test_a_run_is_started_approved_and_read(working: Working, workspace: P
     assert (watched.code, events[0]["action"], events[-1]["action"]) == (0, "node.start", "node.complete")
 
 
+async def test_a_decision_says_which_call_it_is_about(working: Working) -> None:
+    other = ToolUse("write_file", {"path": "other.txt", "content": "hello"}, "w2")
+    loom, _ = await working(script([calls(WRITE), calls(other), text("done")]))
+    cli, run_id = command_line(loom), await loom.start()
+    await loom.asked(run_id)
+
+    approved = await cli("approve", run_id)
+    await loom.until(run_id, lambda status: [ask["call_id"] for ask in status["pending_approvals"]] == ["w2"])
+    denied = await cli("deny", run_id, "w")
+
+    assert (approved.out, denied.out) == ("approved write_file (w1)\n", "denied write_file (w2)\n")
+
+
 @pytest.mark.slow
 async def test_a_run_is_asked_about_and_its_events_are_read_from_anywhere(working: Working) -> None:
     loom, _ = await working(script([calls(WRITE), text("written")]))
@@ -161,7 +174,7 @@ async def test_an_approval_for_the_run_says_when_it_is_for_one_call_only(working
     await loom.until(run_id, lambda status: [ask["call_id"] for ask in status["pending_approvals"]] == ["b2"])
     second = await cli("approve", run_id, "b2", "--for-run", "--json")
 
-    assert first.out == "approved, only this call: the guard against rmdir of / asks each time\n"
+    assert first.out == "approved bash (b1), only this call: the guard against rmdir of / asks each time\n"
     assert second.json["scope"] == "run"
     await loom.client.result(run_id)
     events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]

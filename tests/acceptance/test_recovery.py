@@ -324,7 +324,7 @@ async def test_a_standby_worker_takes_over_a_waiting_run(killable: Killable) -> 
     await loom.asked(run_id)
 
     await workers.kill(owner)
-    await loom.client.temporal.get_workflow_handle(run_id).signal("approve")
+    await loom.client.temporal.get_workflow_handle(run_id).signal("approve", {"call_id": "w1"})
     result = await loom.client.result(run_id)
 
     assert result.output == "written"

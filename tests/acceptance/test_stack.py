@@ -429,9 +429,19 @@ def test_ctrl_c_ends_a_stack_in_the_foreground(loom: Loom) -> None:
     assert loom.living() == {}
 
 
+def test_up_as_root_and_doctor_say_what_other_users_may_do(loom: Loom) -> None:
+    done = loom.run("up", "--detach", "--no-worker", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert ("run commands as root" in done.stderr) is (os.geteuid() == 0)
+    assert "Other users of this machine can" in loom.run("doctor").stdout
+    assert "Other users" not in loom.run("doctor", LOOM_REQUIRE_SIGNED="on").stdout
+
+
 async def test_own_clients_reach_private_servers(loom: Loom) -> None:
     done = loom.run("up", "--detach", "--no-worker", "--private", "--json")
     assert done.returncode == 0, done.stderr
+    assert "Other users" not in f"{done.stderr}{loom.run('doctor').stdout}"
     (block,) = (each for each in blocks_of("docs/operations.md", "python") if "HttpConnectProxyConfig" in each.text)
     program = block.text.replace("/home/me/project/.loom", str(loom.home))
     names: dict[str, Any] = {}

@@ -47,6 +47,11 @@ AS_ROOT: Final = (
     "Note: Loom runs as root. File tools and commands can read and change every file in a workspace, whoever owns it.\n"
     "Your own tools, hooks and MCP servers can do anything on this machine. Start Loom as an ordinary user if you can."
 )
+OPEN_AS_ROOT: Final = (
+    "Other users of this machine can read, start, approve and steer runs, and so run commands as root."
+    " `loom down` and `loom up --private` keep them out. With LOOM_REQUIRE_SIGNED=on, runs only refuse what they send."
+)
+"""Said in addition to `AS_ROOT` if neither of the two is set."""
 
 app = new_app()
 
@@ -64,9 +69,10 @@ def up(  # noqa: PLR0917 - one parameter for each option
     _set_app(app)
     _add_roots(workspace_root)
     settings = read_settings()
-    if os.geteuid() == 0:
-        typer.echo(AS_ROOT, err=True)
     plan = _plan(settings, no_worker=no_worker, names_roots=bool(workspace_root), private=private)
+    if os.geteuid() == 0:
+        is_open = not plan.private and settings.require_signed == "off"
+        typer.echo(f"{AS_ROOT}\n{OPEN_AS_ROOT}" if is_open else AS_ROOT, err=True)
     now = stack_state.read(settings.home)
     before = now.living().get("worker") if plan.worker is not None else None
     replaces = before if app is not None else None  # whoever names the app wants its code as it is now
@@ -119,7 +125,7 @@ def doctor(as_json: Json = False) -> None:
     """Check everything that a run needs."""
     settings = load_settings()
     report = _examine(settings, stack_state.read(settings.home))
-    typer.echo(json.dumps(report) if as_json else f"server: {server_named(settings)}\n{_as_text(report)}")
+    typer.echo(json.dumps(report) if as_json else f"server: {server_named(settings)}\n{_as_text(report, warns=True)}")
     _note_misspelled_variables()
     if not report["ok"]:
         raise typer.Exit(UNREACHABLE)
@@ -223,14 +229,14 @@ def _examine(settings: Settings, state: StackState) -> dict[str, Any]:
     return asyncio.run(examine(settings, state, settings.home))
 
 
-def _as_text(report: dict[str, Any]) -> str:
+def _as_text(report: dict[str, Any], *, warns: bool = False) -> str:
     """Format the report with one line per part. Passwords appear only with `--json`."""
     lines = []
     for name, part in report["parts"].items():
         facts = [part.get(key) for key in ("address", "ui", "version", "program", "pids", "model", "note")]
         shown = "  ".join(re.sub(r"(?<=:)[^:@/]+(?=@)", "…", str(fact)) for fact in facts if fact)
         lines.append(f"  {'ok' if part['ok'] else '--'}  {name:<9} {shown or 'none'}")
-        told = [part["hint"]] if "hint" in part else []
+        told = [part[key] for key in ("hint", *(["warning"] if warns else [])) if key in part]
         if part.get("differs"):
             told += [*part["differs"], "To start a worker with the settings from here: `loom down`, then `loom up`"]
         lines += [f"      {'':<9} {line}" for line in told]

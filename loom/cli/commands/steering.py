@@ -10,6 +10,7 @@ from loom.cli.run_names import call_named, with_run
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
+from loom.pending_approvals import read_approval
 
 CallId: TypeAlias = Annotated[
     str | None,
@@ -41,11 +42,14 @@ def approve(
     scope: Literal["once", "run"] = "run" if for_run else "once"
 
     async def sent(loom: LoomClient, run: str) -> JsonObject:
-        call = await _pending(loom, run, call_id)
-        return await loom.approve(run, call, scope=scope, arguments=edited, digest=digest, by=user_name())
+        call, seen = await _named(loom, run, call_id)
+        expected = digest or seen.get("digest")
+        receipt = await loom.approve(run, call, scope=scope, arguments=edited, digest=expected, by=user_name())
+        return {**_reference(seen), **receipt}
 
     receipt = with_run(run_id, sent)
-    _acknowledge(receipt, _approved(receipt) if for_run else "approved", as_json=as_json)
+    done = f"approved{_about(receipt)}"
+    _acknowledge(receipt, f"{done}{_extent(receipt)}" if for_run else done, as_json=as_json)
 
 
 @app.command()
@@ -58,10 +62,11 @@ def deny(
     """Deny a pending tool call; the run continues without it."""
 
     async def sent(loom: LoomClient, run: str) -> JsonObject:
-        return await loom.deny(run, await _pending(loom, run, call_id), reason=reason, by=user_name())
+        call, seen = await _named(loom, run, call_id)
+        return {**_reference(seen), **await loom.deny(run, call, reason=reason, by=user_name())}
 
     receipt = with_run(run_id, sent)
-    _acknowledge(receipt, "denied", as_json=as_json)
+    _acknowledge(receipt, f"denied{_about(receipt)}", as_json=as_json)
 
 
 @app.command()
@@ -109,15 +114,30 @@ def send(
     _acknowledge(receipt, "sent", as_json=as_json, always_queued=True)
 
 
-async def _pending(loom: LoomClient, run_id: str, name: str | None) -> str | None:
-    return None if name is None else call_named(await loom.status(run_id), name)
+async def _named(loom: LoomClient, run_id: str, name: str | None) -> tuple[str | None, JsonObject]:
+    """Return the id of the call that a person names, and the pending call, which is empty if no worker knows it."""
+    if name is None:
+        return None, {}  # the client looks for the only pending call
+    status = await loom.status(run_id)
+    call_id = call_named(status, name)
+    pending = status.get("pending_approvals", ())
+    return call_id, next((dict(call) for call in pending if call["call_id"] == call_id), {})
 
 
-def _approved(receipt: JsonObject) -> str:
+def _reference(call: JsonObject) -> JsonObject:
+    return read_approval(call).reference if call else {}
+
+
+def _about(receipt: JsonObject) -> str:
+    """Name the call that was decided, if it is known."""
+    return f" {plain(str(receipt['tool']))} ({plain(str(receipt['call_id']))})" if "tool" in receipt else ""
+
+
+def _extent(receipt: JsonObject) -> str:
     """Describe the scope of an approval for the rest of the run."""
     if why := receipt.get("why"):
-        return f"approved, only this call: {plain(str(why))}"
-    return "approved for the rest of the run" + ("" if "scope" in receipt else ", as far as a rule can express it")
+        return f", only this call: {plain(str(why))}"
+    return " for the rest of the run" + ("" if "scope" in receipt else ", as far as a rule can express it")
 
 
 def _acknowledge(receipt: JsonObject, done: str, *, as_json: bool, always_queued: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Apply the approval policy to an approval, and keep it until enough people agree."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -56,15 +56,15 @@ class Approvals:
         UnreachableError if the run doesn't say what is pending.
         """
         if not self._policy.rules:
-            return await self._approved(asked, asked.digest, caller.name)
+            return await self._approved(asked, caller.name)
         call, tenant = await self._pending(asked)
-        digest = str(call["digest"])
+        call_id, digest = str(call["call_id"]), str(call["digest"])
+        asked = replace(asked, call_id=call_id, digest=digest)
         needed = self._policy.requirement(_judged(call, tenant, asked))
         started_by = await self._client.started_by(asked.run_id)
         needed.refuse(caller.name, started_by=started_by)
         if needed.approvals == 1 or self._store is None:
-            return await self._approved(asked, digest, caller.name)
-        call_id = str(call["call_id"])
+            return await self._approved(asked, caller.name)
         people = await self._store.add(
             asked.run_id, call_id, str(call["asked_at"]), _decision(asked, digest), caller.name
         )
@@ -72,7 +72,7 @@ class Approvals:
             content = {"call_id": call_id, "scope": asked.scope, "arguments": asked.arguments, "digest": digest}
             self._audit.add(Act.APPROVE, content, caller=caller, run_id=asked.run_id, subject=call_id)
             return {"accepted": False, "run_id": asked.run_id, "approved_by": people, "approvals": needed.approvals}
-        receipt = await self._approved(asked, digest, AND.join(people))
+        receipt = await self._approved(asked, AND.join(people))
         await self._store.forget(asked.run_id, call_id)
         return receipt
 
@@ -87,9 +87,9 @@ class Approvals:
             views[call.run_id, call.call_id] = {"approvals": needed, "approved_by": people}
         return views
 
-    async def _approved(self, asked: Approval, digest: str | None, by: str) -> JsonObject:
+    async def _approved(self, asked: Approval, by: str) -> JsonObject:
         return await self._client.approve(
-            asked.run_id, asked.call_id, scope=asked.scope, arguments=asked.arguments, digest=digest, by=by
+            asked.run_id, asked.call_id, scope=asked.scope, arguments=asked.arguments, digest=asked.digest, by=by
         )
 
     async def _pending(self, asked: Approval) -> tuple[Mapping[str, Any], str]:

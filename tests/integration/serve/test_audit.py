@@ -135,7 +135,7 @@ async def test_acts_of_any_client_are_recorded_once_also_after_continue_as_new_a
         harness(addresses, workspace, model, audit="on", database_url=url, rotate_after_events=100) as (loom, _),
     ):
         run_id = await loom.start_unseen(permissions=ASKS, tenant="acme")
-        await loom.asked(run_id)
+        (ask,) = (await loom.asked(run_id))["pending_approvals"]
         handle = loom.client.temporal.get_workflow_handle(run_id)
         for number in range(MESSAGES):
             await handle.signal("send_message", {"text": f"message {number}", "by": "otto"})
@@ -144,7 +144,7 @@ async def test_acts_of_any_client_are_recorded_once_also_after_continue_as_new_a
             return len(await loom.histories(run_id)) > 1
 
         await eventually(has_rotated)
-        await handle.signal("approve", {"by": "otto"})
+        await handle.signal("approve", {"call_id": ask["call_id"], "by": "otto"})
         await loom.asked(run_id)
         await handle.cancel()
         await loom.until(run_id, lambda status: status["status"] == "aborted")

@@ -210,7 +210,7 @@ async def test_malformed_signals_are_ignored_and_the_run_waits_on(working: Worki
     await handle.signal("no_such_signal", payload)
     assert (await loom.asked(run_id))["status"] == "waiting_for_approval"
 
-    await handle.signal("approve")
+    await handle.signal("approve", {"call_id": "w1"})
     assert (await loom.client.result(run_id)).output == "ok"
 
 

@@ -164,9 +164,16 @@ def test_a_recorded_start_counts_for_one_execution_and_all_its_attempts() -> Non
 
 def test_a_worker_without_a_key_has_no_owner() -> None:
     assert not StartGate(None, requires_signature=False).is_signed_by_owner(start())
-    assert StartGate(None, requires_signature=False).steering_key == ""
-    assert StartGate(OWNER, requires_signature=False).steering_key == ""
-    assert StartGate(OWNER, requires_signature=True).steering_key == OWNER.public
+    assert StartGate(None, requires_signature=False).steering_key(widened=True) == ""
+
+
+@pytest.mark.parametrize(("requires", "widened"), [(True, False), (False, True), (True, True), (False, False)])
+def test_requests_need_a_signature_if_all_do_or_if_only_one_made_the_run_possible(
+    requires: bool, widened: bool
+) -> None:
+    gate = StartGate(OWNER, requires_signature=requires)
+
+    assert gate.steering_key(widened=widened) == (OWNER.public if requires or widened else "")
 
 
 # ---- the file of the key ---------------------------------------------------------------------------------------
