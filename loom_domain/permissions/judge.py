@@ -31,6 +31,7 @@ from loom.domain.permissions.rules import (
     is_exact,
     kind_of,
     may_become,
+    may_match,
     may_reach,
     names,
     parse_rule,
@@ -338,7 +339,12 @@ def _may_mean(call: _Call, rule: Rule, subject: Subject) -> bool:
         )
     if subject.reaches and may_reach(rule, call.tool, subject.text, subject.loose, call.place):
         return True
-    return any(file.opaque and guards_too(rule, file.tool) for file in subject.files)
+    return any(file.opaque and guards_too(rule, file.tool) for file in subject.files) or any(
+        may_match(rule, file.tool, file.text)
+        if file.opaque
+        else touches(rule, file.tool, file.text, file.loose, call.place)
+        for file in subject.mentions
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -95,6 +95,14 @@ def may_reach(pattern: str, text: str, absolute: str, *, home: str = "") -> bool
     return all(one is None or one.fullmatch(part) for one, part in zip(_until_any(wanted), parts[1], strict=False))
 
 
+def may_meet(pattern: str, glob: str) -> bool:
+    """Whether a path can match both the pattern of an ask or deny rule and a glob of the shell. Only the last component
+    that the rule names is compared, with each component of the glob.
+    """
+    named = [part for part in pattern.split("/") if part.strip("*.~")]
+    return not named or any(_meet(_atoms(named[-1]), _atoms(part)) for part in glob.split("/") if part)
+
+
 def covers_host(pattern: str, host: str) -> bool:
     """Whether the pattern matches a host. A leading `*.` matches one or more labels. Any other `*` matches within a
     label.
@@ -218,6 +226,37 @@ def _set(inner: str, negated: str) -> str:
     except re.error:  # a reversed range matches nothing
         return r"(?!)"
     return source
+
+
+def _atoms(text: str) -> tuple[str, ...]:
+    """Return the characters of a glob. A star or a brace stands for any text, a question mark or a set for any
+    character.
+    """
+    return tuple(map(_atom, _PIECE.finditer(text)))
+
+
+def _atom(match: re.Match[str]) -> str:
+    if match[2] or match[6] in ("{", "}"):
+        return "*"
+    return "?" if match[3] or match[5] is not None else match[1] or match[6]
+
+
+def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether a text matches both globs."""
+    reached = [[False] * (len(other) + 1) for _ in range(len(one) + 1)]
+    reached[0][0] = True
+    for at in range(len(one) + 1):
+        for to in range(len(other) + 1):
+            if not reached[at][to]:
+                continue
+            first, second = one[at] if at < len(one) else "", other[to] if to < len(other) else ""
+            if first == "*" or (first and second == "*"):
+                reached[at + 1][to] = True
+            if second == "*" or (second and first == "*"):
+                reached[at][to + 1] = True
+            if first and second and (first == second or "?" in (first, second)):
+                reached[at + 1][to + 1] = True
+    return reached[len(one)][len(other)]
 
 
 def _chunks(pattern: str) -> list[str]:

@@ -191,6 +191,15 @@ def may_reach(rule: Rule, tool: str, text: str, loose: str, place: Place) -> boo
     return patterns.may_reach(rule.pattern, text, loose, home=place.home)
 
 
+def may_match(rule: Rule, tool: str, word: str) -> bool:
+    """Whether a scoped ask or deny rule can match a path to which Bash expands this glob. Any path matches an empty
+    word, which stands for a computed one.
+    """
+    if rule.pattern is None or not guards_too(rule, tool) or kind_of(tool) is not Kind.PATH:
+        return False
+    return word == "" or patterns.may_meet(rule.pattern, word)
+
+
 def may_become(rule: Rule, tool: str, words: Sequence[str | None]) -> bool:
     """Whether a computed word, a glob or braces might become text that an ask or deny rule names."""
     if rule.pattern is None or kind_of(tool) is not Kind.COMMAND or not names(rule, tool):

@@ -57,6 +57,10 @@ class Subject:
     """Whether the call also reads everything in this folder."""
     files: tuple[Touched, ...] = ()
     """The files that the command reads and writes, as far as its words name them."""
+    mentions: tuple[Touched, ...] = ()
+    """The files that a word of the command may be, if it isn't known what the program does with its words. An opaque
+    file is a glob, or a computed word. Ask and deny rules that match one of these files require approval.
+    """
 
 
 def normal(path: str, base: str = "") -> str:

@@ -134,6 +134,7 @@ class BashParser:
         yield from _spellings(words, inner, before, cause)
         yield from _forwarded(name, inner)
         yield from self._possible(_forwarded_scripts(name, inner), name, depth)
+        yield from self._possible(_run_by_option(name, inner), name, depth)
         for set_first, command in runs:
             yield from self._simple(command, set_first, depth + 1)
             yield from self._possible((text.partition("=")[2] for text in set_first), name, depth)
@@ -311,8 +312,8 @@ def _unclear_part(name: str, words: _Words) -> str:
     """Return the part of a command that may run code its words don't show, or an empty string."""
     if name in wrappers.OF_TEXT and len(words) > 1:
         return words[1].text
-    found = wrappers.option_that_runs(name, _values(words), [word.text for word in words])
-    return found or builtins.unclear_argument(name, words)
+    at = wrappers.word_that_runs(name, _values(words), [word.text for word in words])
+    return words[at].text if at else builtins.unclear_argument(name, words)
 
 
 def _forwarded(name: str, words: _Words) -> Iterator[Subject]:
@@ -331,6 +332,10 @@ def _forwarded_scripts(name: str, words: _Words) -> Iterator[str]:
     fixed = [word.fixed or "" for word in words[begin : begin + _MOST_FORWARDED]]
     if any(wrappers.program_of(word) in wrappers.SHELLS for word in fixed):
         yield from (word for word in fixed if re.search(r"\s", word))
+
+
+def _run_by_option(name: str, words: _Words) -> Iterator[str]:
+    return wrappers.run_by_option(name, _values(words), [word.text for word in words])
 
 
 def _lasting(name: str, assigned: Sequence[str]) -> tuple[str, ...]:

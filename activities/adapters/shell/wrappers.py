@@ -6,6 +6,16 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
+from loom.activities.adapters.shell.options_that_run import (
+    CODE,
+    HARMLESS_KEYS,
+    HARMLESS_PLUS,
+    RUNS,
+    SSH,
+    TAR,
+    TAR_LETTERS,
+    Runs,
+)
 from loom.domain.permissions.command_words import FIND_RUNS, FIND_WRITES
 
 Values = Sequence[str | None]
@@ -56,14 +66,15 @@ _ARCHITECTURE: Final = Wrapper(
     flags="RBFILSTXZv3", long="addr-no-randomize 32bit fdpic-funcptrs short-inode addr-compat-layout verbose 3gb 4gb"
 )
 _TRACER: Final = Wrapper(flags="fFcCidqrtTvVxyYzZ", values="aeEIopPsSuU")
+_XARGS: Final = Wrapper(
+    flags="0rtpxo",
+    values="InPLdEsa",
+    long="null no-run-if-empty verbose interactive exit open-tty",
+    long_values="arg-file delimiter max-args max-chars max-procs max-lines",
+    needs_command=False,
+)
 RUNNERS: Final[Mapping[str, Wrapper]] = {
-    "xargs": Wrapper(
-        flags="0rtpxo",
-        values="InPLdEsa",
-        long="null no-run-if-empty verbose interactive exit open-tty",
-        long_values="arg-file delimiter max-args max-chars max-procs max-lines",
-        needs_command=False,
-    ),
+    "xargs": _XARGS,
     "env": Wrapper(
         flags="i0v",
         values="uC",
@@ -79,6 +90,14 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
         long_values="user group chdir",
         assigns=True,
     ),
+    **dict.fromkeys(("gtime", "gnohup"), Wrapper()),
+    "gtimeout": TRANSPARENT["timeout"],
+    "gnice": TRANSPARENT["nice"],
+    "gstdbuf": TRANSPARENT["stdbuf"],
+    "gxargs": _XARGS,
+    "choom": Wrapper(values="np", long_values="adjust pid"),
+    "uclampset": Wrapper(flags="asRv", values="mMp", long="all-tasks system reset-on-fork verbose"),
+    "sshpass": Wrapper(flags="ev", values="pPfd"),
     "doas": Wrapper(flags="n", values="uC"),
     "setsid": Wrapper(flags="cfw", long="fork wait ctty"),
     "ionice": Wrapper(flags="t", values="cn", long="ignore", long_values="class classdata"),
@@ -123,7 +142,10 @@ RUNNERS: Final[Mapping[str, Wrapper]] = {
         tini dumb-init catatonit catchsegv eatmydata cgexec trickle torsocks torify proxychains proxychains4 tsocks
         run-parts start-stop-daemon daemonize at batch runcon aa-exec chpst softlimit setuidgid envdir envuidgid setlock
         execlineb hyperfine rlwrap ifne mispipe pee timelimit perf gdb lldb rr tmux screen xterm ssh-agent newgrp expect
-        fd fdfind
+        fd fdfind schedtool coresched watchexec ccache sccache distcc heaptrack uftrace memusage sotruss dtach abduco nq
+        tsp logsave nocache s6-setuidgid s6-envdir s6-softlimit qemu-x86_64 qemu-aarch64 qemu-arm qemu-i386 box64 box86
+        mpirun mpiexec srun wine wine64 caffeinate envchain with-lock-ex lckdo pidproxy supervise xinit startx gpg-agent
+        dtruss
         """.split(),  # noqa: SIM905 - as a list it would take a screen
         _PLAIN,
     ),
@@ -152,29 +174,21 @@ FORWARDING: Final[Mapping[str, int]] = {
         """.split(),  # noqa: SIM905 - as a list it would take half a screen
         2,
     ),
+    **dict.fromkeys(
+        """
+        cargo go guix just tox nox op infisical sops teller vault foreman honcho forego overmind turbo lerna nx volta
+        fnm
+        nvm rustup cross earthly act multipass lxc incus machinectl buildah ctr crictl apptainer singularity toolbox
+        arch
+        distrobox flatpak flatpak-spawn snap wsl adb fly railway salt ansible gcloud varlock composer gem rvm virsh
+        mosh rsh pssh parallel-ssh pdsh clush detach savelog keychain ts vipe pv
+        """.split(),  # noqa: SIM905 - as a list it would take half a screen
+        1,
+    ),
 }
 """Programs that may run a command in their arguments, and the first argument at which this command may start. The exact
 start isn't analyzed.
 """
-
-_OPTIONS_THAT_RUN: Final[Mapping[str, tuple[str, ...]]] = {
-    "sort": ("--compress-program",),
-    "split": ("--filter",),
-    "rg": ("--pre", "--hostname-bin"),
-    "tar": (
-        *("--to-command", "--use-compress-program", "--checkpoint-action", "--info-script", "--new-volume-script"),
-        *("--rsh-command", "--rmt-command", "-I", "-F"),
-    ),
-    "man": ("--pager", "--html", "--preprocessor", "-P", "-H"),
-    "diff3": ("--diff-program",),
-    "sdiff": ("--diff-program",),
-    "install": ("--strip-program",),
-    "zip": ("--unzip-command", "-TT"),
-    "wget": ("--use-askpass",),
-    "rsync": ("--rsh", "--rsync-path", "-e"),
-    **dict.fromkeys(("cc", "gcc", "g++", "c++"), ("-wrapper",)),
-}
-"""For each program, the options whose value is a program to run."""
 
 SYSTEM_FOLDERS: Final = frozenset(["/bin", "/usr/bin", "/usr/local/bin"])
 """Folders whose programs are the ones that these tables describe."""
@@ -195,6 +209,14 @@ TAKES_DATA: Final = frozenset(
 _FIND_CHANGES: Final = ("-delete", *FIND_WRITES)
 _OPERAND: Final = re.compile(r'"[\w./][^"@]*"')
 """Matches one word that can't be an option, although its value isn't known."""
+_FROM_ENVIRONMENT: Final = re.compile(
+    r"\$(?!(?:BASH|OPT|REPLY|PWD|OLDPWD|RANDOM|DIRSTACK|FUNCNAME|PIPESTATUS|NODE_ENV|LANG|LC_|TZ|CI|PYTHONUNBUFFERED"
+    r"|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE|\{(?:BASH|OPT|REPLY|PWD|OLDPWD|LANG|LC_|CI|TZ|TERM)))"
+    r"(?:[A-Z][A-Z0-9_]*(?![a-z])|\{[A-Z][A-Z0-9_]*(?:[#%]{1,2}[\w./*-]*)?\})"
+)
+_FOLDER: Final = re.compile(r"(?<=^\")\$(?:PWD\b|\{PWD\})")
+_UNCERTAIN: Final = tuple("{*?[-+@~\\") + tuple(quote + each for quote in "'\"" for each in "-+@'\"\\")
+"""Starts of computed words that may become options."""
 _LOADER: Final = re.compile(r"ld(?:-[\w.-]+)?\.so(?:\.\d+)?")
 _SHELL_OPTIONS: Final = frozenset(["-o", "+o", "-O", "+O", "--rcfile", "--init-file"])
 _PLAIN_LETTERS: Final = frozenset("ceuxvf")
@@ -310,17 +332,75 @@ def forwarded_from(name: str, nowhere: int) -> int:
     return FORWARDING.get(name, 1 if name in RUNNERS and name not in _EXACT else nowhere)
 
 
-def option_that_runs(name: str, values: Values, texts: Sequence[str]) -> str:
-    """Return the argument that makes a program run another program, or may do so. Otherwise, return an empty string."""
-    options = _OPTIONS_THAT_RUN.get(name, ())
-    if not options:
-        return ""
-    for value, text in zip(values[1:], texts[1:], strict=True):
-        if value == "--":
-            return ""
-        if any(_is(value, option) for option in options) if value else not _OPERAND.fullmatch(text):
-            return text
-    return ""
+def word_that_runs(name: str, values: Values, texts: Sequence[str]) -> int:
+    """Return the position of the word that makes a program run another program, or may do so, or 0 if there is none."""
+    if name not in RUNS:
+        return 0
+    runs, ended = RUNS[name], False
+    for at in range(1, len(values)):
+        value = values[at]
+        if value is None:
+            found = _may_run_something(runs, texts[at], is_option=not ended)
+        else:
+            found = _runs_something(runs, value, is_option=not ended) and not _is_harmless(name, values, at)
+            ended = ended or value == "--"
+        if found:
+            return at
+    return 1 if name in TAR and _is_old_cluster(values) else 0
+
+
+def _may_run_something(runs: Runs, text: str, *, is_option: bool) -> bool:
+    """Whether a computed word may become a word that runs something. A line can't change what its environment sets."""
+    text = _FROM_ENVIRONMENT.sub("x", _FOLDER.sub("/", text))
+    if _OPERAND.fullmatch(text):
+        return False
+    if set(text) & set("$`") or text.startswith(_UNCERTAIN):
+        return is_option or runs.words is not None
+    return runs.words is not None and "{" in text
+
+
+def _runs_something(runs: Runs, word: str, *, is_option: bool) -> bool:
+    if runs.words is not None and runs.words.fullmatch(word):
+        return True
+    if not is_option:
+        return False
+    starts = runs.starts.split()
+    if word.startswith("+"):
+        return "+" in starts and not HARMLESS_PLUS.fullmatch(word)
+    return word.startswith(tuple(starts)) or (
+        word.startswith("-") and any(_is(word, option) for option in runs.options.split())
+    )
+
+
+def _is_harmless(name: str, values: Values, at: int) -> bool:
+    """Whether an option of `ssh` is `-o` with a key whose value runs nothing."""
+    given = re.fullmatch(r"-[A-Za-z0-9]*?o\s*(.*)", values[at] or "", re.DOTALL)
+    if name not in SSH or given is None:
+        return False
+    setting = given[1] or (values[at + 1] if at + 1 < len(values) else "") or ""
+    return re.split(r"[\s=]", setting.strip(), maxsplit=1)[0].lower() in HARMLESS_KEYS
+
+
+def _is_old_cluster(values: Values) -> bool:
+    """Whether the first word of `tar` is a cluster of options without a dash, one of which runs a program."""
+    first = (values[1] if len(values) > 1 else "") or ""
+    return first[:1] not in ("", "-") and bool(TAR_LETTERS & set(first))
+
+
+def run_by_option(name: str, values: Values, texts: Sequence[str]) -> Iterator[str]:
+    """Yield the texts that may be commands in the words of a program that runs another program."""
+    at = word_that_runs(name, values, texts)
+    for word in values[1:] if name in CODE else values[at : at + 3] if at else ():
+        if word:
+            yield from dict.fromkeys(
+                text for found in _TEXTS.finditer(word) if (text := found["quoted"] or found["rest"])
+            )
+
+
+_TEXTS: Final = re.compile(
+    r"(?P<open>[\"'`])(?P<quoted>[^\"'`]*)(?=[\"'`])|(?=(?:^|(?<=[\s=!|:,;]))(?P<rest>\w.*))", re.DOTALL
+)
+"""Matches each part of a word at which a command may start."""
 
 
 def _is(word: str, option: str) -> bool:
@@ -329,7 +409,7 @@ def _is(word: str, option: str) -> bool:
         return len(name) > 2 and option.startswith(name)
     if len(option) > 2:
         return word.startswith(option)
-    return re.fullmatch(rf"-[A-Za-z]*{option[1]}.*", word, re.DOTALL) is not None
+    return re.fullmatch(rf"-[A-Za-z0-9]*{option[1]}.*", word, re.DOTALL) is not None
 
 
 def script_of(name: str, values: Values) -> Script:

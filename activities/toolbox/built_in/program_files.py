@@ -72,7 +72,7 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
         """
         cat tac head tail wc cut paste rev fold expand column diff cmp comm join nl od hexdump strings base64 base32
         md5sum sha1sum sha256sum sha512sum cksum source . bat batcat zcat zless zgrep view file python python3
-        node php lua bash sh zsh dash pr shuf envsubst more most
+        node php lua bash sh zsh dash pr envsubst more most
         """.split(),  # noqa: SIM905 - as a list it would take half a screen
         _READS,
     ),
@@ -91,6 +91,9 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
         inputs="--files0-from --random-source",
         values="-k -t -S -T --key --field-separator --buffer-size --temporary-directory --parallel --batch-size",
     ),
+    "shuf": _Program(
+        reads=True, outputs="-o --output", inputs="--random-source", values="-n -i --head-count --input-range"
+    ),
     "less": _Program(reads=True, outputs="-o -O --log-file --LOG-FILE"),
     "split": _Program(reads=True, writes_others=True),
     "csplit": _Program(reads=True, writes_others=True),
@@ -99,9 +102,15 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
     "perl": _Program(reads=True, script="-e -E", in_place="-i", values="-I -M -m -F -x"),
     "ruby": _Program(reads=True, script="-e", in_place="-i", values="-I -r -C"),
     "openssl": _Program(
-        reads=True, outputs="-out -keyout -CAserial -writerand", inputs="-in -inkey -key -CA -CAkey -config -content"
+        reads=True,
+        outputs="-out -keyout -CAserial -writerand -outdir -sess_out -keylogfile -msgfile",
+        inputs="-in -inkey -key -CA -CAkey -config -content",
     ),
-    "gpg": _Program(reads=True, outputs="-o --output", values="-r --recipient -u --local-user"),
+    "gpg": _Program(
+        reads=True,
+        outputs="-o --output --logger-file --log-file --status-file --attribute-file",
+        values="-r --recipient -u --local-user",
+    ),
     "age": _Program(reads=True, outputs="-o --output", values="-r -i -R --recipient --identity"),
     "ssh-keygen": _Program(outputs="-f", values="-t -b -C -N -P"),
     "pandoc": _Program(reads=True, outputs="-o --output --extract-media --log", values="-f -t --from --to"),
@@ -112,6 +121,17 @@ _PROGRAMS: Final[Mapping[str, _Program]] = {
     "rename": _Program(writes_others=True),
     "crontab": _READS,
 }
+
+IS_CODE: Final = frozenset(
+    ["python", "python3", "node", "php", "lua", "bash", "sh", "zsh", "dash", "perl", "ruby", "source", "."]
+)
+"""Programs that run code, which may read and write any file that a word names."""
+ONLY_READS: Final = frozenset(
+    name
+    for name, program in _PROGRAMS.items()
+    if program in (_READS, _SCRIPTED) and name not in IS_CODE | {"shuf", "view", "file", "crontab"}
+)
+"""Programs that write no file that a word names."""
 
 _OUTPUT_OPTIONS: Final = frozenset(
     ["--output", "--output-file", "--out", "--out-file", "--outfile", "--outFile", "--output-document", "--out-dir"]
@@ -169,7 +189,10 @@ def _of_program(name: str, words: Words) -> _Uses:
         yield from _read(*operands, *attached)
     if program.writes or arguments.has(*program.in_place.split()):
         yield from _write(*operands)
-    if program.writes_others or (name in _EDITORS and _runs_script(words)):
+    if "http.server" in words:
+        yield from _read(*_RECURSION)
+    unpacks = name == "ar" and "x" in ((words[1] if len(words) > 1 else None) or "")
+    if program.writes_others or unpacks or (name in _EDITORS and _runs_script(words)):
         yield from _write(None)
 
 
@@ -272,10 +295,11 @@ def _of_copy(words: Words) -> _Uses:
     sources = list(arguments.operands)
     if not targets:
         targets = [sources.pop() if sources else None]
-    yield from _read(*sources, *_RECURSION if arguments.has("-r", "-R", "-a", "--recursive", "--archive") else ())
+    is_recursive = bool(arguments.has("-r", "-R", "-a", "--recursive", "--archive", "--files-from"))
+    yield from _read(*sources, *_RECURSION if is_recursive else ())
     if program_of(words) == "mv" or arguments.has("--remove-source-files"):
         yield from _write(*sources)
-    yield from _write(*targets)
+    yield from _write(*targets, *_RECURSION if is_recursive else ())
     for word in sources:
         name = None if word is None else word.rstrip("/").rpartition("/")[2]
         yield from _write(*(None if name is None or target is None else f"{target}/{name}" for target in targets))
@@ -303,6 +327,8 @@ def _of_find(words: Words) -> _Uses:
             yield from _write(following)
     if "-delete" in words:
         yield from _write(None)
+    if "-files0-from" in words:
+        yield from _read(None)
 
 
 _TAR_VALUES: Final = "fbCTXgKNVIFLH"
@@ -340,7 +366,7 @@ def _of_tar(words: Words) -> _Uses:
 def _of_zip(words: Words) -> _Uses:
     arguments = arguments_of(words, "-b -t -n -x -i -O --out --temp-path")
     yield from _write(*arguments.operands[:1], *arguments.values("-O", "--out"))
-    yield from _read(*arguments.operands[1:], *_RECURSION if arguments.has("-r", "--recurse-paths") else ())
+    yield from _read(*arguments.operands[1:], *_RECURSION if arguments.has("-r", "-@", "--recurse-paths") else ())
 
 
 def _of_7z(words: Words) -> _Uses:
@@ -467,6 +493,7 @@ def _of_git(words: Words) -> _Uses:
     verb, rest = (words[at] if at < len(words) else None) or "", words[at:]
     arguments = arguments_of(rest, "-o --output --output-directory -s --source -b -B -m --message -F --file --orphan")
     yield from _write(*(path for path in arguments.values("--output", "--output-directory") if path != ""))
+    yield from _of_tree(verb, arguments)
     if verb in ("archive", "format-patch", "bugreport", "diagnose"):
         yield from _write(*arguments.values("-o"))
     elif verb == "checkout":
@@ -482,8 +509,22 @@ def _of_git(words: Words) -> _Uses:
         yield from _write(*arguments.operands)
 
 
+_CHANGES_FILES: Final = frozenset(
+    """
+    cherry-pick merge pull read-tree rebase reset revert sparse-checkout stash submodule switch lfs
+    """.split()  # noqa: SIM905 - as a list it would take half a screen
+)
+"""Git commands that write files of the worktree that their words don't name."""
 _ONLY_INDEX: Final[Mapping[str, tuple[str, ...]]] = {"restore": ("--staged", "-S"), "rm": ("--cached", "--dry-run")}
 """Git commands that write their operands, and the options that prevent this."""
+
+
+def _of_tree(verb: str, arguments: Arguments) -> _Uses:
+    """Yield the files of the worktree that a Git command reads or writes, although no word names them."""
+    if verb in ("grep", "archive") or arguments.has("--stdin-paths", "--pathspec-from-file"):
+        yield from _read(*_RECURSION)
+    if verb in _CHANGES_FILES and arguments.operands[1:2] != ("list",):
+        yield from _write(None)
 
 
 def _checked_out(words: Words, arguments: Arguments) -> _Uses:
@@ -491,6 +532,16 @@ def _checked_out(words: Words, arguments: Arguments) -> _Uses:
         yield from _write(*words[words.index("--") + 1 :])
     elif not arguments.has("-b", "-B", "--orphan"):
         yield from (Use("write_file", path, only_existing=True) for path in arguments.operands if path is not None)
+
+
+def _of_unpacker(words: Words) -> _Uses:
+    """Handle programs that pack or unpack files that no word names. `dpkg` does so only with some options."""
+    if program_of(words) == "dpkg" and not arguments_of(words).has("-x", "-X", "-R", "--extract", "--vextract"):
+        yield from _of_unknown(words)
+        return
+    yield from _read(*_RECURSION)
+    yield from _write(None)
+    yield from _of_unknown(words)
 
 
 _SPECIAL: Final[Mapping[str, Callable[[Words], _Uses]]] = {
@@ -507,6 +558,9 @@ _SPECIAL: Final[Mapping[str, Callable[[Words], _Uses]]] = {
         esbuild rollup
         """.split(),  # noqa: SIM905 - as a list it would take half a screen
         _of_compiler,
+    ),
+    **dict.fromkeys(
+        ("cpio", "pax", "jar", "unar", "unrar", "cabextract", "unsquashfs", "dpkg-deb", "dpkg"), _of_unpacker
     ),
     "dd": _of_dd,
     "find": _of_find,

@@ -8,14 +8,19 @@ the command accesses some file. The sandbox covers scripts that open files thems
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice, product
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
+from loom.activities.toolbox.built_in.possible_files import possible_files
 from loom.activities.toolbox.built_in.program_files import Use, uses_of
 from loom.domain.permissions.command_words import Words, alternatives, folders_of, is_fed, program_of
 from loom.domain.permissions.guards.removal import DELETERS
 from loom.domain.permissions.subjects import Subject, Touched, expanded, normal
 
+_BOTH: Final[tuple[Literal["read_file"], Literal["delete_file"]]] = ("read_file", "delete_file")
+"""Together, all tools whose rules protect a path from a program that may read or write it."""
+_MOST_MENTIONED: Final = 2_000
 _GLOB: Final = frozenset("*?[{")
 
 
@@ -28,7 +33,30 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
         words: tuple(_touched((*words, *appended), folders, workspace, home))
         for words in dict.fromkeys(each.words for each in commands if each.words)
     }
-    return tuple(replace(each, files=touched[each.words]) if touched.get(each.words) else each for each in commands)
+    possible = {words: _possible(words, folders, workspace, home) for words in touched}
+    return tuple(
+        replace(each, files=touched[each.words], mentions=possible[each.words])
+        if touched.get(each.words) or possible.get(each.words)
+        else each
+        for each in commands
+    )
+
+
+def _possible(words: Words, folders: Sequence[str | None], workspace: Path, home: str) -> tuple[Touched, ...]:
+    """Return the files that a word of the command may be. If there are too many, they may be any file."""
+    found = tuple(islice(_mentioned(words, folders, workspace, home), _MOST_MENTIONED + 1))
+    if len(found) > _MOST_MENTIONED:
+        return tuple(Touched(tool=tool, opaque=True) for tool in _BOTH)
+    return tuple(dict.fromkeys(found))
+
+
+def _mentioned(words: Words, folders: Sequence[str | None], workspace: Path, home: str) -> Iterator[Touched]:
+    for word, may_write in islice(possible_files(words), _MOST_MENTIONED + 1):
+        for tool, folder in product(_BOTH if may_write else _BOTH[:1], folders):
+            if word is None or folder is None or _GLOB & set(word):
+                yield Touched(tool=tool, text=word or "", opaque=True)
+            elif word:
+                yield from _paths(Use(tool, word), normal(expanded(word, home), folder), workspace)
 
 
 def _touched(words: Words, folders: Sequence[str | None], workspace: Path, home: str) -> Iterator[Touched]:

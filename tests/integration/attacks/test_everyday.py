@@ -4,7 +4,7 @@ import pytest
 
 from tests.integration.attacks.everyday import corpus, measured, programs_of
 
-SHARE = 0.6
+SHARE = 0.9
 
 
 def test_rules_that_name_the_programs_allow_everyday_commands() -> None:

@@ -35,6 +35,9 @@ def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_
         ("ls & id &", ["id", "ls"]),
         ("sudo -u root env rm x", ["env", "rm", "sudo"]),
         ("GIT_PAGER=id git log", ["git", "id"]),
+        ("tar x --to-command=id", ["id", "tar"]),
+        ("ssh -o ProxyCommand='rm y' x", ["rm", "ssh"]),
+        ("make SHELL=id", ["id", "make"]),
         ("echo x", []),
     ],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from loom.activities.adapters.sandbox.bubblewrap import find_program
+from loom.activities.adapters.shell.options_that_run import RUNS
 
 Ran: TypeAlias = tuple[str, ...]
 """A program that ran: its path and its arguments."""
@@ -42,6 +43,9 @@ STAND_INS: Final = frozenset(
 )
 """Programs that would run others with privileges or packages that are not there: they run the words that follow."""
 
+WITH_OPTIONS: Final = ("tar", "make", "ssh", "wget", "npm", "sort")
+"""Programs whose stubs run the values of options, as the rules' own tables say."""
+
 _STUB: Final = r"""#!/real/bash -p
 [[ $- == *p* ]] || exit 126 # `bash rm` reads it as a script, which the real program is not
 printf -v record '%s\x1f' "$0" "$@"
@@ -52,6 +56,23 @@ for variable in GIT_PAGER GIT_EXTERNAL_DIFF GIT_SSH_COMMAND GIT_EDITOR PAGER EDI
   command=${!variable-}
   if [[ -n $command ]]; then unset "$variable"; /real/bash -c "$command"; fi
 done
+if [[ -r /runs/$name ]]; then
+  mapfile -t options <"/runs/$name"
+  given=("$@")
+  for ((at = 0; at < $#; at++)); do
+    for option in "${options[@]}"; do
+      command=
+      case ${given[at]} in
+        "$option") command=${given[at + 1]-} ;;
+        "$option"=*) command=${given[at]#*=} ;;
+        "$option"*) [[ $option == -? ]] && command=${given[at]:2} ;;
+        SHELL=*) [[ $name == make ]] && command=${given[at]#*=} ;;
+      esac
+      [[ $name == ssh ]] && command=${command#*ProxyCommand=}
+      if [[ -n $command ]]; then /real/bash -c "$command"; break; fi
+    done
+  done
+fi
 case $name in
   REAL) exec -a "$0" "/real/$name" "$@" ;;
   ld-*) while [[ ${1-} == --library-path || ${1-} == --argv0 ]]; do shift 2; done
@@ -202,8 +223,17 @@ class Arena:
             (programs / name).symlink_to("/stub")
         return [
             *("--ro-bind", str(self._stub()), "/stub", "--ro-bind", str(programs), "/usr/bin"),
+            *("--ro-bind", str(self._runs()), "/runs"),
             *("--symlink", "usr/bin", "/bin", "--symlink", "bin", "/usr/sbin", "--symlink", "usr/bin", "/sbin"),
         ]
+
+    def _runs(self) -> Path:
+        """For each program that has them, the options whose value its stub runs."""
+        runs = self.folder / "runs"
+        runs.mkdir()
+        for name in WITH_OPTIONS:
+            (runs / name).write_text("".join(f"{option}\n" for option in RUNS[name].options.split()))
+        return runs
 
     def _workspace(self) -> list[str]:
         """Bait, each file of which is mounted by itself, so that no line can change it for the lines after it."""

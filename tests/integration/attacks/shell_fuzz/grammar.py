@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from loom.activities.adapters.shell.options_that_run import RUNS
+
 GRAMMAR: Final[Mapping[str, Sequence[str]]] = {
     "line": (
         "‹command›",
@@ -39,6 +41,21 @@ GRAMMAR: Final[Mapping[str, Sequence[str]]] = {
         "‹data›",
         "‹data›",
         "‹data›; ‹data›",
+        "‹optioned›",
+        "‹optioned›",
+    ),
+    "optioned": (
+        "make SHELL=‹'bad›",
+        "make x SHELL=‹'bad›",
+        "ssh -o ProxyCommand=‹'bad› x",
+        "ssh x -oProxyCommand=‹'bad›",
+        "x=SHELL=‹'bad/,›; make $x",
+        *(
+            form.replace("‹program›", program).replace("‹option›", option)
+            for program in ("tar", "make", "ssh", "wget", "npm", "sort")
+            for option in RUNS[program].options.split()
+            for form in ("‹program› ‹option› ‹'bad›", "‹program› x ‹option› ‹'bad›", "‹program› ‹option›=‹'bad› x")
+        ),
     ),
     "data": (
         "‹ok› ‹bad›",

@@ -110,6 +110,11 @@ RULE_SETS: Final[Sequence[RuleSet]] = (
         "[ x = x ]",
         ":",
     ),
+    _allowing(
+        "programs with options that run",
+        "tar make ssh wget npm sort",
+        *("tar -cf y x", "make x", "make -C a x=y", "ssh -o BatchMode=yes x", "wget -qO- x", "npm test", "sort -u x"),
+    ),
     _allowing("xargs, ls", "xargs ls", "ls", "ls -l", "xargs ls", "xargs -n1 ls <<< x"),
     _allowing(
         "find, grep", "find grep", "find .", "grep x y", "find . -name x", "find . -maxdepth 0 -exec grep x {} +"
