@@ -144,6 +144,9 @@ class Preparation:
         )
         spec = shared(resolved.spec)
         bounds.refuse_mode(spec.mode)
+        if not asked.mode:  # a signature is for the request, not for the files that it leads to
+            above = lineage.above[-1].mode if lineage and lineage.above else Mode.READ_ONLY
+            self._bounds.refuse_unrequested_mode(spec.mode, of_parent=above)
         if asked.parts and point is not None:
             raise BadRequest("a fork has the parts of the other run: leave out `parts`", field="parts")
         await self._refuse_unknown_price(spec, request)
