@@ -54,7 +54,7 @@ _REPOSITORIES: Final = """
 _BUILDS: Final = """
     .npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnpmfile.mjs pnpmfile.js .pnp.cjs .pnp.loader.mjs bunfig.toml .bunfig.toml
     .pypirc pip.conf pip.ini .pydistutils.cfg uv.toml .config/pip .config/uv .condarc
-    .cargo rust-toolchain rust-toolchain.toml .mvn .mavenrc .sbtopts .sbtrc .jvmopts .gradle/init.d .gradle/init.gradle
+    .cargo rust-toolchain rust-toolchain.toml .mvn .mavenrc .sbtopts .sbtrc .jvmopts
     gradle/wrapper .bundle .gemrc .rspec .bazelrc user.bazelrc .bazelversion .bazeliskrc cmakeuserpresets.json
     ansible.cfg .ansible.cfg .terraformrc terraform.rc conftest.py sitecustomize.py usercustomize.py
 """
@@ -104,12 +104,12 @@ REMADE_SHAPES: Final = re.compile(r".*\.pth")
 """Matches files with code that Python runs when it starts. The name is also that of data, such as a trained model."""
 
 PRODUCED: Final = frozenset(
-    f"""
-    {" ".join(name for name in REMADE if "/" not in name)}
+    """
+    .venv venv .tox .nox site-packages dist-packages __pycache__ .yarn .direnv
     node_modules bower_components jspm_packages vendor pods carthage deps _build .build build dist out target .next
     .nuxt .output .svelte-kit .parcel-cache .turbo .cache .gradle .terraform .dart_tool .eggs .stack-work dist-newstyle
     elm-stuff .pnpm-store .mypy_cache .ruff_cache .pytest_cache coverage htmlcov
-    """.split()
+    """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 """Folders that package managers and build tools fill. In them, nobody obeys the files of other projects."""
 

@@ -1,9 +1,9 @@
 """Mount a workspace for bubblewrap, and protect some paths in it, so that commands can't change or see them.
 
-Some files determine what Git, editors, agents and Loom later do outside any sandbox. If such a file exists, it is
-read-only. If one of the most dangerous files is missing, a placeholder occupies its name. Every path is opened one
-component at a time without following links, and mounted by descriptor. Another run's command in the same workspace
-therefore can't replace a component with a link.
+Some files determine what Git, editors, agents and Loom later do outside any sandbox. `loom.domain.permissions.obeyed`
+lists their names. If such a file exists, it is read-only. If one of the most dangerous files is missing, a placeholder
+occupies its name. Every path is opened one component at a time without following links, and mounted by descriptor.
+Another run's command in the same workspace therefore can't replace a component with a link.
 """
 
 import os
@@ -19,12 +19,7 @@ from loom.activities.adapters.sandbox.repositories import Parts, Repositories
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, SECRETS
 from loom.domain.core.errors import ToolExecutionError
-
-OBEYED_LATER: Final[Sequence[str]] = (
-    *(READ_ONLY, ".husky", ".agents", ".claude", ".codex", ".cursor", ".devcontainer", ".idea", ".vscode"),
-    *(".env", ".envrc", ".mcp.json", "loom.toml"),
-)
-"""Paths that are read-only if they exist: hooks, skills, automatically started tasks and settings."""
+from loom.domain.permissions.obeyed import PARENTS, is_obeyed
 
 _OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
 KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
@@ -129,10 +124,26 @@ def _opened_folder(folder: Path, what: str) -> int:
 
 
 def _read_only(workspace: Path, repositories: Repositories) -> Iterator[Parts]:
-    yield from ((name,) for name in dict.fromkeys((*OBEYED_LATER, *KEPT_FREE)))
-    yield from (parts for parts in repositories.inside(workspace) if parts != (READ_ONLY,))
+    # What is at the top is looked up for each command, and the rest with a delay.
+    found = ((READ_ONLY,), *((name,) for name in KEPT_FREE), *_at_the_top(workspace), *repositories.inside(workspace))
+    yield from dict.fromkeys(found)
     if (workspace / "HEAD").is_file() and (workspace / "objects").is_dir():
         yield from ((name,) for name in _OF_A_BARE_REPOSITORY)
+
+
+def _at_the_top(workspace: Path) -> Iterator[Parts]:
+    for name in _entries(workspace, ()):
+        if is_obeyed(name):
+            yield (name,)
+        elif name.lower() in PARENTS:
+            yield from ((name, each) for each in _entries(workspace, (name,)) if is_obeyed(each, name))
+
+
+def _entries(workspace: Path, parts: Parts) -> Sequence[str]:
+    try:
+        return beneath.names(str(workspace), parts)
+    except OSError:
+        return ()
 
 
 def _opened(workspace: Path, parts: Parts) -> int | None:

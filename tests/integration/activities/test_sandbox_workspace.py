@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -12,6 +13,8 @@ from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandb
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
+from loom.activities.toolbox.workspace.paths import SECRETS
+from loom.domain.permissions.obeyed import NAMES, PRODUCED, REMADE, is_obeyed
 from loom.testing.waiting import eventually
 
 SANDBOX, WHY_NOT = find_sandbox("on")
@@ -126,6 +129,71 @@ def test_a_link_in_the_place_of_something_protected_is_not_mounted(place: Path) 
         places = [word for word in mounts.words if word.startswith(str(place))]
     assert f"{place}/.git" not in places
     assert f"{place}/.vscode" in places
+
+
+VISIBLE = sorted(name for name in NAMES if name.split("/")[0] not in (*SECRETS, ".git"))
+"""What programs obey. Commands see no secrets, and tests of their own cover repositories."""
+CHANGES = (
+    "for p in {}; do (echo evil > $p/x || echo evil > $p || rm -rf $p || mv $p moved || ln -sfn /tmp $p) 2> /dev/null"
+    " && echo ESCAPED $p; done; echo tried"
+)
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["files", "folders"])
+@pytest.mark.parametrize("above", ["", "packages/one/"], ids=["at the top", "nested"])
+async def test_no_command_changes_what_programs_obey(place: Path, above: str, is_folder: bool) -> None:
+    for some in (VISIBLE[start : start + 90] for start in range(0, len(VISIBLE), 90)):
+        paths = [place / f"{above}{name}" for name in some]
+        for path in paths:
+            path.mkdir(parents=True, exist_ok=True) if is_folder else path.parent.mkdir(parents=True, exist_ok=True)
+            (path / "kept" if is_folder else path).write_text("kept")
+        said = await run(place, CHANGES.format(" ".join(f"{above}{name}" for name in some)))
+        assert said == "tried\n"
+        assert {(path / "kept" if is_folder else path).read_text() for path in paths} == {"kept"}
+        shutil.rmtree(place)
+        place.mkdir()
+
+
+async def test_commands_make_environments_and_packages_again(place: Path) -> None:
+    remade = sorted(name for name in REMADE)
+    produced = sorted({*PRODUCED, "a/node_modules", "a/vendor", "model"} - REMADE)
+    for name in remade:
+        (place / name).mkdir(parents=True)
+        (place / name / "x.pth").write_text("old")
+    for name in produced:
+        for inner in ("package/.npmrc", "package/AGENTS.md", "package/.github/workflows/ci.yml"):
+            (place / name / inner).parent.mkdir(parents=True, exist_ok=True)
+            (place / name / inner).write_text("old")
+    for inner in ("package/.npmrc", "package/AGENTS.md", "package/.github"):
+        subprocess.run(["rm", "-rf", place / "model" / inner], check=True)
+    (place / "model/weights.pth").write_text("old")
+
+    every = " ".join((*remade, *produced))
+    said = await run(place, f"for d in {every}; do rm -r $d && mkdir -p $d && echo new > $d/x.pth || echo $d; done")
+
+    assert said == ""
+
+
+def test_what_is_at_the_top_is_found_without_a_delay(place: Path) -> None:
+    for name in ("AGENTS.md", ".github/workflows", ".config/fish", "loom.toml"):
+        (place / name).mkdir(parents=True)
+    searched_before = Repositories({place: (float("inf"), ())})
+    with mounted(place, searched_before) as mounts:
+        places = mounts.words
+    for name in ("AGENTS.md", ".github/workflows", ".config/fish", "loom.toml"):
+        assert str(place / name) in places
+
+
+def test_the_search_for_what_programs_obey_is_bounded(place: Path) -> None:
+    for number in range(300):
+        (place / f"packages/p{number}").mkdir(parents=True)
+        (place / f"packages/p{number}/AGENTS.md").touch()
+    (place / "conftest.py").touch()
+    (place / "packages/p7/.git").mkdir()
+    found = Repositories().inside(place)
+    obeyed = [parts for parts in found if is_obeyed(parts[-1]) and parts[-1] != ".git"]
+    assert (len(obeyed), obeyed[0]) == (100, ("conftest.py",))
+    assert ("packages", "p7", ".git") in found
 
 
 async def test_a_workspace_swapped_for_a_link_is_not_entered(place: Path) -> None:
