@@ -1,4 +1,4 @@
-"""The names of files that programs obey without being asked to. Guards and the sandbox share this table.
+"""The files that programs obey without being asked to. Guards and the sandbox share this table.
 
 A name is listed if a public tool documents that it reads the file by itself, and either runs something from it or
 follows it as instructions. Project files such as `Makefile`, `pyproject.toml` or `package.json` aren't listed, because
@@ -6,6 +6,7 @@ agents edit them all the time and they run only if someone builds or tests the p
 """
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 _AGENTS: Final = """
@@ -112,6 +113,30 @@ PRODUCED: Final = frozenset(
     """.split()  # noqa: SIM905 - a list would fill a whole screen
 )
 """Folders that package managers and build tools fill. In them, nobody obeys the files of other projects."""
+
+
+DEFINITIONS: Final = re.compile(r"agents/[^/]+\.(?:ya?ml|toml)|crews/[^/]+\.(?:ya?ml|toml|json)")
+"""Matches the files of agents and crews in a workspace, which a worker reads if its app is in that workspace."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerFiles:
+    """What a worker reads as code or instructions. All paths are absolute."""
+
+    folders: frozenset[str] = frozenset()
+    """Folders of agents, crews and skills. They don't have to exist."""
+    files: frozenset[str] = frozenset()
+    """The app's module, the modules that it imports, and the programs of MCP servers. Files that Python would prefer to
+    these modules don't exist.
+    """
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The folders and the files."""
+        return self.folders | self.files
+
+
+NO_FILES: Final = WorkerFiles()
 
 
 def is_obeyed(name: str, folder: str = "") -> bool:

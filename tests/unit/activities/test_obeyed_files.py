@@ -1,5 +1,6 @@
 """Every file that programs obey, however deep it is and however it is written, asks."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,65 @@ def test_every_way_of_writing_from_a_shell_asks_for_every_name(command: str, pla
         if shell(line, place, BELOW_BYPASS[number % 2]).verdict is not Verdict.ASK
     ]
     assert unasked == []
+
+
+OWN_FOLDERS = ("agents", "team/crews", "library/skills")
+OWN_FILES = ("app.py", "src/shop/tools.py", "server.js")
+OWN = (
+    *("agents/default.yaml", "agents/tools/x.py", "team/crews/x.yml", "library/skills/x/run.sh", "library/skills"),
+    *OWN_FILES,
+)
+"""What a worker reads that has no special name, and what is in its folders."""
+DEFINED = ("agents/default.yaml", "agents/x.yml", "agents/X.TOML", "crews/x.yaml", "crews/x.toml", "crews/x.json")
+"""What a worker would read if its app were in the workspace."""
+
+
+@pytest.fixture
+def served(place: Place) -> Place:
+    """The workspace of a worker whose app is in it."""
+    paths = frozenset(f"{place.workspace}/{path}" for path in (*OWN_FOLDERS, *OWN_FILES))
+    return replace(place, obeyed=paths)
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_every_way_of_writing_what_the_worker_reads_asks(path: str, served: Place) -> None:
+    whole = f"{served.workspace}/{path}"
+    folder, _, name = path.rpartition("/")
+    lines = [each.format(spelled) for each in COMMANDS for spelled in (path, f"./x/../{path}", whole)]
+    lines += [f"cd {folder or '.'} && {each.format(name)}" for each in COMMANDS]
+    for mode in BELOW_BYPASS:
+        assert [line for line in lines if shell(line, served, mode).verdict is not Verdict.ASK] == []
+        for tool in ("write_file", "edit_file"):
+            assert edit(tool, path, served, mode).verdict is Verdict.ASK
+    assert edit("write_file", path, served, Mode.BYPASS).verdict is Verdict.ALLOW
+    assert shell(f"rm -f {path}", served).verdict is Verdict.ASK
+
+
+@pytest.mark.parametrize("path", DEFINED)
+def test_every_way_of_writing_a_definition_asks_before_a_worker_reads_it(path: str, place: Place) -> None:
+    lines = [each.format(spelled) for each in COMMANDS for spelled in (path, f"{place.workspace}/{path}")]
+    assert [line for line in lines if shell(line, place).verdict is not Verdict.ASK] == []
+    assert edit("write_file", path, place).verdict is Verdict.ASK
+    assert edit("write_file", path, place, Mode.BYPASS).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("rule", "is_named"),
+    [
+        *(("write_file(agents/default.yaml)", True), ("write_file(/agents/default.yaml)", True)),
+        *(("write_file(agents/**)", True), ("write_file(**)", False), ("write_file(*.yaml)", False)),
+    ],
+)
+def test_only_a_rule_that_names_what_the_worker_reads_allows_it(rule: str, is_named: bool, served: Place) -> None:
+    subject = Subject(text="agents/default.yaml", loose=f"{served.workspace}/agents/default.yaml")
+    found = judge("write_file", (subject,), {rule: "allow"}, place=served)
+    assert (found.verdict is Verdict.ALLOW) is is_named
+
+
+@pytest.mark.parametrize("path", ["app.pyc", "apps/x.py", "src/shop/other.py", "agent/x.yaml", "team/agents/x.yaml"])
+def test_what_is_beside_the_files_of_the_worker_is_written_unasked(path: str, served: Place) -> None:
+    assert edit("write_file", path, served).verdict is Verdict.ALLOW
+    assert shell(f"echo x > {path}", served).verdict is Verdict.ALLOW
 
 
 def test_the_table_is_consistent() -> None:
