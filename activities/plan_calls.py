@@ -21,6 +21,7 @@ from loom.domain.core.messages import ToolCall, call_digest
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict, describe
 from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.permissions.judge import Judgement
+from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest, PrepareCallsRequest, PreparedCalls
 from loom.domain.run.stream_events import approval_requested, asked_arguments, call_not_run, waits_for_person
 
@@ -38,12 +39,14 @@ class CallPreparer:
         sanitizer: OutputSanitizer,
         registered: Callable[..., Sequence[Registered]] | None,
         agents: Sequence[str] = (),
+        obeyed: Callable[[str], WorkerFiles] | None = None,
     ) -> None:
         self._tools = tools
         self._own = own
         self._hygiene = sanitizer
         self._registered = registered
         self._agents = agents
+        self._obeyed = obeyed  # the files that this worker reads, for a workspace
 
     async def plans(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
@@ -73,6 +76,7 @@ class CallPreparer:
             run_id=run_id,
             agents=self._agents,
             is_intercepted=bool(self._of(spec)),
+            obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,
         )
         return tuple(planned(call, objection=objection) for call, objection in zip(calls, objections, strict=True))
 

@@ -144,6 +144,9 @@ class Preparation:
         )
         spec = shared(resolved.spec)
         bounds.refuse_mode(spec.mode)
+        if not asked.mode:  # a signature is for the request, not for the files that it leads to
+            of_parent = lineage.above[-1].mode if lineage and lineage.above else Mode.READ_ONLY
+            self._bounds.refuse_unrequested_mode(spec.mode, of_parent=of_parent)
         above = lineage.steering_key if lineage else ""
         widened = bool(above) or (signed and self._bounds.refuses(spec.workspace, spec.mode))
         if asked.parts and point is not None:

@@ -50,6 +50,7 @@ from loom.domain.core.tool_calls import (
 )
 from loom.domain.core.tool_names import ASK_USER, CALL_TOOL, DONE, MADE, SAMPLING, SEARCH_TOOLS
 from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
+from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.rules import Kind, kind_of
 from loom.domain.permissions.subjects import Place, Subject
@@ -76,12 +77,13 @@ def plan(
     agents: Sequence[str] = (),
     objection: Objection | None = None,
     is_intercepted: bool = False,
+    obeyed: WorkerFiles = NO_FILES,
 ) -> PreparedCall:
     """Prepare a call: look up its tool, validate its arguments, and apply the rules.
 
     `grants` contains allow rules that a person granted for the run, `agents` contains the agents that work can be
     delegated to, and `objection` is the verdict of the user's hooks. A call that is intercepted, perhaps only after it
-    has run, is never local.
+    has run, is never local. `obeyed` contains the files that this worker reads.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = PreparedCall() if pinned is None else _limits(pinned)
@@ -91,7 +93,7 @@ def plan(
         if isinstance(arguments, SearchTools):
             limits = replace(limits, found=arguments.found_in(spec))
         _refuse_impossible(call, arguments, spec, agents)
-        authorized = authorize(call, tool, arguments, spec, grants)
+        authorized = authorize(call, tool, arguments, spec, grants, obeyed=obeyed)
         if objection is not None:
             authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
         judged = authorized.judgement
@@ -305,10 +307,16 @@ class Authorized:
 
 
 def authorize(
-    call: ToolCall, tool: Tool | None, arguments: object, spec: AgentSpec, grants: Sequence[str] = ()
+    call: ToolCall,
+    tool: Tool | None,
+    arguments: object,
+    spec: AgentSpec,
+    grants: Sequence[str] = (),
+    *,
+    obeyed: WorkerFiles = NO_FILES,
 ) -> Authorized:
     """Judge a call with valid arguments. For an unknown tool, patterns can't match."""
-    place = Place(workspace=spec.workspace, home=str(Path.home()))
+    place = Place(workspace=spec.workspace, home=str(Path.home()), obeyed=obeyed.paths)
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
     if call.name in (DONE, ASK_USER, SEARCH_TOOLS):

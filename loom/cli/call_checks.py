@@ -1,7 +1,7 @@
 """Judge tool calls as a run on a worker in the current directory would, with the app's hooks and interceptors."""
 
 import os
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from loom.app.registry import Registry
 from loom.cli.worker_preview import load_registry, with_app
 from loom.composition.load_settings import read_settings
 from loom.composition.worker_catalog import agents_of
+from loom.composition.worker_files import FilesOfWorker
 from loom.domain.agents.definitions import spec_of, tools_of
 from loom.domain.agents.hooks import Objection, Registered, functions_of, stricter_of
 from loom.domain.agents.inheritance import DEFAULT_AGENT
@@ -28,6 +29,7 @@ from loom.domain.core.tool_calls import ToolSpec, Verdict
 from loom.domain.core.tool_names import MCP
 from loom.domain.permissions.dead_rules import dead_rules
 from loom.domain.permissions.judge import Judgement, Mode, matching
+from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.permissions.rules import MAIN_FIELDS, Rule
 from loom.domain.permissions.subjects import Place
 from loom.domain.tools.mcp_servers import McpServer
@@ -72,6 +74,8 @@ class Checker:
     tools: Mapping[str, Tool]
     servers: Sequence[str]
     workspace: str
+    obeyed: Callable[[str], WorkerFiles] | None = None
+    """Returns the files that a worker reads as code or instructions, for a workspace."""
     _specs: dict[tuple[str, frozenset[tuple[str, str]]], AgentSpec] = field(default_factory=dict)
     """The specs whose rules have been checked, with agents and additional rules as keys."""
 
@@ -100,7 +104,8 @@ class Checker:
             asked = replace(call, arguments=_completed(tool, call.arguments)) if tool else call
             met, objection = await _intercepted(asked, spec.name, self.registry.hooks_for(spec.name))
             valid = tool.parse(met.call.arguments) if tool else call.arguments
-            made = authorize(met.call, tool, valid, spec, grants)
+            obeyed = self.obeyed(spec.workspace) if self.obeyed else NO_FILES
+            made = authorize(met.call, tool, valid, spec, grants, obeyed=obeyed)
         except LoomError as error:
             raise BadRequest(error.message, field="arguments") from None
         judged = _with_interceptors(stricter_of(made.judgement, objection), met, asked)
@@ -150,7 +155,10 @@ async def opened_checker(
     hooks = [each for agent in agents for each in registry.hooks_for(agent)]
     needs_any = any(is_injected(function) for each in hooks for function in functions_of(each))
     async with registry.dependencies.opened() if needs_any else nullcontext():
+        obeyed = FilesOfWorker(settings)
+        obeyed.add(registry)
         yield Checker(
+            obeyed=obeyed,
             registry=registry,
             tools={**registry.tools, **theirs},
             servers=[server.name for server in registry.mcp_servers],

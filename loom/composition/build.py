@@ -63,6 +63,7 @@ from loom.composition.memory import memory_from
 from loom.composition.notifications import notify_plan, receivers_from
 from loom.composition.settings import Settings
 from loom.composition.tool_registry import hidden_tools, registry_from, skill_tools, skills_from
+from loom.composition.worker_files import FilesOfWorker
 from loom.composition.worker_parts import WorkerParts
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.tree.lineage import TreeLimits
@@ -144,12 +145,14 @@ def parts_for(
     if knowledge is None and database is not None:
         knowledge = PostgresKnowledge(database, embedder=embedder, question_within=IN_A_RUN)
     mask = secret_mask(settings)
+    obeyed = FilesOfWorker(settings)
     sandbox, why_not = find_sandbox(
         settings.sandbox,
         settings.private_paths,
         settings.sandbox_limits,
         settings.sandbox_readable,
         settings.sandbox_environment,
+        obeyed=obeyed,
     )
     made = MadeTools(sandbox=sandbox, missing=why_not)
     sessions = PythonSessions(sandbox, most=settings.python_sessions, idle=settings.python_idle) if sandbox else None
@@ -166,6 +169,7 @@ def parts_for(
         knowledge=knowledge,
         memory=memory,
     )
+    obeyed.add(registry)
     providers.register(registry.providers)
     prices = GenaiPrices(
         openai_base_url=settings.openai_base_url,
@@ -216,6 +220,7 @@ def parts_for(
         notify=notify_plan(settings),
         receivers=receivers_from(settings),
         gate=StartGate(key, requires_signature=settings.require_signed == "on"),
+        obeyed=obeyed,
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
         tenants=settings.tenants,

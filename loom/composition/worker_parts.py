@@ -65,6 +65,7 @@ from loom.domain.core.errors import NodeFailedError
 from loom.domain.core.notifications import Channel, NotifyPlan
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
+from loom.domain.permissions.obeyed import WorkerFiles
 from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.tree.lineage import TreeLimits
 
@@ -125,6 +126,8 @@ class WorkerParts:
     """Whom runs tell what waits for people."""
     receivers: Mapping[Channel, Receiver] = field(default_factory=dict)
     """The receivers of these notifications."""
+    obeyed: Callable[[str], WorkerFiles] | None = None
+    """Returns the files that this worker reads as code or instructions, for a workspace."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -141,6 +144,7 @@ class WorkerParts:
             sanitizer=self.sanitizer,
             registered=self.registry.hooks_for if self.registry.hooks else None,
             agents=sorted(self.registry.agents),
+            obeyed=self.obeyed,
         )
 
     @property

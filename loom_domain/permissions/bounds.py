@@ -49,3 +49,17 @@ class Bounds:
             f" restart the worker with LOOM_MAX_MODE={mode.value}",
             field="mode",
         )
+
+    def refuse_unrequested_mode(self, mode: Mode, *, of_parent: Mode = Mode.READ_ONLY) -> None:
+        """Raise BadRequest if a mode that the request doesn't name permits more than `max_mode` and the parent's mode.
+
+        Such a mode comes from an agent's definition, which an earlier run may have written, or from the forked run.
+        """
+        if _WIDTH[mode] <= max(_WIDTH[self.max_mode], _WIDTH[of_parent]):
+            return
+        raise BadRequest(
+            f"mode {mode.value!r} comes from the agent's definition or from the forked run, and permits more than this"
+            f" worker does ({self.max_mode.value}): name the mode in the request, or restart the worker with"
+            f" LOOM_MAX_MODE={mode.value}",
+            field="mode",
+        )

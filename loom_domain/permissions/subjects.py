@@ -9,10 +9,12 @@ WRITING_REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """The place where a call would run. Both paths are absolute, or empty if unknown."""
+    """The place where a call would run. All paths are absolute, or empty if unknown."""
 
     workspace: str = ""
     home: str = ""
+    obeyed: frozenset[str] = frozenset()
+    """The files and folders that this worker reads as code or instructions, wherever they are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

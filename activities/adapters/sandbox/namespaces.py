@@ -41,6 +41,7 @@ from loom.activities.adapters.sandbox.sessions import Session, begin
 from loom.activities.adapters.sandbox.system_calls import system_call_filter
 from loom.activities.adapters.sandbox.watchdog import FIRST, Watchdog, free_space
 from loom.activities.toolbox.built_in.shell import Finished, OpenedRepository
+from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.tools.sandbox_limits import Limits
 
 _NAMESPACES: Final = (
@@ -84,9 +85,12 @@ class Bubblewrap:
         limits: Limits | None = None,
         opened: Sequence[Path] = (),
         environment: CommandEnvironment | None = None,
+        *,
+        obeyed: Callable[[str], WorkerFiles] | None = None,
     ) -> None:
         """`hidden` lists additional folders and files that commands must not see, such as Loom's own state. `opened`
-        lists folders outside the workspace that commands may read.
+        lists folders outside the workspace that commands may read. `obeyed` returns the files that the worker reads,
+        which commands must not change.
         """
         self._environment = environment or CommandEnvironment()
         self.python = self._environment.python
@@ -96,6 +100,7 @@ class Bubblewrap:
         self._opened = (*interpreter_folders(), *opened, *outside_the_system(self._environment.folders))
         self._limits = limits or Limits()
         self._repositories = Repositories()
+        self._obeyed = obeyed
         self._filter = system_call_filter()
 
     async def run(
@@ -187,9 +192,10 @@ class Bubblewrap:
         )  # not cached, because Loom's own state may have been created since the last command
         visible = (*map(Path, SYSTEM), *self._opened)
         outside = self._covered(hidden, visible, workspace)
+        obeyed = self._obeyed(str(workspace)) if self._obeyed else NO_FILES
         inside = [folder for folder in hidden if folder.is_relative_to(workspace) and folder != workspace]
         with (
-            mounted(workspace, self._repositories, readable, _above(inside, workspace)) as mounts,
+            mounted(workspace, self._repositories, readable, _above(inside, workspace), obeyed) as mounts,
             ExitStack() as stack,
         ):
             report, told = _pipe(stack)

@@ -1,15 +1,15 @@
 """Mount a workspace for bubblewrap, and protect some paths in it, so that commands can't change or see them.
 
-Some files determine what Git, editors, agents and Loom later do outside any sandbox. If such a file exists, it is
-read-only. If one of the most dangerous files is missing, a placeholder occupies its name. Every path is opened one
-component at a time without following links, and mounted by descriptor. Another run's command in the same workspace
-therefore can't replace a component with a link.
+Some files determine what Git, editors, agents and Loom later do outside any sandbox. `loom.domain.permissions.obeyed`
+lists their names. If such a file exists, it is read-only. If one of the most dangerous files is missing, a placeholder
+occupies its name. Every path is opened one component at a time without following links, and mounted by descriptor.
+Another run's command in the same workspace therefore can't replace a component with a link.
 """
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,12 +19,7 @@ from loom.activities.adapters.sandbox.repositories import Parts, Repositories
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, SECRETS
 from loom.domain.core.errors import ToolExecutionError
-
-OBEYED_LATER: Final[Sequence[str]] = (
-    *(READ_ONLY, ".husky", ".agents", ".claude", ".codex", ".cursor", ".devcontainer", ".idea", ".vscode"),
-    *(".env", ".envrc", ".mcp.json", "loom.toml"),
-)
-"""Paths that are read-only if they exist: hooks, skills, automatically started tasks and settings."""
+from loom.domain.permissions.obeyed import NO_FILES, PARENTS, WorkerFiles, is_obeyed
 
 _OF_A_BARE_REPOSITORY: Final[Sequence[str]] = ("config", "hooks")
 KEPT_FREE: Final[Sequence[str]] = (HIDDEN, ".agents", "loom.toml")
@@ -62,26 +57,81 @@ class Mounts:
         self.descriptors.append(descriptor)
 
 
+_MOST_FILES: Final = 64
+"""The maximum number of modules that are mounted one by one. Of more modules, the folders are read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFiles:
+    """The files in a workspace that the worker reads."""
+
+    folders: Sequence[Parts] = ()
+    files: Sequence[Parts] = ()
+
+    @classmethod
+    def of(cls, workspace: Path, obeyed: WorkerFiles) -> "OwnFiles":
+        """Return those of a worker's files that are in the workspace."""
+        files = sorted(_existing(workspace, _below(workspace, obeyed.files)))
+        if len(files) > _MOST_FILES:
+            files = sorted({parts[:-1] or parts for parts in files})
+        return cls(sorted(_below(workspace, obeyed.folders)), files)
+
+    @property
+    def read_only(self) -> Sequence[Parts]:
+        """All of them, except what is in another one of them."""
+        found: list[Parts] = []
+        for parts in sorted({*self.folders, *self.files}):
+            if not found or parts[: len(found[-1])] != found[-1]:
+                found.append(parts)
+        return found
+
+    @property
+    def above(self) -> set[Parts]:
+        """The folders that contain them, except the workspace."""
+        return {parts[:length] for parts in self.read_only for length in range(1, len(parts))}
+
+
+def _below(workspace: Path, paths: Iterable[str]) -> set[Parts]:
+    top = f"{workspace}/"
+    return {tuple(path.removeprefix(top).split("/")) for path in paths if path.startswith(top)}
+
+
+def _existing(workspace: Path, paths: Iterable[Parts]) -> Iterator[Parts]:
+    """Yield the paths that exist. Each folder is read once, because most of many paths don't exist."""
+    names: dict[Parts, set[str]] = {}
+    for parts in paths:
+        names.setdefault(parts[:-1], set()).add(parts[-1])
+    for folder, wanted in names.items():
+        with suppress(OSError), os.scandir(workspace.joinpath(*folder)) as entries:
+            yield from ((*folder, entry.name) for entry in entries if entry.name in wanted)
+
+
 @contextmanager
 def mounted(
-    workspace: Path, repositories: Repositories, readable: Sequence[Path] = (), fixed: Sequence[Path] = ()
+    workspace: Path,
+    repositories: Repositories,
+    readable: Sequence[Path] = (),
+    fixed: Sequence[Path] = (),
+    obeyed: WorkerFiles = NO_FILES,
 ) -> Iterator[Mounts]:
     """Mount the workspace and its protected paths. The placeholders stay until the end of the block.
 
     The `fixed` folders can't be renamed, because they are mounts. Otherwise a command could move a folder that contains
-    hidden content, and the next command would see this content at the new path.
+    hidden content, and the next command would see this content at the new path. The same applies to the folders
+    above the `obeyed` files.
     """
+    own = OwnFiles.of(workspace, obeyed)
     with ExitStack() as stack:
         mounts = Mounts()
         here = _opened_folder(workspace, "workspace")
         stack.callback(os.close, here)
         mounts.add("--bind-fd", here, workspace)
-        for folder in fixed:
-            if (found := _opened(workspace, folder.relative_to(workspace).parts)) is not None:
+        for parts in sorted({*(folder.relative_to(workspace).parts for folder in fixed), *own.above}):
+            if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)
-                mounts.add("--bind-fd", found, folder)
-        stack.enter_context(occupied_names(here, (READ_ONLY, *KEPT_FREE)))
-        for parts in _read_only(workspace, repositories):
+                mounts.add("--bind-fd", found, workspace.joinpath(*parts))
+        _occupy(workspace, own.folders, stack)
+        for parts in dict.fromkeys((*_read_only(workspace, repositories), *own.read_only)):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)
                 mounts.add("--ro-bind-fd", found, workspace.joinpath(*parts))
@@ -93,6 +143,25 @@ def mounted(
             stack.callback(os.close, found)
             mounts.add_readable(found, folder)
         yield mounts
+
+
+def _occupy(workspace: Path, folders: Iterable[Parts], stack: ExitStack) -> None:
+    """Occupy names in the workspace, and those of missing folders that the worker would read."""
+    names: dict[Parts, list[str]] = {(): [READ_ONLY, *KEPT_FREE]}
+    for *above, name in folders:
+        names.setdefault(tuple(above), []).append(name)
+    for parts, missing in names.items():
+        if (found := _opened_below(workspace, parts)) is not None:
+            stack.callback(os.close, found)
+            stack.enter_context(occupied_names(found, missing))
+
+
+def _opened_below(workspace: Path, parts: Parts) -> int | None:
+    try:
+        with beneath.folder(str(workspace), parts) as found:
+            return os.dup(found)
+    except OSError:
+        return None
 
 
 def open_repository(workspace: Path, git: Path, settings: int, mounts: Mounts, stack: ExitStack) -> None:
@@ -129,10 +198,26 @@ def _opened_folder(folder: Path, what: str) -> int:
 
 
 def _read_only(workspace: Path, repositories: Repositories) -> Iterator[Parts]:
-    yield from ((name,) for name in dict.fromkeys((*OBEYED_LATER, *KEPT_FREE)))
-    yield from (parts for parts in repositories.inside(workspace) if parts != (READ_ONLY,))
+    # What is at the top is looked up for each command, and the rest with a delay.
+    found = ((READ_ONLY,), *((name,) for name in KEPT_FREE), *_at_the_top(workspace), *repositories.inside(workspace))
+    yield from dict.fromkeys(found)
     if (workspace / "HEAD").is_file() and (workspace / "objects").is_dir():
         yield from ((name,) for name in _OF_A_BARE_REPOSITORY)
+
+
+def _at_the_top(workspace: Path) -> Iterator[Parts]:
+    for name in _entries(workspace, ()):
+        if is_obeyed(name):
+            yield (name,)
+        elif name.lower() in PARENTS:
+            yield from ((name, each) for each in _entries(workspace, (name,)) if is_obeyed(each, name))
+
+
+def _entries(workspace: Path, parts: Parts) -> Sequence[str]:
+    try:
+        return beneath.names(str(workspace), parts)
+    except OSError:
+        return ()
 
 
 def _opened(workspace: Path, parts: Parts) -> int | None:

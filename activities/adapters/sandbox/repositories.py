@@ -1,5 +1,8 @@
-"""Find the Git repositories in a workspace. Commands must not change them, because Git later reads them outside any
-sandbox.
+"""Find the Git repositories in a workspace, and the other files in its folders that programs obey outside any sandbox.
+Commands must not change them.
+
+In the folders that package managers and build tools fill, only repositories are looked for. These folders contain the
+files of other projects, which nobody obeys there, and which the tools must be able to replace.
 """
 
 import os
@@ -12,6 +15,7 @@ from typing import Final, TypeAlias
 
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import READ_ONLY
+from loom.domain.permissions.obeyed import PRODUCED, is_obeyed
 
 Parts: TypeAlias = tuple[str, ...]
 """A path relative to the workspace."""
@@ -19,6 +23,8 @@ Parts: TypeAlias = tuple[str, ...]
 _FOLDERS: Final = 2000
 _DEPTH: Final = 6
 _SHARE: Final = 50
+_MOST_OBEYED: Final = 100
+"""The maximum number of obeyed files, because each is a mount of every command."""
 _ELSEWHERE: Final = re.compile(r'^(?:gitdir:|\s*hookspath\s*=)\s*"?([^"\n]+)', re.IGNORECASE | re.MULTILINE)
 
 
@@ -29,7 +35,9 @@ class Repositories:
     _known: dict[Path, tuple[float, tuple[Parts, ...]]] = field(default_factory=dict)
 
     def inside(self, workspace: Path) -> tuple[Parts, ...]:
-        """Return every `.git` in the workspace, and the targets of `.git` files and of the `core.hooksPath` setting."""
+        """Return every `.git` in the workspace, the targets of `.git` files and of the `core.hooksPath` setting, and
+        the first files and folders that programs obey.
+        """
         until, found = self._known.get(workspace, (0.0, ()))
         begun = monotonic()
         if begun < until:
@@ -43,37 +51,49 @@ class Repositories:
 def _repositories(workspace: Path) -> Iterator[Parts]:
     """Search breadth-first up to a limit, because a workspace may be large."""
     level: list[Parts] = [()]
-    seen = 0
+    seen = told = 0
     for _ in range(_DEPTH):
         below: list[Parts] = []
         for parts in level:
             seen += 1
-            folders, repository = _look(workspace, parts)
-            below += folders
-            if repository:
-                yield repository
-                yield from _named_in(workspace, repository)
+            look = _look(workspace, parts)
+            below += look.folders
+            yield from sorted(look.obeyed)[: _MOST_OBEYED - told]
+            told = min(told + len(look.obeyed), _MOST_OBEYED)
+            if look.repository:
+                yield look.repository
+                yield from _named_in(workspace, look.repository)
         if seen + len(below) > _FOLDERS:
             return
         level = below
 
 
-def _look(workspace: Path, parts: Parts) -> tuple[list[Parts], Parts | None]:
-    """Return a folder's subfolders and its `.git`. A subfolder that has been replaced with a link is detected when it
-    is opened.
-    """
-    folders: list[Parts] = []
-    repository = None
+@dataclass(slots=True)
+class _Look:
+    """What is in one folder."""
+
+    folders: list[Parts] = field(default_factory=list)
+    obeyed: list[Parts] = field(default_factory=list)
+    repository: Parts | None = None
+
+
+def _look(workspace: Path, parts: Parts) -> _Look:
+    """Look into a folder. A subfolder that has been replaced with a link is detected when it is opened."""
+    look = _Look()
+    is_own = PRODUCED.isdisjoint(part.lower() for part in parts)
+    folder = parts[-1] if parts else ""
     try:
         with os.scandir(workspace.joinpath(*parts)) as entries:
             for entry in entries:
                 if entry.name == READ_ONLY:
-                    repository = (*parts, entry.name)
+                    look.repository = (*parts, entry.name)
+                elif is_own and is_obeyed(entry.name, folder):
+                    look.obeyed.append((*parts, entry.name))
                 elif entry.is_dir(follow_symlinks=False):
-                    folders.append((*parts, entry.name))
+                    look.folders.append((*parts, entry.name))
     except OSError:
-        return [], None
-    return folders, repository
+        return _Look()
+    return look
 
 
 def _named_in(workspace: Path, repository: Parts) -> Iterator[Parts]:

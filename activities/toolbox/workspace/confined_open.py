@@ -76,11 +76,23 @@ def open_file(root: str, parts: Sequence[str]) -> int:
 
 def entries(root: str, parts: Sequence[str]) -> list[Entry]:
     """Return the entries of the `root/parts…` folder, sorted by name."""
+    with _scanned(root, parts) as found:
+        return sorted(_entry(each) for each in found)
+
+
+def names(root: str, parts: Sequence[str]) -> list[str]:
+    """Return the sorted names in the `root/parts…` folder, without the cost of looking at each entry."""
+    with _scanned(root, parts) as found:
+        return sorted(each.name for each in found)
+
+
+@contextmanager
+def _scanned(root: str, parts: Sequence[str]) -> Iterator[Iterator[os.DirEntry[str]]]:
     with folder(root, parts) as here:
         listing = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
         try:
             with os.scandir(listing) as found:
-                return sorted(_entry(each) for each in found)
+                yield found
         finally:
             os.close(listing)
 

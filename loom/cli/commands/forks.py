@@ -60,6 +60,9 @@ def fork(
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override the run's rules at that turn.")
     ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
+    ] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder for the new run.")] = None,
     restore: Annotated[
         str | None,
@@ -83,6 +86,7 @@ def fork(
     changes = given(
         model=model,
         permissions=read_permissions(permissions) if permissions is not None else None,
+        mode=mode,
         workspace=absolute(folder) if (folder := restore or workspace) is not None else None,
         max_turns=max_turns,
         patience=patience,

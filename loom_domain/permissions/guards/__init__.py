@@ -14,7 +14,7 @@ from typing import Final
 
 from loom.domain.permissions.command_words import Words, alternatives, folders_of, is_fed, program_of
 from loom.domain.permissions.guards import git, hidden, removal
-from loom.domain.permissions.guards.files import protected, written_by
+from loom.domain.permissions.guards.files import protected, protected_here, written_by
 from loom.domain.permissions.guards.guard import Guard, Line
 from loom.domain.permissions.patterns import literal_start
 from loom.domain.permissions.rules import COMMANDS, Kind, Rule, is_exact, kind_of
@@ -46,9 +46,9 @@ def guard_of(tool: str, subject: Subject, line: Line) -> Guard | None:
     """Return the guard that applies to this subject, which is part of this line."""
     if kind_of(tool) is Kind.COMMAND:
         return _of_command(subject, line)
-    if tool in EDITS and (name := protected(subject.text)):
+    if tool in EDITS and (name := protected_here(subject.text, line.place)):
         return Guard(what=f"write to {name}")
-    if tool == _DELETES and (name := protected(subject.text, is_removed=True)):
+    if tool == _DELETES and (name := protected_here(subject.text, line.place, is_removed=True)):
         return Guard(what=f"write to {name}")
     return None
 
@@ -61,13 +61,18 @@ def hidden_guard(tool: str, subjects: Sequence[Subject], line: Line) -> Guard | 
 def spells_out(rule: Rule, tool: str, place: Place) -> bool:
     """Whether a guard would apply to the text before the first star of an allow rule."""
     if kind_of(tool) is Kind.PATH:
-        return protected(rule.pattern or "") != ""
+        return protected_here(_spelled(rule.pattern or ""), place) != ""
     words = tuple(literal_start(rule.pattern or "").split())
     spelled = (words, words if is_exact(rule) else (*words, "x"))
     line = line_of((), place)
-    return any(protected(word) for word in words) or any(
+    return any(protected_here(word, place) for word in words) or any(
         guard_of(tool, Subject(text="", words=each), line) is not None for each in spelled
     )
+
+
+def _spelled(pattern: str) -> str:
+    """Return the path that a path pattern names. One slash at its start stands for the workspace, two for the root."""
+    return pattern.removeprefix("/").removesuffix("/**")
 
 
 def _spread(words: Words) -> Iterator[str | None]:
@@ -85,5 +90,5 @@ def _of_command(subject: Subject, line: Line) -> Guard | None:
         return guard
     if program_of(subject.words) == "git" and (what := git.danger_of(subject, line)):
         return Guard(what=what)
-    name = written_by(subject)
+    name = written_by(subject, line.place)
     return Guard(what=f"write to {name}") if name else None

@@ -11,7 +11,7 @@ from typing import Final
 
 from loom.domain.permissions.command_words import Words, arguments_of, program_of
 from loom.domain.permissions.guards import git, removal
-from loom.domain.permissions.guards.files import protected
+from loom.domain.permissions.guards.files import protected_here
 from loom.domain.permissions.guards.guard import Guard, Line
 from loom.domain.permissions.subjects import WRITING_REDIRECTS, Subject
 
@@ -26,7 +26,7 @@ def guard_of(subjects: Sequence[Subject], line: Line) -> Guard | None:
     if not any(subject.opaque or _writes_unknown_file(subject) for subject in subjects):
         return None
     words = [word for word in _BETWEEN.split(" ".join(subject.text for subject in subjects)) if word]
-    if name := next((found for word in words if (found := protected(word))), ""):
+    if name := next((found for word in words if (found := protected_here(word, line.place))), ""):
         return Guard(what=f"write to {name}")
     if not any(subject.opaque and not _is_redirect(subject) for subject in subjects):
         return None

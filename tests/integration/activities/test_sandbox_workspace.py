@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import stat
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandb
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
+from loom.activities.toolbox.workspace.paths import SECRETS
+from loom.domain.permissions.obeyed import NAMES, PRODUCED, REMADE, WorkerFiles, is_obeyed
 from loom.testing.waiting import eventually
 
 SANDBOX, WHY_NOT = find_sandbox("on")
@@ -126,6 +130,128 @@ def test_a_link_in_the_place_of_something_protected_is_not_mounted(place: Path) 
         places = [word for word in mounts.words if word.startswith(str(place))]
     assert f"{place}/.git" not in places
     assert f"{place}/.vscode" in places
+
+
+VISIBLE = sorted(name for name in NAMES if name.split("/")[0] not in (*SECRETS, ".git"))
+"""What programs obey. Commands see no secrets, and tests of their own cover repositories."""
+CHANGES = """
+import os
+
+os.symlink("/tmp", "link")
+for path in PATHS:
+    for change, *names in (
+        (open, f"{path}/x", "w"), (open, path, "w"), (os.unlink, f"{path}/kept"), (os.unlink, path), (os.rmdir, path),
+        (os.rename, path, "moved"), (os.replace, "link", path),
+    ):
+        try:
+            change(*names)
+            print("ESCAPED", path, change)
+        except OSError:
+            pass
+os.unlink("link")
+print("tried")
+"""
+
+
+async def changed(place: Path, paths: Sequence[str], sandbox: Bubblewrap | None = None) -> str:
+    """Try in the sandbox to write, to remove, to move and to replace each of these paths."""
+    chosen = sandbox or SANDBOX
+    assert chosen is not None, WHY_NOT
+    program = CHANGES.replace("PATHS", repr(list(paths)))
+    finished = await chosen.run(
+        [chosen.python, "-c", program], workspace=place, timeout=20, max_output=9999, on_output=lambda _text: None
+    )
+    return finished.output
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["files", "folders"])
+@pytest.mark.parametrize("above", ["", "packages/one/"], ids=["at the top", "nested"])
+async def test_no_command_changes_what_programs_obey(place: Path, above: str, is_folder: bool) -> None:
+    for some in (VISIBLE[start : start + 90] for start in range(0, len(VISIBLE), 90)):
+        paths = [place / f"{above}{name}" for name in some]
+        for path in paths:
+            path.mkdir(parents=True, exist_ok=True) if is_folder else path.parent.mkdir(parents=True, exist_ok=True)
+            (path / "kept" if is_folder else path).write_text("kept")
+        assert await changed(place, [f"{above}{name}" for name in some]) == "tried\n"
+        assert {(path / "kept" if is_folder else path).read_text() for path in paths} == {"kept"}
+        shutil.rmtree(place)
+        place.mkdir()
+
+
+@pytest.mark.parametrize("modules", [1, 100], ids=["few modules", "many modules"])
+async def test_no_command_changes_what_the_worker_reads(place: Path, modules: int) -> None:
+    files = ["app.py", *(f"src/shop/m{number}.py" for number in range(modules))]
+    for name in ("agents/a.yaml", "team/crews/c.yaml", "src/shop/data/x.txt", "other.py", *files):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("kept")
+    reads = WorkerFiles(
+        folders=frozenset(str(place / each) for each in ("agents", "team/crews")),
+        files=frozenset(str(place / each) for each in (*files, "app/__init__.py")),
+    )
+    sandbox = Bubblewrap(find_program() or "", obeyed=lambda _workspace: reads)
+    before = tree(place)
+    own = ("agents/a.yaml", "agents", "team/crews/c.yaml", "team/crews", *files)
+    move = f"{sandbox.python} -c 'import os, sys; os.rename(sys.argv[1], \"moved\")'"
+    moved = f"for p in team src src/shop; do {move} $p 2> /dev/null && echo ESCAPED $p; done"
+    made = "for p in agents/b.yaml team/crews/d.yaml; do echo x 2> /dev/null > $p && echo ESCAPED $p; done"
+
+    assert await changed(place, own, sandbox) == "tried\n"
+    assert await run(place, f"{moved}; {made}; true", sandbox) == ""
+    assert [each for each in before if each not in tree(place)] == []
+    assert {(place / each).read_text() for each in ("agents/a.yaml", "team/crews/c.yaml", *files)} == {"kept"}
+    assert await run(place, "echo x > other.py && echo x > src/new.py && mkdir app && mv other.py app/", sandbox) == ""
+
+
+async def test_folders_that_the_worker_would_read_are_kept_free(place: Path) -> None:
+    (place / "project").mkdir()
+    folders = frozenset(str(place / each) for each in ("agents", "crews", "project/agents", "missing/agents"))
+    sandbox = Bubblewrap(find_program() or "", obeyed=lambda _workspace: WorkerFiles(folders=folders))
+    names = "agents crews project/agents"
+    attack = f"for d in {names}; do mkdir -p $d; echo x > $d/default.yaml && echo ESCAPED; rm -rf $d; done; mv agents x"
+    assert "ESCAPED" not in await run(place, f"({attack}) 2> /dev/null", sandbox)
+    assert tree(place) == ["project"]
+
+
+async def test_commands_make_environments_and_packages_again(place: Path) -> None:
+    remade = sorted(name for name in REMADE)
+    produced = sorted({*PRODUCED, "a/node_modules", "a/vendor", "model"} - REMADE)
+    for name in remade:
+        (place / name).mkdir(parents=True)
+        (place / name / "x.pth").write_text("old")
+    for name in produced:
+        for inner in ("package/.npmrc", "package/AGENTS.md", "package/.github/workflows/ci.yml"):
+            (place / name / inner).parent.mkdir(parents=True, exist_ok=True)
+            (place / name / inner).write_text("old")
+    for inner in ("package/.npmrc", "package/AGENTS.md", "package/.github"):
+        subprocess.run(["rm", "-rf", place / "model" / inner], check=True)
+    (place / "model/weights.pth").write_text("old")
+
+    every = " ".join((*remade, *produced))
+    said = await run(place, f"for d in {every}; do rm -r $d && mkdir -p $d && echo new > $d/x.pth || echo $d; done")
+
+    assert said == ""
+
+
+def test_what_is_at_the_top_is_found_without_a_delay(place: Path) -> None:
+    for name in ("AGENTS.md", ".github/workflows", ".config/fish", "loom.toml"):
+        (place / name).mkdir(parents=True)
+    searched_before = Repositories({place: (float("inf"), ())})
+    with mounted(place, searched_before) as mounts:
+        places = mounts.words
+    for name in ("AGENTS.md", ".github/workflows", ".config/fish", "loom.toml"):
+        assert str(place / name) in places
+
+
+def test_the_search_for_what_programs_obey_is_bounded(place: Path) -> None:
+    for number in range(300):
+        (place / f"packages/p{number}").mkdir(parents=True)
+        (place / f"packages/p{number}/AGENTS.md").touch()
+    (place / "conftest.py").touch()
+    (place / "packages/p7/.git").mkdir()
+    found = Repositories().inside(place)
+    obeyed = [parts for parts in found if is_obeyed(parts[-1]) and parts[-1] != ".git"]
+    assert (len(obeyed), obeyed[0]) == (100, ("conftest.py",))
+    assert ("packages", "p7", ".git") in found
 
 
 async def test_a_workspace_swapped_for_a_link_is_not_entered(place: Path) -> None:

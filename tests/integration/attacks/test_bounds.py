@@ -158,6 +158,43 @@ async def test_a_fork_of_a_run_that_was_wider_stays_within_the_bounds(
     assert setting in (result.error.message if result.error else "")
 
 
+async def test_a_signature_is_for_the_mode_that_it_names_and_for_none_that_a_file_names(
+    working: Working, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = LoomApp()
+    app.create_agent("reckless", mode="bypass")
+    app.create_agent("plain")
+    monkeypatch.setattr("tests.delegation_app.app", app)
+    rules = {"delegate_task": "allow"}
+    replies = by_task(
+        {
+            "ROOT": [calls(delegate("r", "CHILD", agent="reckless")), text("refused")],
+            "WIDE": [
+                calls(delegate("w", "CHILD", agent="plain"), delegate("v", "CHILD", agent="reckless")),
+                text("ok"),
+            ],
+            "CHILD": [text("done"), text("done")],
+            "do it": [text("done")],
+        }
+    )
+    loom, model = await working(replies, app="tests.delegation_app:app")  # its runs are signed by the owner
+
+    assert "LOOM_MAX_MODE" in await refusal(loom, agent="reckless")
+    narrow = await loom.run("ROOT", permissions=rules)
+    assert [child["status"] for child in narrow.children] == ["failed"]
+    assert "LOOM_MAX_MODE" in str(model.requests[-1].messages[-1]["content"])
+
+    origin = await loom.start(agent="reckless", mode="bypass")
+    assert (await loom.client.result(origin)).status is RunStatus.COMPLETED
+    wide = await loom.run("WIDE", permissions=rules, mode="bypass")
+    assert [child["status"] for child in wide.children] == ["completed", "completed"]
+
+    inherited = await loom.client.result(await loom.client.fork(origin, turn=0))
+    assert "LOOM_MAX_MODE" in (inherited.error.message if inherited.error else "")
+    named = await loom.client.result(await loom.client.fork(origin, turn=0, mode="accept-edits"))
+    assert named.status is RunStatus.COMPLETED
+
+
 async def refusal(loom: Harness, **request: Any) -> str:
     """Why a run was refused."""
     error = (await loom.run_unseen(**request)).error

@@ -47,6 +47,18 @@ def test_modes_up_to_the_widest_are_served(widest: Mode) -> None:
     assert [mode for mode in order if serves_mode(Bounds(max_mode=widest), mode)] == order[: order.index(widest) + 1]
 
 
+@pytest.mark.parametrize("parent", list(Mode))
+@pytest.mark.parametrize("widest", list(Mode))
+def test_a_mode_that_no_request_names_is_within_the_bounds_or_its_parents(widest: Mode, parent: Mode) -> None:
+    order = [Mode.READ_ONLY, Mode.DEFAULT, Mode.ACCEPT_EDITS, Mode.BYPASS]
+    limit = max(order.index(widest), order.index(parent))
+    for mode in order[: limit + 1]:
+        Bounds(max_mode=widest).refuse_unrequested_mode(mode, of_parent=parent)
+    for mode in order[limit + 1 :]:
+        with pytest.raises(BadRequest, match="LOOM_MAX_MODE"):
+            Bounds(max_mode=widest).refuse_unrequested_mode(mode, of_parent=parent)
+
+
 def test_a_refusal_names_the_setting_and_what_was_asked_for() -> None:
     with pytest.raises(BadRequest, match=r"'/b c' .* \(/a\): .* LOOM_WORKSPACES") as outside:
         Bounds(roots=("/a",)).refuse_workspace("/b c")

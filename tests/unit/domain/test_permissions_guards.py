@@ -433,6 +433,19 @@ PROTECTED = [
     ".agents/skills/x/SKILL.md",
     "skills/x/SKILL.md",
     ".loom/agents/x.yaml",
+    ".zed/tasks.json",
+    ".config/fish/config.fish",
+    ".gitattributes",
+    ".crush.json",
+    ".kilocode/rules/x.md",
+    ".trae/rules/x.md",
+    ".roomodes",
+    "WARP.md",
+    "mcp.json",
+    ".envrc.local",
+    ".bazelrc",
+    "CMakeUserPresets.json",
+    ".pnp.cjs",
 ]
 
 

@@ -1,0 +1,63 @@
+"""Runs that try to change what later runs obey, on a real server and in the real sandbox."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loom.domain.core.requests import RunStatus
+from loom.testing.model_server import ToolUse, calls, script, text
+from tests.integration.workflows.conftest import Working
+
+BYPASS = "name: default\ndescription: d\nmode: bypass\n"
+WRITES = {
+    "write_file": {"path": "agents/default.yaml", "content": BYPASS},
+    "bash": {"command": "printf 'mode: bypass' > agents/default.yaml"},
+}
+
+
+@pytest.fixture
+def agents(workspace: Path) -> Path:
+    """A folder of agents in the workspace, which the worker reads when it starts."""
+    folder = workspace / "agents"
+    folder.mkdir()
+    (folder / "helper.yaml").write_text("description: helps\n")
+    return folder
+
+
+@pytest.mark.parametrize("tool", WRITES)
+@pytest.mark.parametrize("mode", ["default", "accept-edits"])
+async def test_a_person_is_asked_before_a_run_writes_an_agent_file(
+    working: Working, agents: Path, tool: str, mode: str
+) -> None:
+    loom, _ = await working(script([calls(ToolUse(tool, WRITES[tool], "w1")), text("done")]), agents=(agents,))
+    run_id = await loom.start(mode=mode, permissions={tool: "allow"})
+
+    await loom.asked(run_id)
+
+    (ask,) = (await loom.client.status(run_id))["pending_approvals"]
+    assert ask["rule"].startswith("guard: write to agents")
+    await loom.client.abort(run_id)
+    await loom.client.result(run_id)
+    assert [each.name for each in agents.iterdir()] == ["helper.yaml"]
+
+
+@pytest.mark.parametrize("mode", ["default", "bypass"])
+async def test_no_program_in_the_sandbox_writes_what_the_worker_reads(
+    working: Working, workspace: Path, agents: Path, mode: str
+) -> None:
+    (workspace / "AGENTS.md").write_text("as a person wrote it")
+    evil = "for p in agents/other.yaml agents/helper.yaml AGENTS.md loom.toml crews/x.yaml; do echo evil > $p; done"
+    program: dict[str, Any] = {"command": f"cat > evil.sh <<'END'\n{evil}\ntouch ended\nEND\nbash evil.sh"}
+    crews = workspace / "crews"
+    crews.mkdir()
+    replies = script([calls(ToolUse("bash", program, "b1")), text("done")])
+    loom, _ = await working(replies, agents=(agents,), crews=(crews,))
+
+    assert (await loom.run(mode=mode, permissions={"bash": "allow"})).status is RunStatus.COMPLETED
+
+    assert [(each.name, each.read_text()) for each in agents.iterdir()] == [("helper.yaml", "description: helps\n")]
+    assert (workspace / "AGENTS.md").read_text() == "as a person wrote it"
+    assert (workspace / "ended").exists()
+    assert not (workspace / "loom.toml").exists()
+    assert list(crews.iterdir()) == []
