@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loom.activities.toolbox.built_in.program_files import IS_CODE, ONLY_READS, uses_of
-from loom.domain.permissions.command_words import Words, alternatives, git_subcommand_at, program_of
+from loom.domain.permissions.command_words import Words, alternatives, arguments_of, git_subcommand_at, program_of
 from loom.domain.permissions.subjects import WRITING_REDIRECTS
 
 _LEAVE_ALONE: Final = frozenset(
@@ -40,6 +40,8 @@ _GIT_READS: Final = frozenset(
 )
 """Git commands that write no file that a word names, except with `--output`."""
 
+_GREPS: Final = frozenset({"grep", "egrep", "fgrep"})
+_GREP_VALUES: Final = "-e --regexp -f --file -A -B -C -m --max-count --include --exclude --exclude-dir -d -D --label"
 _BETWEEN: Final = re.compile(r"[=:,@\s'\"`()<>|;&!%]+")
 """Characters between the parts of a word."""
 _PACKED: Final = re.compile(r"\.(?:gz|Z|bz2|xz|zst|lz4|br|lzo|lz|enc|gpg|asc)\Z")
@@ -55,7 +57,7 @@ def possible_files(words: Words) -> Iterator[tuple[str | None, bool]]:
     if not words or name in _LEAVE_ALONE or words[0] in _LEAVE_ALONE:
         return
     used = set() if name in IS_CODE else {use.path for use in uses_of(words)}
-    for word in dict.fromkeys(_own(words) if name in _RUNNERS else words[1:]):
+    for word in dict.fromkeys(_own(words) if name in _RUNNERS else _without_pattern(name, words)):
         if word is None and None in used:
             continue
         for part in dict.fromkeys(_parts(word)) if word is not None else (None,):
@@ -66,6 +68,17 @@ def possible_files(words: Words) -> Iterator[tuple[str | None, bool]]:
 def _only_reads(name: str, words: Words) -> bool:
     at = git_subcommand_at(words) if name == "git" else len(words)
     return name in ONLY_READS or (at < len(words) and words[at] in _GIT_READS)
+
+
+def _without_pattern(name: str, words: Words) -> Words:
+    """Return the arguments of a command without the first operand of `grep`, which is a pattern unless `-e` or `-f`
+    gives one.
+    """
+    arguments = arguments_of(words, _GREP_VALUES)
+    if name not in _GREPS or arguments.has("-e", "-f", "--regexp", "--file") or not arguments.operands:
+        return words[1:]
+    at = words.index(arguments.operands[0], 1)
+    return (*words[1:at], *words[at + 1 :])
 
 
 def _own(words: Words) -> Iterator[str | None]:
