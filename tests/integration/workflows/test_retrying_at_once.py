@@ -145,7 +145,7 @@ async def test_a_late_retry_leaves_a_run_alone_that_has_ended_and_been_retried_a
 
 async def test_a_late_retry_is_told_that_the_run_has_completed(working: Working, workspace: Path) -> None:
     is_back = asyncio.Event()
-    loom, _ = await working(broken_until(is_back), patience=0)
+    loom, _ = await working(broken_until(is_back), patience=0, max_mode="bypass")
     run_id = await loom.start(mode="bypass")
     await loom.client.result(run_id)
     is_back.set()
@@ -171,7 +171,7 @@ async def test_a_late_retry_leaves_a_run_alone_that_has_continued_as_new(working
             return BROKEN
         return calls(Use("bash", {"command": "true"}, f"b{request.turn}")) if request.turn < 30 else text("finished")
 
-    loom, _ = await working(reply, patience=0, rotate_after_events=100)
+    loom, _ = await working(reply, patience=0, rotate_after_events=100, max_mode="bypass")
     run_id = await loom.start(mode="bypass", max_turns=50)
     await loom.client.result(run_id)
     ended = (await current(loom, run_id)).run_id
@@ -256,7 +256,7 @@ async def test_a_run_that_a_dead_client_has_only_reset_is_continued_from_its_sec
     working: Working, workspace: Path
 ) -> None:
     is_back = asyncio.Event()
-    loom, _ = await working(broken_until(is_back), patience=0)
+    loom, _ = await working(broken_until(is_back), patience=0, max_mode="bypass")
     run_id = await loom.start(mode="bypass")
     await loom.client.result(run_id)
     ended = (await current(loom, run_id)).run_id
@@ -290,7 +290,7 @@ async def _dies(*_: object, **__: object) -> None:
 
 async def test_a_retry_waits_no_longer_for_a_dead_client_than_its_claim_lasts(working: Working) -> None:
     is_back = asyncio.Event()
-    loom, _ = await working(broken_until(is_back), patience=0)
+    loom, _ = await working(broken_until(is_back), patience=0, max_mode="bypass")
     run_id = await loom.start(mode="bypass")
     await loom.client.result(run_id)
     is_back.set()
@@ -306,7 +306,7 @@ async def test_a_retry_waits_no_longer_for_a_dead_client_than_its_claim_lasts(wo
 async def test_a_retry_whose_claim_may_not_outlast_the_reset_changes_nothing(
     working: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loom, _ = await working(broken_until(asyncio.Event()), patience=0)
+    loom, _ = await working(broken_until(asyncio.Event()), patience=0, max_mode="bypass")
     run_id = await loom.start(mode="bypass")
     await loom.client.result(run_id)
     ended = (await current(loom, run_id)).run_id
@@ -351,7 +351,7 @@ async def test_of_retries_at_once_one_continues_the_run_and_the_others_are_told(
         asked.append(task)
         return text("finished") if any(name in task for name in back) else BROKEN
 
-    loom, _ = await working(reply, patience=0)
+    loom, _ = await working(reply, patience=0, max_mode="bypass")
     clients = [await client_of(loom) for _ in range(3)]
     for number in range(rounds):
         asked.clear()
