@@ -21,6 +21,7 @@ from loom.domain.permissions.subjects import Subject, Touched, expanded, normal
 _BOTH: Final[tuple[Literal["read_file"], Literal["delete_file"]]] = ("read_file", "delete_file")
 """Together, all tools whose rules protect a path from a program that may read or write it."""
 _MOST_MENTIONED: Final = 2_000
+"""Maximum number of files that the words of a line may be. Each of them is looked up."""
 _GLOB: Final = frozenset("*?[{")
 
 
@@ -33,7 +34,11 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
         words: tuple(_touched((*words, *appended), folders, workspace, home))
         for words in dict.fromkeys(each.words for each in commands if each.words)
     }
-    possible = {words: _possible(words, folders, workspace, home) for words in touched}
+    possible: dict[Words, tuple[Touched, ...]] = {}
+    left = _MOST_MENTIONED
+    for words in touched:
+        possible[words] = _possible(words, folders, workspace, home, most=left)
+        left = max(0, left - len(possible[words]))
     return tuple(
         replace(each, files=touched[each.words], mentions=possible[each.words])
         if touched.get(each.words) or possible.get(each.words)
@@ -42,10 +47,12 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
     )
 
 
-def _possible(words: Words, folders: Sequence[str | None], workspace: Path, home: str) -> tuple[Touched, ...]:
-    """Return the files that a word of the command may be. If there are too many, they may be any file."""
-    found = tuple(islice(_mentioned(words, folders, workspace, home), _MOST_MENTIONED + 1))
-    if len(found) > _MOST_MENTIONED:
+def _possible(
+    words: Words, folders: Sequence[str | None], workspace: Path, home: str, *, most: int
+) -> tuple[Touched, ...]:
+    """Return the files that a word of the command may be. If there are more than `most`, they may be any file."""
+    found = tuple(islice(_mentioned(words, folders, workspace, home), most + 1))
+    if len(found) > most:
         return tuple(Touched(tool=tool, opaque=True) for tool in _BOTH)
     return tuple(dict.fromkeys(found))
 

@@ -7,6 +7,7 @@ Names that no text contains, such as `${x}m`, are found only if the rest of the 
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Final
 
 from loom.domain.permissions.command_words import Words, arguments_of, program_of
@@ -17,6 +18,10 @@ from loom.domain.permissions.subjects import WRITING_REDIRECTS, Subject
 
 _BETWEEN: Final = re.compile(r"[\s;&|()<>`'\"{},=$\\]+|:[-=+?]")
 """Matches what separates the words of a text that may be a command."""
+_PROGRAMS: Final = frozenset({"git", "find", "fd", "fdfind", "mv", *removal.REMOVING_OPTIONS})
+"""Programs that are dangerous with some arguments."""
+_LONGEST: Final = 64
+"""Maximum number of words of one command that are looked at."""
 _MOST: Final = 2_000
 """Maximum number of words of a line that are looked at. A longer line counts as one that removes files."""
 
@@ -32,10 +37,10 @@ def guard_of(subjects: Sequence[Subject], line: Line) -> Guard | None:
         return None
     if len(words) > _MOST or any(map(_may_be_remover, words)):
         return Guard(what="removal of files in a line that can't be analyzed")
-    named = (words[begin:] for begin in range(len(words)))
-    computed = [each.words for each in subjects if each.opaque and each.words[:1] == (None,)]
-    tried = ((word, *rest[1:]) for word in words for rest in computed)
-    if what := next((found for each in (*named, *tried) if (found := _danger_of(each, line))), ""):
+    named = [words[at : at + _LONGEST] for at, word in enumerate(words) if program_of((word,)) in _PROGRAMS]
+    computed = [each.words[:_LONGEST] for each in subjects if each.opaque and each.words[:1] == (None,)]
+    tried = ((program, *rest[1:]) for program in sorted({each[0] for each in named}) for rest in computed)
+    if what := next((found for each in chain(named, tried) if (found := _danger_of(each, line))), ""):
         return Guard(what=what)
     if any(_removes(each, line) for each in computed):
         return Guard(what="removal by a command with a computed name")
@@ -52,7 +57,9 @@ def _is_redirect(subject: Subject) -> bool:
 
 def _may_be_remover(word: str) -> bool:
     name = word.rpartition("/")[2]
-    return bool(name.strip("*?")) and any(fnmatchcase(remover, name) for remover in removal.REMOVERS)
+    return removal.ALWAYS.fullmatch(name) is not None or (
+        bool(name.strip("*?")) and any(fnmatchcase(remover, name) for remover in removal.REMOVERS)
+    )
 
 
 def _danger_of(words: Words, line: Line) -> str:

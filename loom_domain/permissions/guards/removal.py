@@ -24,8 +24,9 @@ _VALUES: Final[Mapping[str, str]] = {
     "shred": "-n -s --iterations --size --random-source",
     "mv": "-t --target-directory -S --suffix",
 }
-_ALWAYS: Final = re.compile(r"shred|srm|wipefs|blkdiscard|mkfs(?:\..*)?")
-_REMOVING_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+ALWAYS: Final = re.compile(r"shred|srm|wipefs|blkdiscard|mkfs(?:\..*)?")
+"""Matches programs that need approval with any arguments."""
+REMOVING_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "rsync": (
         *("--del", "--delete", "--delete-before", "--delete-during", "--delete-delay", "--delete-after"),
         *("--delete-excluded", "--delete-missing-args", "--remove-source-files"),
@@ -34,6 +35,7 @@ _REMOVING_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "zip": ("-m", "--move"),
     "7z": ("-sdel",),
 }
+"""Programs that remove files only with these options."""
 _RUNNERS: Final = frozenset(
     {"env", "sudo", "doas", "nice", "ionice", "nohup", "timeout", "command", "busybox", "xargs", "time"}
 )
@@ -79,9 +81,9 @@ def guard_of(subject: Subject, line: Line) -> Guard | None:
         return Guard(what=f"{program} that removes what it finds") if any(map(_is_remover, runs)) else None
     if program == "mv" and (path := _critical(_moved(words), line)):
         return Guard(what=f"mv of {path}")
-    if option := arguments_of(words).has(*_REMOVING_OPTIONS.get(program, ())):
+    if option := arguments_of(words).has(*REMOVING_OPTIONS.get(program, ())):
         return Guard(what=f"{program} {option}")
-    return Guard(what=program) if _ALWAYS.fullmatch(program) else None
+    return Guard(what=program) if ALWAYS.fullmatch(program) else None
 
 
 def _of_remover(program: str, subject: Subject, line: Line) -> Guard | None:
@@ -89,7 +91,7 @@ def _of_remover(program: str, subject: Subject, line: Line) -> Guard | None:
     real = (file.loose for file in subject.files if file.loose)
     if path := _critical_text(subject.text) or _critical((*operands, *real), line):
         return Guard(what=f"{program} of {path}", firm=True)
-    if _ALWAYS.fullmatch(program):
+    if ALWAYS.fullmatch(program):
         return Guard(what=program)
     is_recursive = program == "rm" and arguments_of(subject.words).has("-r", "-R", "--recursive")
     if line.is_fed and (None in operands or not operands or "{}" in operands):

@@ -1,6 +1,7 @@
 """Guards see through what the parser can't: text that a shell runs, computed words, and other names of a folder."""
 
 from pathlib import Path
+from time import process_time
 from typing import Final
 
 import pytest
@@ -34,6 +35,7 @@ GUARDED: Final = (
     "/bin/rm -rf *",
     "rm -rf /proc/self/cwd/*",
     "shred -u x",
+    "mkfs.ext4 /dev/sdb",
     "truncate -s 0 x",
     "git reset --hard",
     "git clean -fdx",
@@ -129,3 +131,12 @@ def test_other_computed_words_do_not_ask(command: str) -> None:
 
 def test_bypass_overrides_the_guard_of_a_hidden_command() -> None:
     assert judged("eval 'git reset --hard'", Mode.BYPASS).verdict is Verdict.ALLOW
+
+
+@pytest.mark.parametrize(
+    "line", ["; ".join(f"$a{number} b" for number in range(900)), "eval " + "git log " * 900, "eval " + "mv a " * 900]
+)
+def test_a_long_line_takes_no_time(line: str) -> None:
+    begun = process_time()
+    judged(line)
+    assert process_time() - begun < 2  # it takes 0.1 to 0.5; trying every word as every command took 7

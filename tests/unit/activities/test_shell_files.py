@@ -247,3 +247,10 @@ def test_any_words_are_read_without_an_error(program: str, words: list[str | Non
 def test_many_changes_of_the_folder_take_no_time(tmp_path: Path) -> None:
     line = "; ".join(f"cd f{number}" for number in range(500)) + "; cat x"
     assert any(file.opaque for file in touched(line, tmp_path))
+
+
+def test_a_line_with_many_words_that_may_be_files_may_mean_any_file(tmp_path: Path) -> None:
+    line = "; ".join(f"cd d{number}; fmt f{number}" for number in range(450))
+    subjects = with_files(BashParser().parse(line), tmp_path, "/home/ann")
+    assert sum(len(each.mentions) for each in subjects) < 4_000
+    assert any(file.opaque and not file.text for each in subjects for file in each.mentions)
