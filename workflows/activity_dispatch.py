@@ -84,6 +84,7 @@ from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import RunState
 from loom.domain.tree.tree import Child
 from loom.workflows import options
+from loom.workflows.changes import NOTIFY_BY_ACTIVITY, has_change
 
 _T = TypeVar("_T")
 
@@ -337,7 +338,7 @@ async def notify(state: RunState, notification: Notification) -> bool:
     execution = workflow.info().first_execution_run_id
     request = NotifyRequest(notification=replace(notification, execution=execution), plan=plan)
     try:
-        if workflow.patched("notify-beside-local-activities"):
+        if has_change(NOTIFY_BY_ACTIVITY):
             named = _named(state, options.NOTIFY, None, f"announce {notification.event}")
             await workflow.execute_activity_method(Notifier.notify, request, **named)
         else:

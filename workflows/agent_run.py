@@ -69,6 +69,15 @@ from loom.domain.tree.signals import LOST, PARENT
 from loom.workflows import activity_dispatch as scheduling
 from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
+from loom.workflows.changes import (
+    CALLS_NOT_RUN,
+    COUNTED_REQUESTS,
+    DETACHED_CHILDREN,
+    NOTICES_BY_ACTIVITIES,
+    ONE_TIMER,
+    UPGRADE_ON_REQUEST,
+    has_change,
+)
 from loom.workflows.child_runs import Children, Parent, child_name, send_tree_signal
 from loom.workflows.long_waits import waiting
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
@@ -184,7 +193,7 @@ class AgentRun:
         """Continue on the current version of the worker's deployment after this action, or at once if it is a wait."""
         self._upgrade_requested = True
         if self._state.spec is not None:  # only the first execution knows the start's signature
-            is_due = workflow.patched("upgrade-on-request")
+            is_due = has_change(UPGRADE_ON_REQUEST)
             self._rotation_due |= is_due or workflow.info().is_target_worker_deployment_version_changed()
 
     @property
@@ -202,7 +211,7 @@ class AgentRun:
             workflow.logger.info("event ignored: %s", why)
         before, self._state = self._state, evolve(self._state, event)
         if self._state.notices.not_run:  # before 0.4.0, the stream wasn't told of these calls
-            self._state = with_not_run_told(self._state, told=workflow.patched("calls-not-run"))
+            self._state = with_not_run_told(self._state, told=has_change(CALLS_NOT_RUN))
         if self.observer is not None:
             self.observer.advanced(before, event, self._state)
         wanted = attributes_of(self._state)
@@ -220,7 +229,7 @@ class AgentRun:
         """Count a signal or an update. While a run waits, nothing else shows reliably how long its history is."""
         self._requests += 1
         events, spec = self._requests * options.EVENTS_OF_REQUEST, self._state.spec
-        if spec is not None and events >= spec.rotate_after_events and workflow.patched("counted-requests"):
+        if spec is not None and events >= spec.rotate_after_events and has_change(COUNTED_REQUESTS):
             self._rotation_due = True
 
     async def _describe(self) -> None:
@@ -272,7 +281,7 @@ class AgentRun:
         while True:
             await workflow.wait_condition(lambda: (end := self._end_of_time()) is not None and end != past)  # noqa: B023 - awaited in this round
             past = end = self._end_of_time()
-            if end is not None and (workflow.patched(options.ONE_TIMER) or end > workflow.now()):
+            if end is not None and (has_change(ONE_TIMER) or end > workflow.now()):
                 await self._sleep_until(end, "the end of the run's time")
             if end == self._end_of_time():  # a retry may have moved it
                 self._advance(TimeRanOut(at=workflow.now() if end is None else _reached(end)))
@@ -346,7 +355,7 @@ class AgentRun:
         if new:
             names = {call_id: child_name(self._state.turn, number) for number, call_id in enumerate(new, 1)}
             # Before 0.4.0, the server ended children that an execution left behind, so it waited for them.
-            detached = workflow.patched("detached-children")
+            detached = has_change(DETACHED_CHILDREN)
             self._advance(ChildrenBegan(names=names, detached=detached, at=workflow.now()))
             await self._publish_notices()
         if self._state.outcome is None:
@@ -390,7 +399,7 @@ class AgentRun:
 
         if moved_on():
             return False
-        if until is not None and not workflow.patched(options.ONE_TIMER):
+        if until is not None and not has_change(ONE_TIMER):
             return await self._wait_with_timers(moved_on, until)
         timer = None if until is None else asyncio.create_task(self._sleep_until(until, self._waiting()))
 
@@ -443,7 +452,7 @@ class AgentRun:
         if not notices:
             return
         request = PublishRequest(origin=origin_of(self._state), turn=self._state.turn, notices=notices)
-        is_local = at_end or not workflow.patched("notices-by-activities")
+        is_local = at_end or not has_change(NOTICES_BY_ACTIVITIES)
         published = await scheduling.publish(self._state, request, local=is_local)
         self._advance(NoticesPublished(count=len(notices), notify=published.notify if published else None))
 
@@ -548,7 +557,7 @@ class AgentRun:
 
 def _reached(time: datetime) -> datetime:
     """Return the time that a timer has reached. Before 0.4.0, this was the clock's."""
-    return time if workflow.patched(options.ONE_TIMER) else workflow.now()
+    return time if has_change(ONE_TIMER) else workflow.now()
 
 
 def _is_long(until: datetime | None) -> bool:

@@ -36,10 +36,11 @@ then leaves the updates unanswered: the server rejects them, and `LoomClient` se
 updates that arrived after the reset point as events, so their position is known.
 
 A flag in the completion of the first task distinguishes runs that follow the last two rules from those of earlier
-releases.
+releases. Others name the changes that the run has from its start (`loom.workflows.changes`).
 """
 
 from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 from typing import Any, Final
 
 from temporalio import workflow
@@ -47,6 +48,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
 
+from loom.workflows.changes import OF_EXECUTION, STARTED_WITH
 from loom.workflows.executed_task import EVICTION, NO_EVENTS, QUERY, RESET, UPDATE, ExecutedTask
 
 EVICT: Final = "loom_evict"
@@ -80,9 +82,11 @@ class InHistoryOrder(WorkflowRunner):
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See base class."""
-        evict = det.extern_functions.get(EVICT)
+        evict, changes = det.extern_functions.get(EVICT), set[str]()
         in_parts = getattr(det.defn.cls, "gets_events_in_parts", False)
-        return GuardedRun(self.runner.create_instance(det), evict, in_parts=in_parts)
+        functions = {**det.extern_functions, OF_EXECUTION: lambda: changes}
+        instance = self.runner.create_instance(replace(det, extern_functions=functions))
+        return GuardedRun(instance, evict, changes=changes, in_parts=in_parts)
 
     def set_worker_level_failure_exception_types(self, types: Any) -> None:
         """See base class."""
@@ -93,12 +97,19 @@ class GuardedRun(WorkflowInstance):
     """One run in a worker's cache."""
 
     def __init__(
-        self, instance: WorkflowInstance, evict: Callable[[str], None] | None, *, in_parts: bool = False
+        self,
+        instance: WorkflowInstance,
+        evict: Callable[[str], None] | None,
+        *,
+        changes: set[str] | None = None,
+        in_parts: bool = False,
     ) -> None:
-        """`evict` removes the execution with this id from the worker's cache. A replayer has none. `in_parts` says that
-        the workflow may be started before it gets its first requests, and gets updates last.
+        """`evict` removes the execution with this id from the worker's cache. A replayer has none. `changes` gets the
+        changes that the execution has from its start. `in_parts` says that the workflow may be started before it gets
+        its first requests, and gets updates last.
         """
         self._instance = instance
+        self._changes = set() if changes is None else changes
         self._in_parts = in_parts
         self._evict = evict
         self._length = 0
@@ -140,12 +151,15 @@ class GuardedRun(WorkflowInstance):
     def _in_order(self, act: WorkflowActivation, *, is_start: bool) -> WorkflowActivationCompletion:
         if is_start and act.is_replaying and _IN_PARTS not in act.available_internal_flags:
             self._in_parts = False  # an earlier release has started it
+        if is_start and self._in_parts:
+            flags = act.available_internal_flags if act.is_replaying else STARTED_WITH
+            self._changes.update(*(STARTED_WITH.get(flag, ()) for flag in flags))
         is_restored, self._is_live = not self._is_live, self._is_live or not act.is_replaying
         if not self._in_parts:
             return self._instance.activate(act)
         completion = self._delivered(act, is_start=is_start, is_restored=is_restored)
         if is_start and not act.is_replaying and completion.HasField("successful"):
-            completion.successful.used_internal_flags.append(_IN_PARTS)
+            completion.successful.used_internal_flags.extend((_IN_PARTS, *STARTED_WITH))
         return completion
 
     def _new_task(self, kinds: Set[str | None]) -> ExecutedTask:

@@ -22,6 +22,7 @@ from loom.activities.memory.upkeep import MemoryKeeper
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.stored_data import Collected
 from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepRequest
+from loom.workflows.changes import RUNS_THAT_ARE_GONE, has_change
 from loom.workflows.validation import read_upkeep_request
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class MemoryUpkeep:
         """
         failed: list[str] = []
         until, caught_up, collected = self._last.until, 0, None
-        if looks_back and workflow.patched("runs-that-are-gone"):
+        if looks_back and has_change(RUNS_THAT_ARE_GONE):
             await _tried("abort_orphans", workflow.execute_activity_method(ChildRuns.abort_orphans, **STEP), failed)
             collected = await _tried(
                 "collect", workflow.execute_activity_method(Collection.collect_stored_data, **STEP), failed

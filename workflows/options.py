@@ -51,8 +51,6 @@ CHAT_IDLE: Final = timedelta(minutes=1)
 replay of everything before.
 """
 
-ONE_TIMER: Final = "one-timer-a-wait"
-"""The patch since which a wait keeps its timer until it ends, and has one even if its time has come."""
 SHORTEST_TIMER: Final = 0.001
 """The shortest timer in seconds. The server takes none of no length."""
 

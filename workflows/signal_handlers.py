@@ -18,6 +18,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.machine.steering import extent, refusal
 from loom.domain.run.events import Event, MessageReceived, SignalIgnored, SignatureUsed, SteeringEvent
 from loom.domain.run.state import RunState, status_of
+from loom.workflows.changes import LENIENT_STOPS, has_change
 from loom.workflows.signed_requests import has_signed_start, refuse_unnamed_approval, verified_fingerprint
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
 
@@ -65,7 +66,7 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
             run.advance(_without_own_run(event))
         except BadRequest as error:
             # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
-            if name in STOPS and workflow.patched("lenient-stops"):
+            if name in STOPS and has_change(LENIENT_STOPS):
                 workflow.logger.warning("signal taken as far as it can be read: %s: %s", name, error.message)
                 run.advance(read_stop(name, payload, workflow.now()))
             else:

@@ -15,6 +15,7 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
+from loom.workflows.changes import STARTED_WITH
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS
 
@@ -71,13 +72,22 @@ async def test_the_history_is_sound_if_a_task_that_came_with_a_query_was_complet
     await _replay(history)
 
 
-@pytest.mark.xfail(raises=NondeterminismError, strict=True, reason="a known fault: see docs/reliability.md")
-async def test_a_run_that_is_paused_while_a_quick_read_ends_within_a_query_can_be_replayed() -> None:
-    """The task that brings the pause (46 to 52) is completed when the read has ended (52), but the run learns of the
-    end in the next one (53 to 58). There it calls `workflow.patched` for the first time (56). A replay calls it one
+async def test_the_history_is_sound_if_the_run_has_its_changes_from_the_start() -> None:
+    """The task that brings the pause (46 to 52) is completed when the read has ended (52), but the run learned of the
+    end in the next one (53 to 58). There it called `workflow.patched` for the first time (56). A replay calls it one
     task earlier, where the SDK doesn't know the marker yet.
     """
-    await _replay(json.loads((STUCK / "quick-read-and-query-before-a-pause.json").read_text()))
+    history = json.loads((STUCK / "quick-read-and-query-before-a-pause.json").read_text())
+    with pytest.raises(NondeterminismError, match="Non-deprecated patch marker encountered"):
+        await _replay(history)
+    events = history["events"]
+    marker, attribute = events.pop(55), events.pop(55)
+    assert marker["markerRecordedEventAttributes"]["markerName"] == "core_patch"
+    assert "TemporalChangeVersion" in json.dumps(attribute)
+
+    events[3]["workflowTaskCompletedEventAttributes"]["sdkMetadata"]["langUsedFlags"] += STARTED_WITH
+
+    await _replay(_renumbered(history))
 
 
 def _renumbered(history: Any) -> Any:

@@ -8,6 +8,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation, Work
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.worker import WorkflowInstance
 
+from loom.workflows.changes import STARTED_WITH
 from loom.workflows.event_order import GuardedRun
 
 INIT, SIGNAL, RESULT, QUERY, EVICTION = (
@@ -191,8 +192,22 @@ def test_a_run_is_started_before_its_first_requests_and_says_so_in_its_history()
     assert first.activations == again.activations == [[PATCH, INIT], [SIGNAL]]
     assert earlier.activations == [[PATCH, INIT, SIGNAL]]
     assert len(done.commands) == 2
-    assert len(done.used_internal_flags) == 1
+    assert {*done.used_internal_flags} == {*FLAGS, *STARTED_WITH}
     assert not said_again
+
+
+@pytest.mark.parametrize("flag", [None, *STARTED_WITH])
+def test_a_run_has_the_changes_of_the_release_that_has_started_it(flag: int | None) -> None:
+    changes, after_restart = set[str](), set[str]()
+    start = activation(INIT, length=3, seconds=1, size=100)
+    replayed = activation(INIT, length=3, seconds=1, size=100, is_replaying=True)
+    replayed.available_internal_flags.extend((*FLAGS, flag) if flag else FLAGS)
+
+    GuardedRun(Run(), None, in_parts=True, changes=changes).activate(start)
+    GuardedRun(Run(), None, in_parts=True, changes=after_restart).activate(replayed)
+
+    assert changes == {change for names in STARTED_WITH.values() for change in names}
+    assert after_restart == (STARTED_WITH[flag] if flag else set())
 
 
 @pytest.mark.parametrize("number", [0, 1])
