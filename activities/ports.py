@@ -13,6 +13,7 @@ from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcrip
 from loom.domain.core.requests import ModelOptions
 from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.core.tokens import text_tokens, tokens_of
 from loom.domain.core.tool_calls import ToolResult, ToolSpec, Verdict
 from loom.domain.core.tool_input import InputAnswer, NeededInput
@@ -223,6 +224,8 @@ class ToolContext:
     """Empty if the run has its own session."""
     tenant: str = ""
     """The tenant that the run works for. Empty if there is none."""
+    user_id: str = ""
+    """The person that the run works for. Empty if there is none."""
     root_run_id: str = ""
     """Empty if the run is the root."""
     execution: str = ""
@@ -252,6 +255,11 @@ class ToolContext:
     earlier_answers: tuple[InputAnswer, ...] = ()
     server_state: str = ""
     """The MCP server's own state of the call."""
+
+    @property
+    def owner(self) -> Owner:
+        """Whom the run works for."""
+        return Owner(user_id=self.user_id, tenant=self.tenant)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

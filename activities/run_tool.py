@@ -212,6 +212,7 @@ class ToolRunner:
             timeout=request.timeout,
             session_id=request.origin.session_id,
             tenant=request.origin.tenant,
+            user_id=request.origin.user_id,
             root_run_id=request.origin.root_run_id,
             execution=request.origin.execution,
             root_execution=request.origin.root_execution,

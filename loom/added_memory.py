@@ -16,9 +16,10 @@ from loom.composition.encryption import opened_database
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import LONGEST
 from loom.domain.memory.layers import MemoryScope
-from loom.domain.memory.people import FactKind, FactOwner, NewFact, SaidFact, checked_content
+from loom.domain.memory.people import FactKind, NewFact, SaidFact, checked_content
 
 NO_DATABASE: Final = "memory needs a database: start `loom up`, or set LOOM_DATABASE_URL"
 
@@ -60,7 +61,7 @@ async def add_memory(settings: Settings, task: Task) -> None:
         await PostgresMemory(database, embedder=None, settings=settings.memory_limits).remember([task])
 
 
-async def add_fact(settings: Settings, owner: FactOwner, text: str) -> None:
+async def add_fact(settings: Settings, owner: Owner, text: str) -> None:
     """Store a fact for all runs of a person or a tenant. Raises BadRequest and UnreachableError."""
     checked_content(text)
     embedder = embedder_from(settings)
@@ -74,7 +75,7 @@ async def add_fact(settings: Settings, owner: FactOwner, text: str) -> None:
             await embedder.aclose()
 
 
-async def learn(store: PersonFactStore, owner: FactOwner, text: str) -> None:
+async def learn(store: PersonFactStore, owner: Owner, text: str) -> None:
     """Store a fact that a person has written."""
     said = SaidFact(kind=FactKind.PREFERENCE, content=checked_content(text))
     await store.learn([NewFact(owner=owner, said=said, source="added", at=datetime.now(UTC))])

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loom.domain.core.tasks import Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Forgotten, Hit, Memory, MemoryStats, Query, View
-from loom.domain.memory.people import FactOwner, ForgottenFacts, NewFact, PersonFact
+from loom.domain.memory.people import ForgottenFacts, NewFact, PersonFact
 from loom.domain.memory.scopes import NodePath, ScopedEntry, ScopedWrite
 
 
@@ -191,27 +192,27 @@ class PersonFactStore(VectorStore, Protocol):
         """
         ...
 
-    async def about(self, owners: Sequence[FactOwner], *, without_run: str = "") -> tuple[PersonFact, ...]:
+    async def about(self, owners: Sequence[Owner], *, without_run: str = "") -> tuple[PersonFact, ...]:
         """Return the owners' valid facts, newest first, except those that were learned in one run."""
         ...
 
-    async def similarities(self, owners: Sequence[FactOwner], question: str) -> Mapping[int, float] | None:
+    async def similarities(self, owners: Sequence[Owner], question: str) -> Mapping[int, float] | None:
         """Return the cosine similarity to the question for each of the owners' facts that has a vector, or None if the
         question has no vector.
         """
         ...
 
-    async def listed(self, owner: FactOwner, *, with_replaced: bool = False) -> tuple[PersonFact, ...]:
+    async def listed(self, owner: Owner, *, with_replaced: bool = False) -> tuple[PersonFact, ...]:
         """Return all facts of one owner, newest first, including replaced ones if `with_replaced`."""
         ...
 
-    async def edit(self, owner: FactOwner, fact_id: int, content: str) -> bool:
+    async def edit(self, owner: Owner, fact_id: int, content: str) -> bool:
         """Replace the content of a fact, which then counts as added by a person. Return False if the owner has no such
         fact.
         """
         ...
 
-    async def forget(self, owner: FactOwner, fact_id: int | None = None) -> ForgottenFacts:
+    async def forget(self, owner: Owner, fact_id: int | None = None) -> ForgottenFacts:
         """Permanently delete one fact and those that it replaced, or all facts of an owner and what the owner's runs
         have left in memory. What was said until now never comes back.
         """

@@ -8,23 +8,18 @@ import typer
 from loom.activities.memory.ports import PersonFactStore
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice
 from loom.domain.core.errors import RunNotFoundError
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Forgotten
-from loom.domain.memory.people import (
-    FactOwner,
-    ForgottenFacts,
-    PersonFact,
-    checked_content,
-    fact_view,
-)
+from loom.domain.memory.people import ForgottenFacts, PersonFact, checked_content, fact_view
 
 
-async def edit(store: PersonFactStore, owner: FactOwner, fact_id: int, text: str) -> None:
+async def edit(store: PersonFactStore, owner: Owner, fact_id: int, text: str) -> None:
     """Replace a fact's text. Raises RunNotFoundError if the owner has no such fact."""
     if not await store.edit(owner, fact_id, checked_content(text)):
         raise no_fact(owner, fact_id)
 
 
-async def forget(store: PersonFactStore, owner: FactOwner, fact_id: int | None) -> ForgottenFacts:
+async def forget(store: PersonFactStore, owner: Owner, fact_id: int | None) -> ForgottenFacts:
     """Delete one fact or all facts. Raises RunNotFoundError if the owner has no fact with this id."""
     gone = await store.forget(owner, fact_id)
     if fact_id is not None and not gone.facts:
@@ -32,12 +27,12 @@ async def forget(store: PersonFactStore, owner: FactOwner, fact_id: int | None) 
     return gone
 
 
-def no_fact(owner: FactOwner, fact_id: int) -> RunNotFoundError:
+def no_fact(owner: Owner, fact_id: int) -> RunNotFoundError:
     """Return the error for an id that the owner doesn't have. Whether another owner has it isn't told."""
     return RunNotFoundError(f"there is no fact {fact_id} of {owner.named}: `loom memory list` prints ids")
 
 
-def show(owner: FactOwner, facts: tuple[PersonFact, ...], *, as_json: bool) -> None:
+def show(owner: Owner, facts: tuple[PersonFact, ...], *, as_json: bool) -> None:
     """Print facts, newest first."""
     if as_json:
         print_json([fact_view(fact) for fact in facts])
@@ -52,7 +47,7 @@ def show(owner: FactOwner, facts: tuple[PersonFact, ...], *, as_json: bool) -> N
         print_notice(f"Loom remembers nothing about {plain(owner.named)}")
 
 
-def tell_forgotten(owner: FactOwner, gone: ForgottenFacts, live: int, left: Sequence[str], *, as_json: bool) -> None:
+def tell_forgotten(owner: Owner, gone: ForgottenFacts, live: int, left: Sequence[str], *, as_json: bool) -> None:
     """Print which data of a person was deleted, and which wasn't."""
     traces = gone.traces or Forgotten()
     counts = {**trace_counts(traces), "key": live}

@@ -9,6 +9,7 @@ from typing import Final
 
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.notifications import NotifyPlan
+from loom.domain.core.tenants import Owner
 
 
 class Action(StrEnum):
@@ -99,6 +100,11 @@ class Origin:
     """The tenant that the run works for, if the request names one."""
     user_id: str = ""
     """The person that the run works for, if the request names one."""
+
+    @property
+    def owner(self) -> Owner:
+        """Whom the run works for."""
+        return Owner(user_id=self.user_id, tenant=self.tenant)
 
     @property
     def correlated(self) -> str:
@@ -226,15 +232,13 @@ def task_of(
         parameters=parameters or {},
         result=result,
         parent_task_id=parent_task_id,
-        metadata={CORRELATION: origin.correlated, **_person(origin)},
+        metadata={CORRELATION: origin.correlated, **_named(origin.owner)},
     )
 
 
-def _person(origin: Origin) -> JsonObject:
-    """Return whose memory the task is about. Without a user, nothing is remembered across sessions."""
-    if not origin.user_id:
-        return {}
-    return {"user_id": origin.user_id, **({"tenant": origin.tenant} if origin.tenant else {})}
+def _named(owner: Owner) -> JsonObject:
+    """Return the names of the user and the tenant that a task's run works for."""
+    return {name: value for name, value in (("user_id", owner.user_id), ("tenant", owner.tenant)) if value}
 
 
 def task_of_notice(origin: Origin, notice: Notice) -> Task:

@@ -15,6 +15,28 @@ TENANT: Final = "tenant"
 ADMISSION_ID: Final = "admission"
 """The id of the activity that a waiting run has scheduled."""
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Owner:
+    """Whom a run works for, and whom what it leaves behind belongs to: a user of a tenant.
+
+    An empty name is a name of its own: `ann` without a tenant is another person than `ann` of the tenant `acme`. Facts
+    without a user belong to everybody in the tenant.
+    """
+
+    user_id: str = ""
+    tenant: str = ""
+
+    @property
+    def named(self) -> str:
+        """The owner in messages."""
+        user, tenant = (
+            (f"user {self.user_id}" if self.user_id else ""),
+            (f"tenant {self.tenant}" if self.tenant else ""),
+        )
+        return " of ".join(filter(None, (user, tenant)))
+
+
 Admission: TypeAlias = Literal["", "waiting", "admitted"]
 """A run's place among the concurrent runs of its tenant. Empty if their number isn't limited."""
 

@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.lexemes import asked_lexemes, lexemes_of
 from loom.domain.core.tasks import Action, Origin, Task
-from loom.domain.core.tenants import TENANT_NAME
+from loom.domain.core.tenants import TENANT_NAME, Owner
 from loom.domain.core.tokens import text_tokens, within
 from loom.domain.memory.blended_search import blended
 from loom.domain.memory.content import facts_from, fingerprint, is_small_talk
@@ -56,23 +56,6 @@ FactSource: TypeAlias = Literal["rule", "distilled", "added"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FactOwner:
-    """Whom facts belong to: a user, or everybody in a tenant if the user is empty."""
-
-    user_id: str = ""
-    tenant: str = ""
-
-    @property
-    def named(self) -> str:
-        """The owner in messages."""
-        user, tenant = (
-            (f"user {self.user_id}" if self.user_id else ""),
-            (f"tenant {self.tenant}" if self.tenant else ""),
-        )
-        return " of ".join(filter(None, (user, tenant)))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SaidFact:
     """A fact in what a person has said."""
 
@@ -84,7 +67,7 @@ class SaidFact:
 class NewFact:
     """A fact to store."""
 
-    owner: FactOwner
+    owner: Owner
     said: SaidFact
     source: FactSource
     at: datetime
@@ -133,7 +116,7 @@ class RecalledFacts:
     ids: tuple[int, ...] = ()
 
 
-def owner_named(user_id: str | None, tenant: str | None) -> FactOwner:
+def owner_named(user_id: str | None, tenant: str | None) -> Owner:
     """Return the owner of these names. Raises BadRequest if there is none, or if a name is invalid."""
     if user_id is not None and not re.fullmatch(USER_ID.strip("^$"), user_id):
         raise BadRequest(
@@ -146,13 +129,13 @@ def owner_named(user_id: str | None, tenant: str | None) -> FactOwner:
         )
     if not user_id and not tenant:
         raise BadRequest("choose whose facts: pass --user U, --tenant T, or both", field="user_id")
-    return FactOwner(user_id=user_id or "", tenant=tenant or "")
+    return Owner(user_id=user_id or "", tenant=tenant or "")
 
 
-def owners_for(origin: Origin) -> tuple[FactOwner, ...]:
+def owners_for(origin: Origin) -> tuple[Owner, ...]:
     """Return the owners whose facts a run may read: its user, and its tenant."""
-    user = (FactOwner(user_id=origin.user_id, tenant=origin.tenant),) if origin.user_id else ()
-    return (*user, FactOwner(tenant=origin.tenant)) if origin.tenant else user
+    user = (origin.owner,) if origin.user_id else ()
+    return (*user, Owner(tenant=origin.tenant)) if origin.tenant else user
 
 
 def said_by_person(task: Task) -> str:
@@ -172,9 +155,9 @@ def said_by_person(task: Task) -> str:
     return ""
 
 
-def task_owner(task: Task) -> FactOwner:
-    """Return the user that the task's run works for. It has no name if the run names no user."""
-    return FactOwner(user_id=_text(task.metadata.get("user_id")), tenant=_text(task.metadata.get("tenant")))
+def task_owner(task: Task) -> Owner:
+    """Return whom the task's run works for."""
+    return Owner(user_id=_text(task.metadata.get("user_id")), tenant=_text(task.metadata.get("tenant")))
 
 
 def new_facts(task: Task, said: Sequence[SaidFact], source: FactSource) -> tuple[NewFact, ...]:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database, storable
 from loom.activities.adapters.postgres.memory_rows import LOCK, digest, key_text, owner_digest
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Forgotten
-from loom.domain.memory.people import FactOwner
 
 _WITHIN: Final = 60.0
 
@@ -83,7 +83,7 @@ async def forget(database: Database, session_id: str) -> Forgotten:
         )
 
 
-async def forget_owner(connection: Connection, owner: FactOwner) -> Forgotten:
+async def forget_owner(connection: Connection, owner: Owner) -> Forgotten:
     """Delete what the person's runs have left, in any session, in the caller's transaction. Their existing tasks are
     never stored again. The owner and these sessions are locked until the transaction ends.
     """

@@ -16,9 +16,9 @@ from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.lexemes import lexemes_of
 from loom.domain.core.messages import canonical
 from loom.domain.core.tasks import Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import fingerprint
 from loom.domain.memory.layers import Layer, Memory, MemoryScope, MemorySettings, View
-from loom.domain.memory.people import FactOwner
 
 T = TypeVar("T")
 
@@ -184,7 +184,7 @@ def digest(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def owner_digest(owner: FactOwner) -> bytes:
+def owner_digest(owner: Owner) -> bytes:
     """Return a digest that identifies a user of a tenant."""
     return digest(canonical({"tenant": owner.tenant, "user_id": owner.user_id}))
 

@@ -28,10 +28,11 @@ from loom.activities.encryption import Cipher
 from loom.activities.memory.ports import Compared, Due, Embedder
 from loom.activities.memory.question_vector import IN_A_RUN, question_vector
 from loom.domain.core.messages import well_formed
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import fingerprint
 from loom.domain.memory.contradictions import may_replace, replaced
 from loom.domain.memory.layers import MemorySettings
-from loom.domain.memory.people import FactKind, FactOwner, ForgottenFacts, NewFact, PersonFact, SaidFact
+from loom.domain.memory.people import FactKind, ForgottenFacts, NewFact, PersonFact, SaidFact
 
 _WITHIN: Final = 15.0
 
@@ -141,7 +142,7 @@ class PostgresPersonFacts:
                 await self._settle(connection, owner)
         return learned
 
-    async def about(self, owners: Sequence[FactOwner], *, without_run: str = "") -> tuple[PersonFact, ...]:
+    async def about(self, owners: Sequence[Owner], *, without_run: str = "") -> tuple[PersonFact, ...]:
         """See the port."""
         if not owners:
             return ()
@@ -151,7 +152,7 @@ class PostgresPersonFacts:
             rows = await (await connection.execute(_ABOUT, asked)).fetchall()
         return await _facts(self._database.cipher, rows)
 
-    async def similarities(self, owners: Sequence[FactOwner], question: str) -> Mapping[int, float] | None:
+    async def similarities(self, owners: Sequence[Owner], question: str) -> Mapping[int, float] | None:
         """See the port."""
         vector = await question_vector(self._embedder, question, IN_A_RUN)
         if self._embedder is None or vector is None:
@@ -161,12 +162,12 @@ class PostgresPersonFacts:
             rows = await (await connection.execute(_SIMILAR, {**asked, "dimension": len(vector)})).fetchall()
         return dict(rows)
 
-    async def listed(self, owner: FactOwner, *, with_replaced: bool = False) -> tuple[PersonFact, ...]:
+    async def listed(self, owner: Owner, *, with_replaced: bool = False) -> tuple[PersonFact, ...]:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
             return await _listed(self._database.cipher, connection, owner, with_replaced=with_replaced)
 
-    async def edit(self, owner: FactOwner, fact_id: int, content: str) -> bool:
+    async def edit(self, owner: Owner, fact_id: int, content: str) -> bool:
         """See the port."""
         async with self._database.transaction(within=_WITHIN) as connection:
             known = await _locked(self._database.cipher, connection, owner, fact_id)
@@ -179,7 +180,7 @@ class PostgresPersonFacts:
             await self._settle(connection, owner)
         return True
 
-    async def forget(self, owner: FactOwner, fact_id: int | None = None) -> ForgottenFacts:
+    async def forget(self, owner: Owner, fact_id: int | None = None) -> ForgottenFacts:
         """See the port."""
         async with self._database.transaction(within=_WITHIN) as connection:
             # First, because it locks more, and because the facts tell whose runs an earlier release has stored.
@@ -201,7 +202,7 @@ class PostgresPersonFacts:
 
     async def supersede(self, by: PersonFact, older: Collection[int]) -> None:
         """See the port."""
-        owner = FactOwner(user_id=by.user_id, tenant=by.tenant)
+        owner = Owner(user_id=by.user_id, tenant=by.tenant)
         async with self._database.transaction(within=_WITHIN) as connection:
             holds = {fact.id for fact in await _locked_all(self._database.cipher, connection, owner)}
             await connection.execute(_COMPARED, {**_named(owner), "id": by.id})
@@ -241,12 +242,12 @@ class PostgresPersonFacts:
     def _vectors(self) -> tuple[str, int]:
         return ("", 0) if self._embedder is None else (self._embedder.model, self._embedder.dimension)
 
-    async def _settle(self, connection: Connection, owner: FactOwner) -> None:
+    async def _settle(self, connection: Connection, owner: Owner) -> None:
         """Replace facts that newer ones contradict, and delete facts beyond the limit."""
         await _supersede(connection, owner, replaced(await _listed(self._database.cipher, connection, owner)))
         await connection.execute(_PRUNE, {**_named(owner), "most": self._settings.person_facts})
 
-    async def _forget(self, connection: Connection, owner: FactOwner, facts: Sequence[PersonFact]) -> list[str]:
+    async def _forget(self, connection: Connection, owner: Owner, facts: Sequence[PersonFact]) -> list[str]:
         """Delete a fact and those that it replaced, or all facts if none are given. Return the sessions of what was
         deleted.
         """
@@ -273,48 +274,46 @@ class PostgresPersonFacts:
             "at": fact.at,
         }
 
-    async def _digest(self, owner: FactOwner, content: str) -> bytes:
+    async def _digest(self, owner: Owner, content: str) -> bytes:
         """Return what identifies a fact after it was forgotten."""
         return digest(owner_digest(owner).hex() + (await hidden_fingerprint(self._database.cipher, content)).hex())
 
 
 async def _listed(
-    cipher: Cipher, connection: Connection, owner: FactOwner, *, with_replaced: bool = False
+    cipher: Cipher, connection: Connection, owner: Owner, *, with_replaced: bool = False
 ) -> tuple[PersonFact, ...]:
     rows = await (await connection.execute(_LISTED, {**_named(owner), "all": with_replaced})).fetchall()
     return await _facts(cipher, rows)
 
 
-async def _locked(
-    cipher: Cipher, connection: Connection, owner: FactOwner, fact_id: int | None
-) -> tuple[PersonFact, ...]:
+async def _locked(cipher: Cipher, connection: Connection, owner: Owner, fact_id: int | None) -> tuple[PersonFact, ...]:
     """Lock the owner's facts until the transaction ends. Return the fact with this id, and those that it replaced."""
     await connection.execute(LOCK, ([owner_digest(owner).hex()],))
     rows = await (await connection.execute(_ONE, {**_named(owner), "id": fact_id})).fetchall()
     return await _facts(cipher, rows)
 
 
-async def _locked_all(cipher: Cipher, connection: Connection, owner: FactOwner) -> tuple[PersonFact, ...]:
+async def _locked_all(cipher: Cipher, connection: Connection, owner: Owner) -> tuple[PersonFact, ...]:
     await connection.execute(LOCK, ([owner_digest(owner).hex()],))
     return await _listed(cipher, connection, owner)
 
 
 async def _with_older(cipher: Cipher, connection: Connection, fact: PersonFact) -> Compared:
-    known = await _listed(cipher, connection, FactOwner(user_id=fact.user_id, tenant=fact.tenant))
+    known = await _listed(cipher, connection, Owner(user_id=fact.user_id, tenant=fact.tenant))
     older = [each for each in known if (each.created_at, each.id) < (fact.created_at, fact.id)]
     return Compared(new=fact, older=tuple(each for each in older if may_replace(fact, each)))
 
 
-async def _supersede(connection: Connection, owner: FactOwner, newer: Mapping[int, int]) -> None:
+async def _supersede(connection: Connection, owner: Owner, newer: Mapping[int, int]) -> None:
     if newer:
         await connection.execute(_SUPERSEDE, {**_named(owner), "olds": list(newer), "news": list(newer.values())})
 
 
-def _named(owner: FactOwner) -> dict[str, Any]:
+def _named(owner: Owner) -> dict[str, Any]:
     return {"tenant": storable(owner.tenant), "user_id": storable(owner.user_id)}
 
 
-def _all_named(owners: Sequence[FactOwner]) -> dict[str, Any]:
+def _all_named(owners: Sequence[Owner]) -> dict[str, Any]:
     named = [_named(owner) for owner in owners]
     return {"tenants": [one["tenant"] for one in named], "user_ids": [one["user_id"] for one in named]}
 

@@ -38,8 +38,9 @@ from loom.composition.encryption import opened_database
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Forgotten, Layer, MemoryStats, Query, View, hit_view, memory_view
-from loom.domain.memory.people import FactOwner, ForgottenFacts, fact_view, owner_named
+from loom.domain.memory.people import ForgottenFacts, fact_view, owner_named
 
 T = TypeVar("T")
 
@@ -335,7 +336,7 @@ def reembed(as_json: Json = False) -> None:
     typer.echo(f"embedded {counted(done, 'text')}")
 
 
-def _forget_facts(owner: FactOwner, fact_id: int | None, *, ask: bool, as_json: bool) -> None:
+def _forget_facts(owner: Owner, fact_id: int | None, *, ask: bool, as_json: bool) -> None:
     if ask and fact_id is None and sys.stdin.isatty():
         runs = " and all that the user's runs have left" if owner.user_id else ""
         typer.confirm(f"Forget all facts of {plain(owner.named)}{runs}?", abort=True)
@@ -343,7 +344,7 @@ def _forget_facts(owner: FactOwner, fact_id: int | None, *, ask: bool, as_json: 
     person_facts.tell_forgotten(owner, gone, live, left, as_json=as_json)
 
 
-def _owner(user: str | None, tenant: str | None, session: str | None = None) -> FactOwner:
+def _owner(user: str | None, tenant: str | None, session: str | None = None) -> Owner:
     """Return whose facts are meant. Raises BadRequest if a name is missing or invalid, or a session is named, too."""
     if session is not None:
         raise BadRequest("facts of a person belong to no session: leave out --session and --global", field="session")
@@ -406,9 +407,7 @@ async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[st
     return gone, *(await _forget_runs(opened, gone))
 
 
-async def _forget_of_person(
-    owner: FactOwner, fact_id: int | None, opened: Opened
-) -> tuple[ForgottenFacts, int, list[str]]:
+async def _forget_of_person(owner: Owner, fact_id: int | None, opened: Opened) -> tuple[ForgottenFacts, int, list[str]]:
     """Return the same for a person. Without a user, and with a fact's id, only facts are deleted."""
     gone = await person_facts.forget(opened.people, owner, fact_id)
     if gone.traces is None:

@@ -29,7 +29,8 @@ from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.encryption import MAGIC, PLAIN, TEXT
 from loom.composition.encryption import Encryption, encryption_with
 from loom.domain.core.errors import BadRequest, EncryptionKeyError
-from loom.domain.memory.people import FactKind, FactOwner, NewFact, SaidFact
+from loom.domain.core.tenants import Owner
+from loom.domain.memory.people import FactKind, NewFact, SaidFact
 from loom.serve.codec_server import CodecServer, WorkName
 from tests.databases import rows
 from tests.integration.activities.conftest import PostgresServer
@@ -193,7 +194,7 @@ async def remember(database: Database, tenant: str) -> None:
     )
     assert await PostgresMemory(database).remember([said]) == 1
     fact = NewFact(
-        owner=FactOwner(user_id="ann", tenant=tenant),
+        owner=Owner(user_id="ann", tenant=tenant),
         said=SaidFact(kind=FactKind.DECISION, content=f"{tenant} deploys on Mondays"),
         source="rule",
         at=datetime.now(UTC),

@@ -23,8 +23,9 @@ from loom.activities.memory.ports import DistillerUnavailable, PersonFactStore
 from loom.activities.memory.upkeep import embed, promote
 from loom.activities.recall import PersonMemory
 from loom.domain.core.tasks import Action, Origin, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
-from loom.domain.memory.people import AWAY, FactKind, FactOwner, NewFact, SaidFact
+from loom.domain.memory.people import AWAY, FactKind, NewFact, SaidFact
 from loom.domain.memory.scopes import ScopedWrite
 from tests.databases import rows
 from tests.memories import WordVectors, task
@@ -38,21 +39,21 @@ def people(database: Database) -> PersonFactStore:
 
 
 @pytest.fixture
-def ann() -> FactOwner:
-    return FactOwner(user_id=f"ann-{uuid4().hex}", tenant="acme")
+def ann() -> Owner:
+    return Owner(user_id=f"ann-{uuid4().hex}", tenant="acme")
 
 
-def said(text: str, owner: FactOwner, session: str = "s", **of: Any) -> Task:
+def said(text: str, owner: Owner, session: str = "s", **of: Any) -> Task:
     metadata = {"user_id": owner.user_id, **({"tenant": owner.tenant} if owner.tenant else {})}
     return task(text, session_id=session, run_id=of.pop("run_id", f"run-{session}"), metadata=metadata, **of)
 
 
-def fact(owner: FactOwner, content: str, ago: float = 0.0) -> NewFact:
+def fact(owner: Owner, content: str, ago: float = 0.0) -> NewFact:
     at = datetime.now(UTC) - timedelta(hours=ago)
     return NewFact(owner=owner, said=SaidFact(kind=FactKind.PREFERENCE, content=content), source="rule", at=at)
 
 
-async def known(people: PersonFactStore, *owners: FactOwner) -> list[str]:
+async def known(people: PersonFactStore, *owners: Owner) -> list[str]:
     return [each.content for each in await people.about(owners)]
 
 
@@ -80,9 +81,7 @@ class Replies:
         return [at for at, fact in enumerate(older) if self._contradicted.get(new) == fact]
 
 
-async def test_what_a_person_says_is_learned_once_however_often_it_is_told(
-    people: PersonFactStore, ann: FactOwner
-) -> None:
+async def test_what_a_person_says_is_learned_once_however_often_it_is_told(people: PersonFactStore, ann: Owner) -> None:
     told = said("I prefer tabs. Fix the parser.", ann)
     assert await learn_by_rule(people, [told]) == 1
     assert await learn_by_rule(people, [told, told]) == 0
@@ -94,14 +93,14 @@ async def test_what_a_person_says_is_learned_once_however_often_it_is_told(
     assert (again.id, again.session_id) == (stored.id, "later")
 
 
-async def test_facts_are_only_for_the_user_of_the_tenant(people: PersonFactStore, ann: FactOwner) -> None:
-    elsewhere = FactOwner(user_id=ann.user_id, tenant="other")
-    without = FactOwner(user_id=ann.user_id)
-    everybody = FactOwner(tenant=f"t-{uuid4().hex}")
-    member = FactOwner(user_id=ann.user_id, tenant=everybody.tenant)
+async def test_facts_are_only_for_the_user_of_the_tenant(people: PersonFactStore, ann: Owner) -> None:
+    elsewhere = Owner(user_id=ann.user_id, tenant="other")
+    without = Owner(user_id=ann.user_id)
+    everybody = Owner(tenant=f"t-{uuid4().hex}")
+    member = Owner(user_id=ann.user_id, tenant=everybody.tenant)
     await people.learn([fact(ann, "I prefer tabs"), fact(everybody, "No emojis"), fact(member, "I like tea")])
     assert await known(people, ann) == ["I prefer tabs"]
-    for other in (elsewhere, without, FactOwner(user_id=ann.user_id + "x", tenant="acme"), FactOwner(tenant="acme")):
+    for other in (elsewhere, without, Owner(user_id=ann.user_id + "x", tenant="acme"), Owner(tenant="acme")):
         assert await known(people, other) == []
         assert await people.listed(other) == ()
         assert await people.similarities([other], "tabs") == {}
@@ -140,7 +139,7 @@ async def test_whatever_the_names_are_nobody_reads_or_changes_anothers_facts(
     people: PersonFactStore, owners: list[tuple[str, str]], at: int
 ) -> None:
     mark = uuid4().hex  # the names of each example are its own
-    named = [FactOwner(user_id=user and user + mark, tenant=tenant and tenant + mark) for user, tenant in owners]
+    named = [Owner(user_id=user and user + mark, tenant=tenant and tenant + mark) for user, tenant in owners]
     await people.learn([fact(owner, f"I like number {n}") for n, owner in enumerate(named)])
     for n, owner in enumerate(named):
         assert await known(people, owner) == [f"I like number {n}"]
@@ -156,9 +155,9 @@ async def test_whatever_the_names_are_nobody_reads_or_changes_anothers_facts(
 
 
 async def test_what_is_forgotten_is_gone_with_its_vector_and_never_learned_again(
-    people: PersonFactStore, ann: FactOwner, url: str
+    people: PersonFactStore, ann: Owner, url: str
 ) -> None:
-    bob = FactOwner(user_id=ann.user_id + "-bob", tenant="acme")
+    bob = Owner(user_id=ann.user_id + "-bob", tenant="acme")
     tabs, tea = said("I prefer tabs", ann, "s1"), said("I like tea", ann, "s2")
     late = said("I love coffee", ann, "s3")
     await learn_by_rule(people, [tabs, tea, said("I prefer tabs", bob)])
@@ -178,7 +177,7 @@ async def test_what_is_forgotten_is_gone_with_its_vector_and_never_learned_again
 
 
 async def test_a_fact_replaces_what_it_contradicts_until_it_is_forgotten(
-    people: PersonFactStore, database: Database, ann: FactOwner, session: str
+    people: PersonFactStore, database: Database, ann: Owner, session: str
 ) -> None:
     await learn_by_rule(people, [said("Call me Ann", ann, "one"), said("I like tea", ann, "one")])
     await embed(people, WORDS, 10)
@@ -206,7 +205,7 @@ async def test_a_fact_replaces_what_it_contradicts_until_it_is_forgotten(
 
 
 async def test_a_model_finds_the_contradictions_that_the_rule_does_not(
-    people: PersonFactStore, ann: FactOwner, url: str
+    people: PersonFactStore, ann: Owner, url: str
 ) -> None:
     written = NewFact(
         owner=ann,
@@ -228,10 +227,10 @@ async def test_a_model_finds_the_contradictions_that_the_rule_does_not(
 
 
 async def test_with_a_person_goes_what_their_runs_have_left_in_every_session(
-    people: PersonFactStore, database: Database, ann: FactOwner, session: str, url: str
+    people: PersonFactStore, database: Database, ann: Owner, session: str, url: str
 ) -> None:
     memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
-    bob = FactOwner(user_id=ann.user_id + "-bob", tenant="acme")
+    bob = Owner(user_id=ann.user_id + "-bob", tenant="acme")
     mine = [said("I prefer tabs", ann, session, run_id=f"{session}-ann")]
     mine += [said("done", ann, session, run_id=f"{session}-ann", action=Action.COMPLETE)]
     mine += [said("the codename is OTTER-7", ann, f"{session}-2", run_id=f"{session}-ann2")]
@@ -277,7 +276,7 @@ async def test_with_a_person_goes_what_their_runs_have_left_in_every_session(
 
 
 async def test_memories_of_earlier_releases_are_forgotten_if_a_fact_tells_whose_they_are(
-    people: PersonFactStore, database: Database, ann: FactOwner, session: str, url: str
+    people: PersonFactStore, database: Database, ann: Owner, session: str, url: str
 ) -> None:
     memory = PostgresMemory(database)
     known_run, unknown_run = f"{session}-known", f"{session}-unknown"
@@ -294,7 +293,7 @@ async def test_memories_of_earlier_releases_are_forgotten_if_a_fact_tells_whose_
 
 
 async def test_forgetting_a_session_forgets_what_was_said_in_it(
-    people: PersonFactStore, database: Database, ann: FactOwner, session: str
+    people: PersonFactStore, database: Database, ann: Owner, session: str
 ) -> None:
     here, there = said("I prefer tabs", ann, session), said("I like tea", ann, f"{session}-other")
     await learn_by_rule(people, [here, there])
@@ -306,7 +305,7 @@ async def test_forgetting_a_session_forgets_what_was_said_in_it(
     assert set(await known(people, ann)) == {"I like tea", "x"}
 
 
-async def test_an_edited_fact_replaces_the_old_words_for_good(people: PersonFactStore, ann: FactOwner) -> None:
+async def test_an_edited_fact_replaces_the_old_words_for_good(people: PersonFactStore, ann: Owner) -> None:
     told = said("I prefer tabs", ann)
     await learn_by_rule(people, [told])
     (stored,) = await people.listed(ann)
@@ -317,7 +316,7 @@ async def test_an_edited_fact_replaces_the_old_words_for_good(people: PersonFact
     assert (edited.content, edited.source, edited.session_id) == ("I prefer spaces", "added", "")
 
 
-async def test_of_too_many_facts_the_oldest_go_and_those_of_a_person_stay(database: Database, ann: FactOwner) -> None:
+async def test_of_too_many_facts_the_oldest_go_and_those_of_a_person_stay(database: Database, ann: Owner) -> None:
     people = PostgresPersonFacts(database, settings=MemorySettings(person_facts=3))
     written = NewFact(
         owner=ann,
@@ -330,7 +329,7 @@ async def test_of_too_many_facts_the_oldest_go_and_those_of_a_person_stay(databa
 
 
 async def test_vectors_are_of_one_model_and_a_refused_text_is_found_by_words(
-    database: Database, people: PersonFactStore, ann: FactOwner
+    database: Database, people: PersonFactStore, ann: Owner
 ) -> None:
     await people.learn([fact(ann, "I like the green tea of Uji")])
     await embed(people, WORDS, 10)
@@ -348,7 +347,7 @@ async def test_vectors_are_of_one_model_and_a_refused_text_is_found_by_words(
 
 
 async def test_a_call_is_told_what_fits_without_what_its_own_run_has_said(
-    database: Database, people: PersonFactStore, ann: FactOwner
+    database: Database, people: PersonFactStore, ann: Owner
 ) -> None:
     await learn_by_rule(people, [said("I prefer tabs", ann, run_id="mine"), said("I like tea", ann, run_id="other")])
     origin = Origin(run_id="mine", user_id=ann.user_id, tenant="acme")
@@ -370,7 +369,7 @@ async def test_a_call_is_told_that_facts_are_away() -> None:
 
 
 async def test_a_long_text_is_distilled_when_its_memory_is_promoted(
-    database: Database, people: PersonFactStore, ann: FactOwner, session: str
+    database: Database, people: PersonFactStore, ann: Owner, session: str
 ) -> None:
     memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
     long = "The meeting was long and went as follows. " * 30

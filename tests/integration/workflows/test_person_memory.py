@@ -23,8 +23,9 @@ from loom.cli.commands import memory
 from loom.composition.build import secret_mask
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunStatus
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import MemoryScope
-from loom.domain.memory.people import HEADING, FactOwner
+from loom.domain.memory.people import HEADING
 from loom.testing.harness import Harness
 from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
 from loom.testing.waiting import eventually
@@ -63,8 +64,8 @@ async def remembering(working: Working, url: str, redis: str) -> AsyncIterator[A
 
 
 @pytest.fixture
-def ann() -> FactOwner:
-    return FactOwner(user_id=f"ann-{uuid4().hex[:8]}", tenant="acme")
+def ann() -> Owner:
+    return Owner(user_id=f"ann-{uuid4().hex[:8]}", tenant="acme")
 
 
 def read_by(model: ModelServer, request: int) -> str:
@@ -72,7 +73,7 @@ def read_by(model: ModelServer, request: int) -> str:
     return "\n".join(str(message["content"]) for message in model.requests[request].messages)
 
 
-async def learned(database: Database, owner: FactOwner, count: int = 1) -> list[str]:
+async def learned(database: Database, owner: Owner, count: int = 1) -> list[str]:
     """The facts of a person, once there are so many."""
 
     async def found() -> list[str] | None:
@@ -82,12 +83,12 @@ async def learned(database: Database, owner: FactOwner, count: int = 1) -> list[
     return await eventually(found)
 
 
-def of(owner: FactOwner) -> dict[str, str]:
+def of(owner: Owner) -> dict[str, str]:
     return {"user_id": owner.user_id, "tenant": owner.tenant}
 
 
 async def test_what_a_person_prefers_is_known_in_all_of_their_sessions_and_in_nobody_elses_until_it_is_forgotten(
-    remembering: Any, database: Database, session: str, ann: FactOwner, monkeypatch: pytest.MonkeyPatch
+    remembering: Any, database: Database, session: str, ann: Owner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loom, model = await remembering(script([text("ok")] * 8))
     await loom.run(f"{SAID}. Name the codename.", session_id=f"{session}-1", **of(ann))
@@ -125,7 +126,7 @@ async def test_what_a_person_prefers_is_known_in_all_of_their_sessions_and_in_no
 
 @pytest.mark.slow
 async def test_a_run_in_progress_goes_on_without_what_was_forgotten(
-    remembering: Any, database: Database, session: str, ann: FactOwner
+    remembering: Any, database: Database, session: str, ann: Owner
 ) -> None:
     loom, model = await remembering(script([text("ok"), BASH, text("done")]))
     await loom.run(f"{SAID}.", session_id=session, **of(ann))
@@ -141,7 +142,7 @@ async def test_a_run_in_progress_goes_on_without_what_was_forgotten(
 
 @pytest.mark.slow
 async def test_messages_count_if_the_person_has_sent_them_and_sub_agents_know_the_person(
-    remembering: Any, database: Database, ann: FactOwner
+    remembering: Any, database: Database, ann: Owner
 ) -> None:
     child = calls(delegate("look it up", "LOOK IT UP. I prefer what the parent's model says"))
     scripts = {"first": [BASH, text("ok")], "second": [child, text("ok")], "LOOK IT UP": [text("found")]}
@@ -161,7 +162,7 @@ async def test_messages_count_if_the_person_has_sent_them_and_sub_agents_know_th
 
 
 async def test_without_redis_people_are_learned_about_from_histories(
-    working: Working, database: Database, ann: FactOwner
+    working: Working, database: Database, ann: Owner
 ) -> None:
     loom, _ = await working(script([text("ok")]))
     await loom.run(f"{SAID}.", **of(ann))

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tasks import Action, Origin, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.core.tokens import text_tokens
 from loom.domain.memory.people import (
     HEADING,
     LONGEST_FACT,
     FactKind,
-    FactOwner,
     PersonFact,
     SaidFact,
     checked_content,
@@ -145,13 +145,13 @@ def test_only_the_runs_user_says_facts(said: Task, text: str) -> None:
 
 def test_facts_belong_to_the_user_of_the_tenant() -> None:
     (fact,) = new_facts(task(tenant="acme", text="x"), [SaidFact(kind=PREFERENCE, content="tabs")], "rule")
-    assert (fact.owner, fact.session_id, fact.at) == (FactOwner(user_id="ann", tenant="acme"), "s", AT)
+    assert (fact.owner, fact.session_id, fact.at) == (Owner(user_id="ann", tenant="acme"), "s", AT)
 
 
 def test_a_run_reads_what_belongs_to_its_user_and_its_tenant() -> None:
-    ann, acme = FactOwner(user_id="ann", tenant="acme"), FactOwner(tenant="acme")
+    ann, acme = Owner(user_id="ann", tenant="acme"), Owner(tenant="acme")
     assert owners_for(Origin(run_id="r", user_id="ann", tenant="acme")) == (ann, acme)
-    assert owners_for(Origin(run_id="r", user_id="ann")) == (FactOwner(user_id="ann"),)
+    assert owners_for(Origin(run_id="r", user_id="ann")) == (Owner(user_id="ann"),)
     assert owners_for(Origin(run_id="r", tenant="acme")) == (acme,)
     assert owners_for(Origin(run_id="r")) == ()
 
