@@ -583,24 +583,27 @@ class LoomClient:
         importance: float = 0.8,
         memory_id: str | None = None,
     ) -> None:
-        """Add a memory. The runs of the session can find it, or all runs with `for_all`.
+        """Add a memory. The runs of the session can find it. If you name a user or a tenant, it is their session. With
+        `for_all`, all runs of the tenant can find it, or all runs without a tenant.
 
-        With `user_id` or `tenant`, it is a fact for all runs of a person, or of everybody in a tenant. `importance` is
-        from 0 to 1. A memory with the same `memory_id` is added once.
+        With only `user_id` or `tenant`, it is a fact for all runs of a person, or of everybody in a tenant.
+        `importance` is from 0 to 1. A memory with the same `memory_id` is added once.
 
         Raises BadRequest if the text or an owner is invalid, and UnreachableError if there is no database.
         """
         from loom.added_memory import add_fact, add_memory, memory_task  # noqa: PLC0415 - off the path of a run
+        from loom.domain.core.tenants import Owner  # noqa: PLC0415
         from loom.domain.memory.people import owner_named  # noqa: PLC0415
 
         settings = self._settings or load_settings()
-        if user_id is None and tenant is None:
-            task = memory_task(text, session_id, for_all=for_all, by=by, importance=importance, memory_id=memory_id)
-            await add_memory(settings, task)
+        owner = Owner() if user_id is None and tenant is None else owner_named(user_id, tenant)
+        if owner != Owner() and session_id is None and not for_all:
+            await add_fact(settings, owner, text)
             return
-        if session_id is not None or for_all:
-            raise BadRequest("facts of a person belong to no session: leave out session_id and for_all")
-        await add_fact(settings, owner_named(user_id, tenant), text)
+        task = memory_task(
+            text, session_id, for_all=for_all, by=by, importance=importance, memory_id=memory_id, owner=owner
+        )
+        await add_memory(settings, task)
 
     async def publish(self, task: Task, wait_result: bool = True, *, patience: float = 300.0) -> Task:
         """Publish a Task on the bus, and return the Task that its handler returns.

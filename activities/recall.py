@@ -112,7 +112,13 @@ class SessionMemory:
 
         def view(limit: int, *layers: Layer) -> View:
             layered = frozenset(layers)
-            return View(session_id=origin.session_id, without_run=origin.run_id, layers=layered, limit=limit)
+            return View(
+                session_id=origin.session_id,
+                owner=origin.owner,
+                without_run=origin.run_id,
+                layers=layered,
+                limit=limit,
+            )
 
         # A sub-agent receives its task and its parent's hints, but not the parent's conversation.
         is_root = origin.root_run_id in ("", origin.run_id)
@@ -143,7 +149,7 @@ class InheritedNotes:
             return None
         try:
             async with asyncio.timeout(WITHIN):
-                notes = await self._store.entries(path_of(origin.run_id, origin.root_run_id))
+                notes = await self._store.entries(path_of(origin.run_id, origin.root_run_id), origin.owner)
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("notes_not_inherited", run_id=origin.run_id, error=str(error) or "too slow")
             return recollection(NOTES_AWAY, "notes")

@@ -29,6 +29,7 @@ from bench.stage import servers
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_search import Effort
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Layer, Query, View
 
 DOC: Final = Path(__file__).parent.parent / "docs" / "memory.md"
@@ -102,7 +103,7 @@ COMMON_WORDS: Final = "a b c d f"
 
 def shapes() -> dict[str, View]:
     """Return the searches while one session has half of the memories. A name with "…" narrows the view above it."""
-    half = View(session_id="half", limit=10)
+    half = View(session_id="half", owner=Owner(), limit=10)
     today = datetime.now(UTC)
     an_action, an_agent = frozenset({"node.action3"}), frozenset({"agent2"})
     return {
@@ -132,7 +133,7 @@ def shapes() -> dict[str, View]:
 
 def shapes_of_one() -> dict[str, View]:
     """Return the searches after all memories have been put into one session."""
-    whole = View(session_id="whole", limit=10)
+    whole = View(session_id="whole", owner=Owner(), limit=10)
     return {
         "a session of 100,000": whole,
         "… one of ten actions ": replace(whole, actions=frozenset({"node.action3"})),
@@ -187,7 +188,10 @@ async def measure(url: str, count: int) -> str:
         rows = [[name, *await bench.searched(view)] for name, view in shapes().items()]
         common = _Bench(database, [replace(each, text=COMMON_WORDS) for each in questions], server)
         rows.append(
-            ["a session of 50,000, only common words", *await common.searched(View(session_id="half", limit=10))]
+            [
+                "a session of 50,000, only common words",
+                *await common.searched(View(session_id="half", owner=Owner(), limit=10)),
+            ]
         )
         await _fill(database, "'whole'")
         rows += [[name.strip(), *await bench.searched(view)] for name, view in shapes_of_one().items()]

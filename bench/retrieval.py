@@ -33,6 +33,7 @@ from loom.activities.knowledge.ports import Document
 from loom.activities.memory.ports import MemoryStore
 from loom.activities.memory.upkeep import embed, promote
 from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.blended_search import MEANING, NEAREST, blended
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import KnowledgeQuery
@@ -288,7 +289,7 @@ async def _recalled(
     memory: MemoryStore, question: Question, language: Language, *, limit: int = FOUND
 ) -> dict[str, float]:
     """Return the scores of the turns that a search finds, best first."""
-    hits = await memory.recall(Query(text=question.text, view=View(session_id=language, limit=limit)))
+    hits = await memory.recall(Query(text=question.text, view=View(session_id=language, owner=Owner(), limit=limit)))
     return {hit.memory.task_id.partition("/")[2]: hit.score for hit in hits}
 
 

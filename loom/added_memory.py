@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 from uuid import uuid4
@@ -32,8 +33,13 @@ def memory_task(
     by: str = "",
     importance: float = 0.8,
     memory_id: str | None = None,
+    owner: Owner = Owner(),  # noqa: B008 - frozen
 ) -> Task:
-    """Return a memory as the Task of a person's message. Raises BadRequest if the text or the session is missing."""
+    """Return a memory as the Task of a person's message. The owner's runs in the session can find it, or with `for_all`
+    all runs of the owner's tenant.
+
+    Raises BadRequest if the text or the session is missing.
+    """
     if not 0 < len(text.strip()) <= LONGEST:
         told = f"has {len(text.strip()):,} characters" if text.strip() else "is empty"
         raise BadRequest(f"the text {told}: it must have 1 to {LONGEST:,} characters", field="text")
@@ -42,6 +48,7 @@ def memory_task(
     if not 0 <= importance <= 1:
         raise BadRequest(f"importance: {importance:g} is not from 0 to 1", field="importance")
     name = f"memory-{memory_id or uuid4()}"
+    names = {**asdict(owner), "scope": str(MemoryScope.GLOBAL) if for_all else ""}
     return Task(
         task_id=f"{name}/1",
         run_id=name,
@@ -51,7 +58,7 @@ def memory_task(
         action=Action.MESSAGE,
         created_at=datetime.now(UTC),
         parameters={"text": text.strip(), **({"by": by} if by else {})},
-        metadata={"importance": importance, **({"scope": str(MemoryScope.GLOBAL)} if for_all else {})},
+        metadata={"importance": importance, **{name: value for name, value in names.items() if value}},
     )
 
 

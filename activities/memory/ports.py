@@ -103,18 +103,21 @@ class MemoryStore(Protocol):
         """Return the newest memories of one node."""
         ...
 
-    async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
-        """Return one memory, even a superseded one. Include its task if the task is stored. Return None if the session
-        may not see the memory.
+    async def by_id(self, memory_id: int) -> Memory | None:
+        """Return one memory, whosever it is and even if it is superseded. Include its task if the task is stored. This
+        method is for operators.
         """
         ...
 
     def export(self, session_id: str) -> AsyncIterator[Memory]:
-        """Yield all stored memories of a session, including superseded ones, oldest first."""
+        """Yield all stored memories of the sessions with this name, whosever they are, including superseded ones,
+        oldest first. This method is for operators.
+        """
         ...
 
     async def forget(self, session_id: str) -> Forgotten:
-        """Permanently delete all data of a session. Its existing tasks are never stored again.
+        """Permanently delete all data of the sessions with this name, whosever they are. Their existing tasks are never
+        stored again. This method is for operators.
 
         This includes the artifacts of the session's runs, and the effects of runs that have ended.
         """
@@ -238,14 +241,16 @@ class ScopedMemory(Protocol):
         """
         ...
 
-    async def read(self, entry_id: str, reader: NodePath) -> ScopedEntry | None:
-        """Return the newest version of the nearest entry with that id, with its scope as seen by the reader."""
+    async def read(self, entry_id: str, reader: NodePath, owner: Owner) -> ScopedEntry | None:
+        """Return the newest version of the nearest entry with that id, with its scope as seen by the reader. `owner` is
+        whom the reader works for.
+        """
         ...
 
-    async def entries(self, reader: NodePath) -> tuple[ScopedEntry, ...]:
+    async def entries(self, reader: NodePath, owner: Owner) -> tuple[ScopedEntry, ...]:
         """Return the newest version of every entry that the reader can see, nearest scope first."""
         ...
 
-    async def versions(self, entry_id: str, reader: NodePath) -> tuple[ScopedEntry, ...]:
+    async def versions(self, entry_id: str, reader: NodePath, owner: Owner) -> tuple[ScopedEntry, ...]:
         """Return every version of the entry that `read` returns, oldest first."""
         ...

@@ -21,6 +21,7 @@ from loom.activities.memory.ports import MemoryStore, ScopedMemory
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from loom.domain.memory.layers import MemoryScope
+from loom.domain.memory.people import task_owner
 from loom.domain.memory.scopes import TASK_NOTE, ScopedWrite, path_of
 
 T = TypeVar("T")
@@ -106,7 +107,14 @@ async def share_tasks(store: ScopedMemory, tasks: Sequence[Task]) -> None:
         if begun.action is not Action.START or not isinstance(words, str):
             continue
         name, path = f"{TASK_NOTE}{begun.run_id}", path_of(begun.run_id, begun.root_run_id)
-        if await store.read(name, path) is None:
+        if await store.read(name, path, owner := task_owner(begun)) is None:
             await store.write(
-                ScopedWrite(id=name, content=words, scope=MemoryScope.SHARED, by=path, session_id=begun.session_id)
+                ScopedWrite(
+                    id=name,
+                    content=words,
+                    scope=MemoryScope.SHARED,
+                    by=path,
+                    written_for=owner,
+                    session_id=begun.session_id,
+                )
             )

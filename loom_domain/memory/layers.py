@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from loom.domain.core.tasks import Task
+from loom.domain.core.tenants import Owner
 
 
 class Layer(StrEnum):
@@ -145,6 +146,10 @@ class View:
     session_id: str | None
     """The session to search. None means all sessions and is meant for operators. A query for one session finds that
     session's memories and global memories.
+    """
+    owner: Owner | None
+    """Whose memories to search. Equal sessions of different owners are different sessions, and global memories are
+    global within a tenant. None means everybody's memories and is meant for operators.
     """
     layers: Set[Layer] = frozenset()
     actions: Set[str] = frozenset()

@@ -3,7 +3,7 @@
     LOCAL      a node's own notes, which no other node can read
     SHARED     notes that a node, its ancestors and its descendants can read and write
     INHERITED  read-only notes from outside this node's line that its parent can read
-    GLOBAL     notes for all nodes in all sessions
+    GLOBAL     notes for all nodes in all sessions of a tenant
 
 Reading an id searches the scopes in that order and returns the first match. A node is identified by its path from the
 root run.
@@ -19,6 +19,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from loom.domain.core.errors import BadRequest, PermissionDeniedError
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import MemoryScope
 
 NodePath: TypeAlias = tuple[str, ...]
@@ -63,6 +64,10 @@ class ScopedWrite:
     content: str
     scope: MemoryScope = MemoryScope.LOCAL
     by: NodePath
+    written_for: Owner
+    """Whom the node works for. Only nodes that work for the same owner can read the note, or, if it is GLOBAL, nodes
+    that work for the same tenant.
+    """
     session_id: str
     read_version: int | None = None
     """The version that the writer has read, or None."""
@@ -87,11 +92,6 @@ def place_of(scope: MemoryScope, node: NodePath) -> str:
             return "global"
         case _:
             return f"tree:{node[0]}"
-
-
-def places_of(node: NodePath) -> tuple[str, ...]:
-    """Return every place that a node can read from."""
-    return tuple(place_of(scope, node) for scope in (MemoryScope.LOCAL, MemoryScope.SHARED, MemoryScope.GLOBAL))
 
 
 def scope_for(entry: ScopedEntry, reader: NodePath) -> MemoryScope | None:

@@ -20,6 +20,7 @@ from loom.client import LoomClient
 from loom.composition.build import secret_mask
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import MemorySettings, Query, View
 from loom.testing.model_replies import Reply, SeenRequest
 from loom.testing.model_server import ToolUse, calls, text
@@ -65,7 +66,7 @@ async def remembered(memory: PostgresMemory, session: str) -> dict[str, str]:
     """What a search in memory finds for each fact, by its question."""
     results = {}
     for fact in FACTS:
-        hits = await memory.recall(Query(text=fact.question, view=View(session_id=session)))
+        hits = await memory.recall(Query(text=fact.question, view=View(session_id=session, owner=Owner())))
         results[fact.question] = "\n".join(hit.memory.content for hit in hits)
     return results
 

@@ -8,28 +8,52 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database, storable
-from loom.activities.adapters.postgres.memory_rows import LOCK, digest, key_text, owner_digest
+from loom.activities.adapters.postgres.memory_rows import (
+    LOCK,
+    OF_SESSION,
+    digest,
+    owned_digest,
+    owner_digest,
+    session_values,
+)
 from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Forgotten
 
 _WITHIN: Final = 60.0
 
-_MARK: Final = """
+_MARK: Final = f"""
 INSERT INTO loom_memory_forgotten (session, until)
-SELECT %(digest)s, greatest(clock_timestamp(), max(created_at)) FROM loom_memory_tasks WHERE session_id = %(session)s
+SELECT %(digest)s, greatest(clock_timestamp(), max(created_at)) FROM loom_memory_tasks WHERE {OF_SESSION}
 ON CONFLICT (session) DO UPDATE SET until = greatest(excluded.until, loom_memory_forgotten.until)
-"""
-_RUNS: Final = """
+"""  # noqa: S608 - constants
+_RUNS: Final = f"""
 SELECT run_id, bool_or(action IN ('node.complete', 'node.error')) FROM loom_memory_tasks AS one
-WHERE session_id = %(session)s AND NOT EXISTS (
-    SELECT FROM loom_memory_tasks AS other WHERE other.run_id = one.run_id AND other.session_id <> one.session_id
+WHERE {OF_SESSION} AND NOT EXISTS (
+    SELECT FROM loom_memory_tasks AS other WHERE other.run_id = one.run_id AND (
+        other.session_id <> one.session_id
+        OR (%(place)s::text IS NOT NULL AND coalesce(other.place, other.session_id) <> %(place)s)
+    )
 )
 GROUP BY run_id ORDER BY run_id
-"""
+"""  # noqa: S608 - constants
 """Selects the session's runs, including sub-agents. For each run, a second column states whether the run has ended.
 Runs that also have tasks in another session are excluded.
 """
-_PERSON_FACTS: Final = "DELETE FROM loom_person_facts WHERE session_id = %s AND source <> 'added'"
+_MEMORIES: Final = f"""
+DELETE FROM loom_memory WHERE session_id = %(session)s AND (
+    %(place)s::text IS NULL OR (run_id, ordinal) IN (SELECT run_id, ordinal FROM loom_memory_tasks WHERE {OF_SESSION})
+)
+"""  # noqa: S608 - constants
+_NOTES: Final = f"""
+DELETE FROM loom_scoped_memory WHERE session_id = %(session)s AND (
+    %(place)s::text IS NULL OR updated_by IN (SELECT run_id FROM loom_memory_tasks WHERE {OF_SESSION})
+)
+"""  # noqa: S608 - constants
+_TASKS: Final = f"DELETE FROM loom_memory_tasks WHERE {OF_SESSION}"  # noqa: S608 - constants
+_PERSON_FACTS: Final = """
+DELETE FROM loom_person_facts WHERE session_id = %(session)s AND source <> 'added'
+    AND (%(place)s::text IS NULL OR (tenant, user_id) = (%(tenant)s, %(user_id)s))
+"""
 """Deletes what people said about themselves in the session. Facts that somebody wrote down have no session."""
 
 _SESSIONS_OF_OWNER: Final = """
@@ -66,21 +90,27 @@ _UNNAMED: Final = "SELECT EXISTS (SELECT FROM loom_memory_tasks WHERE owner IS N
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 
 
-async def forget(database: Database, session_id: str) -> Forgotten:
-    """Delete the session's data in one transaction. The session's existing tasks are never stored again."""
-    session = key_text(session_id)
+async def forget(database: Database, session_id: str, owner: Owner | None = None) -> Forgotten:
+    """Delete the session's data in one transaction. The session's existing tasks are never stored again. Without an
+    owner, delete the data of each owner who has a session of this name.
+    """
+    named = owner or Owner()
+    values = {
+        **session_values(session_id, owner),
+        "digest": digest(session_id) if owner is None else owned_digest(session_id, owner),
+        "tenant": storable(named.tenant),
+        "user_id": storable(named.user_id),
+    }
     async with database.transaction(within=_WITHIN) as connection:
-        await connection.execute(LOCK, ([session],))
-        values = {"digest": digest(session_id), "session": session}
+        await connection.execute(LOCK, ([values["session"]],))
         await connection.execute(_MARK, values)
         ended = dict(await (await connection.execute(_RUNS, values)).fetchall())
-        await connection.execute("DELETE FROM loom_memory_tasks WHERE session_id = %s", (session,))
-        return Forgotten(
-            memories=await _gone(connection, "DELETE FROM loom_memory WHERE session_id = %s", session),
-            notes=await _gone(connection, "DELETE FROM loom_scoped_memory WHERE session_id = %s", session),
-            person_facts=await _gone(connection, _PERSON_FACTS, session),
-            **await _of_runs(connection, ended),
-        )
+        memories, notes, facts = [
+            (await connection.execute(sql, values)).rowcount for sql in (_MEMORIES, _NOTES, _PERSON_FACTS)
+        ]
+        await connection.execute(_TASKS, values)
+        of_runs = await _of_runs(connection, ended)
+    return Forgotten(memories=memories, notes=notes, person_facts=facts, **of_runs)
 
 
 async def forget_owner(connection: Connection, owner: Owner) -> Forgotten:
@@ -118,6 +148,6 @@ async def _of_runs(connection: Connection, ended: Mapping[str, bool]) -> dict[st
     }
 
 
-async def _gone(connection: Connection, sql: str, of: str | Sequence[str]) -> int:
+async def _gone(connection: Connection, sql: str, of: Sequence[str]) -> int:
     cursor: Any = await connection.execute(sql.encode(), (of,))
     return int(cursor.rowcount)

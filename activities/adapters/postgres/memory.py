@@ -15,11 +15,14 @@ from loom.activities.adapters.postgres.deletion import forget
 from loom.activities.adapters.postgres.memory_rows import (
     COLUMNS,
     LOCK,
+    OF_SESSION,
     conditions,
     digest,
     key_text,
+    owned_digest,
     read_memories,
     read_memory,
+    session_values,
 )
 from loom.activities.adapters.postgres.memory_search import Effort, distinct, search
 from loom.activities.adapters.postgres.memory_tasks import (
@@ -33,9 +36,11 @@ from loom.activities.adapters.postgres.memory_tasks import (
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT
 from loom.domain.core.tasks import Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import is_remembered
 from loom.domain.memory.importance import judged_importance
 from loom.domain.memory.layers import Forgotten, Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
+from loom.domain.memory.people import task_owner
 
 _WITHIN: Final = 15.0
 _AT_ONCE: Final = 200
@@ -55,6 +60,11 @@ SELECT layer, coalesce(model, ''), count(*), count(superseded_by),
     count(*) FILTER (WHERE telling AND layer <> 'L1' AND model IS NULL AND superseded_by IS NULL)
 FROM loom_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s GROUP BY 1, 2
 """
+_EXPORT: Final = f"""
+SELECT {COLUMNS} FROM loom_memory WHERE session_id = %(session)s AND id > %(after)s
+AND (%(place)s::text IS NULL OR (run_id, ordinal) IN (SELECT run_id, ordinal FROM loom_memory_tasks WHERE {OF_SESSION}))
+ORDER BY id LIMIT {_PAGE}
+"""  # noqa: S608 - constants
 _COUNTS: Final = """
 SELECT count(DISTINCT session_id), count(*), (
     SELECT count(*) FROM loom_scoped_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s
@@ -126,30 +136,29 @@ class PostgresMemory:
         """See the port."""
         return await self.recent(replace(view, nodes=frozenset({node})))
 
-    async def by_id(self, memory_id: int, session_id: str | None = None) -> Memory | None:
+    async def by_id(self, memory_id: int) -> Memory | None:
         """See the port."""
-        places = None if session_id is None else [key_text(session_id), ""]
-        sql = f"SELECT {COLUMNS} FROM loom_memory WHERE id = %s AND (%s::text[] IS NULL OR place = ANY(%s))"  # noqa: S608
+        sql = f"SELECT {COLUMNS} FROM loom_memory WHERE id = %s"  # noqa: S608
         async with self._database.connection() as connection:
-            row = await (await connection.execute(sql, (memory_id, places, places))).fetchone()
+            row = await (await connection.execute(sql, (memory_id,))).fetchone()
         return None if row is None else await read_memory(self._database.cipher, row)
 
-    async def export(self, session_id: str) -> AsyncIterator[Memory]:
-        """See the port."""
-        sql = f"SELECT {COLUMNS} FROM loom_memory WHERE session_id = %s AND id > %s ORDER BY id LIMIT {_PAGE}"  # noqa: S608
+    async def export(self, session_id: str, owner: Owner | None = None) -> AsyncIterator[Memory]:
+        """See the port. With an owner, yield only that owner's memories."""
         last = 0
         while True:
+            asked = {**session_values(session_id, owner), "after": last}
             async with self._database.connection(within=_WITHIN) as connection:
-                rows = await (await connection.execute(sql, (key_text(session_id), last))).fetchall()
+                rows = await (await connection.execute(_EXPORT, asked)).fetchall()
             for row in rows:
                 yield await read_memory(self._database.cipher, row)
             if len(rows) < _PAGE:
                 return
             last = rows[-1][0]
 
-    async def forget(self, session_id: str) -> Forgotten:
-        """See the port."""
-        return await forget(self._database, session_id)
+    async def forget(self, session_id: str, owner: Owner | None = None) -> Forgotten:
+        """See the port. With an owner, delete only that owner's data."""
+        return await forget(self._database, session_id, owner)
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:
         """See the port."""
@@ -202,8 +211,11 @@ class PostgresMemory:
 async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task, ...]:
     ids = [digest(task.task_id) for task in tasks]
     known = {bytes(row[0]) for row in await (await connection.execute(_KNOWN, (ids,))).fetchall()}
-    kept_by = [(digest(session_of(task)), owner_of(task)) for task in tasks]
-    asked = {"sessions": [session for session, _ in kept_by], "owners": [owner for _, owner in kept_by if owner]}
+    kept_by = [(*_sessions(task), owner_of(task)) for task in tasks]
+    asked = {
+        "sessions": [session for *sessions, _ in kept_by for session in sessions],
+        "owners": [owner for *_, owner in kept_by if owner],
+    }
     forgotten: dict[bytes, datetime] = {
         bytes(name): until for name, until in await (await connection.execute(_FORGOTTEN, asked)).fetchall()
     }
@@ -212,6 +224,12 @@ async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task,
         for task, name, names in zip(tasks, ids, kept_by, strict=True)
         if name not in known and not any(each in forgotten and task.created_at <= forgotten[each] for each in names)
     )
+
+
+def _sessions(task: Task) -> tuple[bytes, bytes]:
+    """Return the digests under which a task's session may have been forgotten: for everybody, and for its owner."""
+    session = session_of(task)
+    return digest(session), owned_digest(session, task_owner(task))
 
 
 def _summed(counted: Any) -> dict[str, int]:

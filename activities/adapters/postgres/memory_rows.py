@@ -46,6 +46,17 @@ LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended(session, 1280265069
 ends. Callers sort the names in Python.
 """
 
+_MARK: Final = "\x1f"
+"""Stands before the digest of the owner in a place."""
+_MARK_LENGTH: Final = len(_MARK) + 64
+
+OF_SESSION: Final[LiteralString] = (
+    "session_id = %(session)s AND (%(place)s::text IS NULL OR coalesce(place, session_id) = %(place)s)"
+)
+"""Selects a session's tasks, with the parameters that `session_values` returns. Tasks that an earlier release stored
+have no place.
+"""
+
 _LAYERS: Final[dict[Layer, LiteralString]] = {
     Layer.L1: "(layer = 'L1' OR (layer = 'L2' AND created_at > now() - %(recent_for)s))",
     Layer.L2: "layer = 'L2'",
@@ -59,11 +70,10 @@ _CHILDREN: Final[LiteralString] = (
 
 def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dict[str, Any]]:
     """Return a view's WHERE clause and the parameters of the clause."""
-    parts: list[LiteralString] = ["superseded_by IS NULL"]
+    parts: list[LiteralString] = ["superseded_by IS NULL", *_walls(view)]
     if view.layers:
         parts.append("(" + " OR ".join([_LAYERS[layer] for layer in Layer if layer in view.layers]) + ")")
     named: dict[LiteralString, object] = {
-        "place = ANY(%(places)s)": None if view.session_id is None else (key_text(view.session_id), ""),
         "action = ANY(%(actions)s)": view.actions,
         "node = ANY(%(nodes)s)": view.nodes,
         "scope = ANY(%(scopes)s)": view.scopes,
@@ -80,10 +90,30 @@ def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dic
     return " AND ".join(parts), _values(view, settings)
 
 
+def _walls(view: View) -> Sequence[LiteralString]:
+    """Return the conditions for the session and the owner. Only operators leave out one of them."""
+    match view.session_id, view.owner:
+        case None, None:
+            return ()
+        case None, Owner(user_id="", tenant=""):
+            return ("strpos(place, %(mark)s) = 0",)
+        case None, _:
+            return (f"(right(place, {_MARK_LENGTH}) = %(mark)s OR place = %(global_place)s)",)
+        case _, None:
+            return ("(session_id = %(session)s OR scope = 'global')",)
+        case _:
+            return ("place = ANY(%(places)s)",)
+
+
 def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
     texts = ("without_run", "task_id", "below")
+    session, owner = view.session_id, view.owner
+    shared = "" if owner is None else global_place(owner)
     return {
-        "places": None if view.session_id is None else [key_text(view.session_id), ""],
+        "session": None if session is None else key_text(session),
+        "mark": _MARK if owner in (None, Owner()) else _mark(owner),
+        "global_place": shared,
+        "places": None if session is None or owner is None else [owned(session, owner), shared],
         "actions": [key_text(action) for action in view.actions],
         "nodes": [key_text(node) for node in view.nodes],
         "scopes": [str(scope) for scope in view.scopes],
@@ -187,6 +217,33 @@ def digest(text: str) -> bytes:
 def owner_digest(owner: Owner) -> bytes:
     """Return a digest that identifies a user of a tenant."""
     return digest(canonical({"tenant": owner.tenant, "user_id": owner.user_id}))
+
+
+def owned(name: str, owner: Owner) -> str:
+    """Return the place of an owner's session, or of something else with a name. Equal names of different owners have
+    different places. Without an owner, the place is the name, as in earlier releases.
+    """
+    key = key_text(name)
+    return key if owner == Owner() and _MARK not in key else key + _mark(owner)
+
+
+def global_place(owner: Owner) -> str:
+    """Return the place of the memories that all sessions of the owner's tenant can see."""
+    return owned("", Owner(tenant=owner.tenant))
+
+
+def owned_digest(session: str, owner: Owner) -> bytes:
+    """Return a digest that identifies one owner's session. It is never the digest of a session's name."""
+    return digest(session + _mark(owner))
+
+
+def session_values(session: str, owner: Owner | None) -> dict[str, str | None]:
+    """Return the parameters of `OF_SESSION`. Without an owner, it selects every owner's session of this name."""
+    return {"session": key_text(session), "place": None if owner is None else owned(session, owner)}
+
+
+def _mark(owner: Owner) -> str:
+    return _MARK + owner_digest(owner).hex()
 
 
 async def hidden_tsvector(cipher: Cipher, text: str) -> tuple[str, int]:

@@ -8,9 +8,11 @@ from loom.activities.adapters.postgres.memory_rows import (
     MEMORY,
     TOLD_FORM,
     digest,
+    global_place,
     hidden_fingerprint,
     hidden_tsvector,
     key_text,
+    owned,
     owner_digest,
     write_task,
 )
@@ -21,9 +23,10 @@ from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
 from loom.domain.memory.people import task_owner
 
 INSERT_TASK: Final = """
-INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, turn, ordinal, action, created_at, owner)
+INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, place, turn, ordinal, action, created_at, owner)
 VALUES (
-    %(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s, %(owner)s
+    %(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(of_session)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s,
+    %(owner)s
 )
 """
 INSERT_ROW: Final = """
@@ -53,7 +56,7 @@ def owner_of(task: Task) -> bytes:
 
 
 def tenant_of(cipher: Cipher, task: Task) -> str:
-    """Return the tenant that the task's run works for. A task that names no user names no tenant either."""
+    """Return the tenant that the task's run works for. Tasks of earlier releases don't name it."""
     return task_owner(task).tenant or cipher.tenant_of(task.run_id)
 
 
@@ -64,6 +67,7 @@ def task_row(task: Task, ordinal: int) -> dict[str, Any]:
         "task_id": storable(task.task_id),
         "run_id": key_text(task.run_id),
         "session_id": key_text(session_of(task)),
+        "of_session": owned(session_of(task), task_owner(task)),
         "turn": turn_of(task),
         "ordinal": ordinal,
         "action": key_text(str(task.action)),
@@ -78,11 +82,11 @@ async def memory_row(
     """Return the row for the task's memory. The memory is in L2 if the task is important, and otherwise in L1."""
     content, tenant = content_of(task), tenant_of(cipher, task)
     lexemes, length = await hidden_tsvector(cipher, content)
-    is_global = task.metadata.get("scope") == MemoryScope.GLOBAL
+    is_global, row = task.metadata.get("scope") == MemoryScope.GLOBAL, task_row(task, ordinal)
     return {
-        **task_row(task, ordinal),
+        **row,
         "task_id": key_text(task.task_id),
-        "place": "" if is_global else key_text(session_of(task)),
+        "place": global_place(task_owner(task)) if is_global else row["of_session"],
         "scope": MemoryScope.GLOBAL if is_global else MemoryScope.LOCAL,
         "root_run_id": key_text(task.root_run_id or task.run_id),
         "parent_task_id": None if task.parent_task_id is None else key_text(task.parent_task_id),

@@ -38,7 +38,7 @@ _CANDIDATES: Final = 20
 _DUE: Final = """
 WITH important AS (
     SELECT id, run_id, content, task, created_at, summarised_at,
-        row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+        row_number() OVER (PARTITION BY session_id, place, node ORDER BY created_at DESC, id DESC) AS rank
     FROM loom_memory WHERE layer = 'L2'
 )
 SELECT id, content, task FROM important
@@ -54,7 +54,8 @@ WHERE id = %s AND layer = 'L2' AND summarised_at IS NULL RETURNING session_id
 """
 _SUPERSEDE_SAME: Final = """
 UPDATE loom_memory SET valid_to = clock_timestamp(), superseded_by = %(new)s
-WHERE session_id = %(session)s AND fingerprint = %(fingerprint)s AND layer IN ('L3', 'L4') AND superseded_by IS NULL
+WHERE (session_id, place) = (SELECT session_id, place FROM loom_memory WHERE id = %(source)s)
+    AND fingerprint = %(fingerprint)s AND layer IN ('L3', 'L4') AND superseded_by IS NULL
 """
 _INSERT_FACT: Final = """
 INSERT INTO loom_memory (
@@ -69,7 +70,7 @@ FROM loom_memory WHERE id = %(source)s
 _EXPIRE_RECENT: Final = """
 WITH whole AS (
     SELECT id, layer, created_at,
-        row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+        row_number() OVER (PARTITION BY session_id, place, node ORDER BY created_at DESC, id DESC) AS rank
     FROM loom_memory WHERE layer IN ('L1', 'L2')
 )
 DELETE FROM loom_memory USING whole
@@ -78,7 +79,8 @@ WHERE loom_memory.id = whole.id AND whole.layer = 'L1' AND loom_memory.layer = '
 """
 _EXPIRE_IMPORTANT: Final = """
 WITH important AS (
-    SELECT id, created_at, row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+    SELECT id, created_at,
+        row_number() OVER (PARTITION BY session_id, place, node ORDER BY created_at DESC, id DESC) AS rank
     FROM loom_memory WHERE layer = 'L2'
 )
 DELETE FROM loom_memory USING important
@@ -87,7 +89,8 @@ WHERE loom_memory.id = important.id AND loom_memory.summarised_at IS NOT NULL
 """
 _ARCHIVE: Final = """
 WITH summary AS (
-    SELECT id, created_at, row_number() OVER (PARTITION BY session_id, node ORDER BY created_at DESC, id DESC) AS rank
+    SELECT id, created_at,
+        row_number() OVER (PARTITION BY session_id, place, node ORDER BY created_at DESC, id DESC) AS rank
     FROM loom_memory WHERE layer = 'L3' AND superseded_by IS NULL
 )
 UPDATE loom_memory SET layer = 'L4' FROM summary
@@ -186,10 +189,9 @@ class PostgresMemoryUpkeep:
             await connection.execute(LOCK, ([row[0]],))
             if await (await connection.execute(_CLAIM, (memory_id,))).fetchone() is None:
                 return False
-            session, content = row
-            tenant = await self._database.cipher.owner(content)
+            tenant = await self._database.cipher.owner(row[1])
             for fact in facts:
-                await self._add_fact(connection, memory_id, session, fact, tenant)
+                await self._add_fact(connection, memory_id, fact, tenant)
         return True
 
     async def expire(self) -> int:
@@ -226,7 +228,7 @@ class PostgresMemoryUpkeep:
                 await self._supersede_same(connection, name)
         return len(good)
 
-    async def _add_fact(self, connection: Connection, source: int, session: str, fact: str, tenant: str) -> None:
+    async def _add_fact(self, connection: Connection, source: int, fact: str, tenant: str) -> None:
         number = "SELECT nextval(pg_get_serial_sequence('loom_memory', 'id'))"
         row = await (await connection.execute(number)).fetchone()
         cipher = self._database.cipher
@@ -234,7 +236,6 @@ class PostgresMemoryUpkeep:
         values = {
             "new": row[0] if row else None,
             "source": source,
-            "session": session,
             "content": await cipher.seal_text(fact, MEMORY, tenant),
             "fingerprint": await hidden_fingerprint(cipher, fact),
             "lexemes": lexemes,

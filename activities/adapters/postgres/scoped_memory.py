@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.memory_rows import MEMORY, key_text
+from loom.activities.adapters.postgres.memory_rows import MEMORY, OF_SESSION, key_text, owned, session_values
 from loom.domain.core.messages import well_formed
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import MemoryScope
 from loom.domain.memory.scopes import (
     ORDER,
@@ -17,7 +18,6 @@ from loom.domain.memory.scopes import (
     ScopedWrite,
     next_version,
     place_of,
-    places_of,
     read_first,
     scope_for,
 )
@@ -31,9 +31,11 @@ SELECT DISTINCT ON (place, id) {_COLUMNS} FROM loom_scoped_memory
 WHERE place = ANY(%(places)s) AND (%(id)s::text IS NULL OR id = %(id)s) ORDER BY place, id, version DESC
 """  # noqa: S608 - constants
 _VERSIONS: Final = f"SELECT {_COLUMNS} FROM loom_scoped_memory WHERE place = %s AND id = %s ORDER BY version"  # noqa: S608
-_OF_SESSION: Final = (
-    f"SELECT {_COLUMNS} FROM loom_scoped_memory WHERE session_id = %s ORDER BY updated_at, place, id, version"  # noqa: S608
-)
+_OF_SESSION: Final = f"""
+SELECT {_COLUMNS} FROM loom_scoped_memory WHERE session_id = %(session)s
+AND (%(place)s::text IS NULL OR updated_by IN (SELECT run_id FROM loom_memory_tasks WHERE {OF_SESSION}))
+ORDER BY updated_at, place, id, version
+"""  # noqa: S608 - constants
 _INSERT: Final = """
 INSERT INTO loom_scoped_memory (
     place, id, version, content, scope, owner, session_id, created_by, updated_by, parent_version, conflicts_with
@@ -55,7 +57,7 @@ class PostgresScopedMemory:
     async def write(self, write: ScopedWrite) -> ScopedEntry:
         """See the port. If another writer stores a version first, this write is repeated on top of that version."""
         given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
-        place = place_of(given.scope, given.by) if given.by else ""
+        place = _place(given.scope, given.by, given.written_for) if given.by else ""
         cipher = self._database.cipher
         async with self._database.connection() as connection:
             while True:
@@ -66,49 +68,63 @@ class PostgresScopedMemory:
                 if (row := await cursor.fetchone()) is not None:
                     return replace(entry, updated_at=row[0])
 
-    async def read(self, entry_id: str, reader: NodePath) -> ScopedEntry | None:
+    async def read(self, entry_id: str, reader: NodePath, owner: Owner) -> ScopedEntry | None:
         """See the port."""
         async with self._database.connection() as connection:
-            found = await self._first(connection, entry_id, _node(reader))
+            found = await self._first(connection, entry_id, _node(reader), owner)
         return None if found is None else replace(found[1], scope=found[0])
 
-    async def entries(self, reader: NodePath) -> tuple[ScopedEntry, ...]:
+    async def entries(self, reader: NodePath, owner: Owner) -> tuple[ScopedEntry, ...]:
         """See the port."""
         node = _node(reader)
         async with self._database.connection() as connection:
-            found = await self._latest(connection, places_of(node), None)
+            found = await self._latest(connection, _places(node, owner), None)
         seen = [replace(entry, scope=scope) for entry in found if (scope := scope_for(entry, node)) is not None]
         return tuple(sorted(seen, key=lambda entry: (ORDER.index(entry.scope), entry.id)))
 
-    async def versions(self, entry_id: str, reader: NodePath) -> tuple[ScopedEntry, ...]:
+    async def versions(self, entry_id: str, reader: NodePath, owner: Owner) -> tuple[ScopedEntry, ...]:
         """See the port."""
         async with self._database.connection() as connection:
-            found = await self._first(connection, entry_id, _node(reader))
+            found = await self._first(connection, entry_id, _node(reader), owner)
             if found is None:
                 return ()
-            place = place_of(found[1].scope, found[1].owner)
-            rows = await (await connection.execute(_VERSIONS, (key_text(place), key_text(entry_id)))).fetchall()
+            place = _place(found[1].scope, found[1].owner, owner)
+            rows = await (await connection.execute(_VERSIONS, (place, key_text(entry_id)))).fetchall()
         return await self._entries(rows)
 
-    async def export(self, session_id: str) -> tuple[ScopedEntry, ...]:
-        """Return every version of every entry from a session, oldest first. This method is for operators."""
+    async def export(self, session_id: str, owner: Owner | None = None) -> tuple[ScopedEntry, ...]:
+        """Return every version of every entry from a session, oldest first. Without an owner, return those of each
+        owner who has a session of this name. This method is for operators.
+        """
         async with self._database.connection() as connection:
-            rows = await (await connection.execute(_OF_SESSION, (key_text(session_id),))).fetchall()
+            rows = await (await connection.execute(_OF_SESSION, session_values(session_id, owner))).fetchall()
         return await self._entries(rows)
 
     async def _first(
-        self, connection: Connection, entry_id: str, node: NodePath
+        self, connection: Connection, entry_id: str, node: NodePath, owner: Owner
     ) -> tuple[MemoryScope, ScopedEntry] | None:
-        return read_first(await self._latest(connection, places_of(node), key_text(entry_id)), node)
+        return read_first(await self._latest(connection, _places(node, owner), key_text(entry_id)), node)
 
     async def _latest(self, connection: Connection, places: Sequence[str], entry_id: str | None) -> list[ScopedEntry]:
-        cursor = await connection.execute(_LATEST, {"places": [key_text(place) for place in places], "id": entry_id})
+        cursor = await connection.execute(_LATEST, {"places": list(places), "id": entry_id})
         return list(await self._entries(await cursor.fetchall()))
 
     async def _entries(self, rows: Sequence[Any]) -> tuple[ScopedEntry, ...]:
         entries = map(_entry, rows)
         cipher = self._database.cipher
         return tuple([replace(one, content=await cipher.open_text(one.content, MEMORY)) for one in entries])
+
+
+def _place(scope: MemoryScope, node: NodePath, owner: Owner) -> str:
+    """Return the place of a scope's entries. Nodes that work for different owners have different places,
+    even if they have equal ids.
+    """
+    return owned(place_of(scope, node), Owner(tenant=owner.tenant) if scope is MemoryScope.GLOBAL else owner)
+
+
+def _places(node: NodePath, owner: Owner) -> list[str]:
+    """Return every place that a node can read from."""
+    return [_place(scope, node, owner) for scope in (MemoryScope.LOCAL, MemoryScope.SHARED, MemoryScope.GLOBAL)]
 
 
 def _node(path: NodePath) -> NodePath:
@@ -122,4 +138,4 @@ def _entry(row: Any) -> ScopedEntry:
 
 def _values(entry: ScopedEntry, place: str) -> dict[str, Any]:
     given = {name: getattr(entry, name) for name in _NAMES if name != "updated_at"}
-    return {**given, "owner": list(entry.owner), "place": key_text(place), "session_id": key_text(entry.session_id)}
+    return {**given, "owner": list(entry.owner), "place": place, "session_id": key_text(entry.session_id)}

@@ -248,15 +248,17 @@ class _Reading:
         given = await self._converter.decode(payloads[:1])
         request = given[0] if given and isinstance(given[0], Mapping) else {}
         carried = await self._carried(payloads[1:2])
-        session, agent, metadata = request.get("session_id"), request.get("agent"), request.get("metadata")
+        metadata = request.get("metadata")
         delegated = is_child(self._run_id, started.parent_workflow_execution.workflow_id)
         origin = Origin(
             run_id=self._run_id,
             root_run_id=carried.root_run_id if delegated else "",
-            session_id=session if isinstance(session, str) else "",
-            agent=agent if isinstance(agent, str) else "default",
+            session_id=_text(request.get("session_id")),
+            agent=_text(request.get("agent")) or "default",
             correlation_id=correlation_of(metadata if isinstance(metadata, Mapping) else {}),
             execution=carried.execution,
+            tenant=_text(request.get("tenant")),
+            user_id=_text(request.get("user_id")),
         )
         return ExecutionStarted(origin=origin, pinned=carried.pinned)
 
@@ -320,3 +322,7 @@ def _at(event: HistoryEvent) -> datetime:
 
 def _time(at: datetime) -> str:
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

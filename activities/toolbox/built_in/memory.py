@@ -1,4 +1,6 @@
-"""Tools that let a model search its own session's memory and global memory, but never another session's memory."""
+"""Tools that let a model search its own session's memory and its tenant's global memory, but never another session's,
+another person's or another tenant's memory.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -189,7 +191,7 @@ async def _siblings(store: MemoryStore, caller: ToolContext, given: Siblings) ->
 
 
 def _view(caller: ToolContext, limit: int) -> View:
-    return View(session_id=caller.session_id or caller.run_id, limit=limit)
+    return View(session_id=caller.session_id or caller.run_id, owner=caller.owner, limit=limit)
 
 
 def _shown(hits: tuple[Hit, ...]) -> str:

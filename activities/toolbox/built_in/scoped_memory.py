@@ -45,7 +45,7 @@ class Read(Arguments):
 
 
 def scoped_memory_tools(store: ScopedMemory | None) -> tuple[Tool, ...]:
-    """Return `write_memory`, `publish_memory` and `read_memory`. Publishing to all sessions needs approval.
+    """Return `write_memory`, `publish_memory` and `read_memory`. Publishing to all sessions of a tenant needs approval.
 
     Without a store, the tools are listed but unavailable.
     """
@@ -99,30 +99,26 @@ class _Tools:
         return await _written(store, given, MemoryScope(given.scope), context)
 
     async def publish(self, store: ScopedMemory, given: Publish, context: ToolContext) -> str:
-        """Write a note for all sessions."""
-        if context.tenant:
-            raise ToolExecutionError(
-                "a published note would reach runs of other tenants: use write_memory with the scope `shared`"
-            )
+        """Write a note for all sessions of the run's tenant."""
         return await _written(store, given, MemoryScope.GLOBAL, context)
 
     async def read(self, store: ScopedMemory, given: Read, context: ToolContext) -> str:
         """Return one note in full, or the start of every note."""
         path = path_of(context.run_id, context.root_run_id)
         if given.id is not None:
-            entry = await store.read(given.id, path)
+            entry = await store.read(given.id, path, context.owner)
             return (
                 f"There is no {given.id!r}: read_memory without an id lists all notes."
                 if entry is None
                 else _whole(entry)
             )
-        entries = await store.entries(path)
+        entries = await store.entries(path, context.owner)
         return "\n".join(map(_line, entries)) or "There are no notes yet."
 
 
 async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, context: ToolContext) -> str:
     path = path_of(context.run_id, context.root_run_id)
-    there = await store.read(given.id, path)
+    there = await store.read(given.id, path, context.owner)
     # If the call is repeated after a worker has crashed, no second version is created.
     same = there is not None and (there.content, there.scope, there.updated_by) == (given.content, scope, path[-1])
     if there is None or not same:
@@ -132,6 +128,7 @@ async def _written(store: ScopedMemory, given: Publish, scope: MemoryScope, cont
                 content=given.content,
                 scope=scope,
                 by=path,
+                written_for=context.owner,
                 session_id=context.session_id or path[0],
                 read_version=given.read_version,
             )

@@ -70,6 +70,8 @@ def search(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="Text to search for.")],
     *,
     session: Session = None,
+    user: OneUser = None,
+    tenant: OneTenant = None,
     layer: Annotated[
         list[Layer] | None, typer.Option(case_sensitive=False, help="Filter by layer; repeatable.")
     ] = None,
@@ -93,11 +95,16 @@ def search(
     limit: Annotated[int, typer.Option(min=1, max=500, help="Maximum number of hits.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Search by words and by meaning, best hits first."""
+    """Search by words and by meaning, best hits first.
+
+    Without --user and --tenant, this searches everybody's memories. A session belongs to the user and the tenant of
+    its runs, and different people can have sessions of the same name.
+    """
     if not query.strip():
         raise BadRequest("the query is empty: pass words to search for")
     view = View(
         session_id=session,
+        owner=_owner_if_named(user, tenant),
         layers=frozenset(layer or ()),
         actions=frozenset(action or ()),
         nodes=frozenset(node or ()),
@@ -136,16 +143,17 @@ def add(
 ) -> None:
     """Add a memory.
 
-    Runs can find it like a message from a person. With --session, the runs of one session can find it. With --global,
-    all runs can find it. With --user or --tenant, it is a fact for all runs of a person, or of everybody in a tenant.
+    Runs can find it like a message from a person. With --session, the runs of one session can find it, which belongs to
+    the person or the tenant that you name. With --global, all runs of the tenant can find it, or all runs without a
+    tenant. With --user or --tenant alone, it is a fact for all runs of a person, or of everybody in a tenant.
     """
-    if user is not None or tenant is not None:
-        owner = _owner(user, tenant, session=session or ("--global" if for_all else None))
+    owner = _owner_if_named(user, tenant)
+    if owner is not None and session is None and not for_all:
         _with_memory(lambda opened: learn(opened.people, owner, text))
         facts = {"user_id": user, "tenant": tenant}
         print_json(facts) if as_json else typer.echo(f"added to the facts about {plain(owner.named)}")
         return
-    task = memory_task(text, session, for_all=for_all, by=by, importance=importance)
+    task = memory_task(text, session, for_all=for_all, by=by, importance=importance, owner=owner or Owner())
     _with_memory(lambda opened: opened.memory.remember([task]))
     if as_json:
         print_json({"task_id": task.task_id, "session_id": task.session_id})
@@ -206,7 +214,7 @@ def list_facts(
 
     These are preferences, decisions and corrections. The person's runs see them in every session.
     """
-    owner = _owner(user, tenant)
+    owner = owner_named(user, tenant)
     facts = _with_memory(lambda opened: opened.people.listed(owner, with_replaced=every))
     person_facts.show(owner, facts, as_json=as_json)
 
@@ -221,7 +229,7 @@ def edit(
     as_json: Json = False,
 ) -> None:
     """Correct a fact about a person. Loom forgets the old text."""
-    owner = _owner(user, tenant)
+    owner = owner_named(user, tenant)
     _with_memory(lambda opened: person_facts.edit(opened.people, owner, fact_id, text))
     if as_json:
         print_json({"edited": fact_id})
@@ -235,20 +243,21 @@ def export(
 ) -> None:
     """Print all stored data of a session, or all facts about a person, as JSON lines.
 
-    Entries with a version are notes that agents wrote.
+    With --session, --user and --tenant say whose session it is. Without them, this prints the data of everybody who has
+    a session of this name. Entries with a version are notes that agents wrote.
     """
     del as_json
     if session is None:
-        owner = _owner(user, tenant)
+        owner = owner_named(user, tenant)
         for fact in _with_memory(lambda opened: opened.people.listed(owner, with_replaced=True)):
             print_json(fact_view(fact))
         return
-    _session_alone(session, user, tenant)
+    whose = _owner_if_named(user, tenant)
 
     async def lines(opened: Opened) -> None:
-        async for memory in opened.memory.export(session):
+        async for memory in opened.memory.export(session, whose):
             print_json(memory_view(memory, whole=True))
-        for note in await PostgresScopedMemory(opened.database).export(session):
+        for note in await PostgresScopedMemory(opened.database).export(session, whose):
             print_json(note)
 
     _with_memory(lines)
@@ -267,22 +276,26 @@ def forget(
     """Permanently delete all memories of a session, or what Loom remembers about a person.
 
     With --session, this deletes the session's memories, its agents' notes, stored tool outputs, recorded call results,
-    and its runs' data in Redis.
+    and its runs' data in Redis. --user and --tenant say whose session it is. Without them, this deletes the data of
+    everybody who has a session of this name.
 
-    With --user, this deletes all facts about the person, and the same data of all runs that named the person, in every
-    session. With --id, it deletes only one fact. With --tenant alone, it deletes the facts for everybody in it. From
-    its next model call on, no run sees these facts.
+    With --user alone, this deletes all facts about the person, and the same data of all runs that named the person, in
+    every session. With --id, it deletes only one fact. With --tenant alone, it deletes the facts for everybody in it.
+    From its next model call on, no run sees these facts.
 
     The run histories and the payloads that they need stay on the Temporal server for the namespace's retention period.
     The command lists what it could not delete.
     """
     if session is None:
-        _forget_facts(_owner(user, tenant), fact_id, ask=not yes and not as_json, as_json=as_json)
+        _forget_facts(owner_named(user, tenant), fact_id, ask=not yes and not as_json, as_json=as_json)
         return
-    _session_alone(session, user, tenant, fact_id)
+    if fact_id is not None:
+        raise BadRequest("--id is the id of a fact, and facts belong to no session: leave out --session", field="id")
+    owner = _owner_if_named(user, tenant)
     if not yes and not as_json and sys.stdin.isatty():
-        typer.confirm(f"Forget all of session {plain(session)!r}?", abort=True)
-    gone, live, left = _with_memory(partial(_forget, session))
+        whose = "" if owner is None else f" of {plain(owner.named)}"
+        typer.confirm(f"Forget all of session {plain(session)!r}{whose}?", abort=True)
+    gone, live, left = _with_memory(partial(_forget, session, owner))
     counts = {**person_facts.trace_counts(gone), "key": live}
     if as_json:
         views = {f"{noun}s": count for noun, count in counts.items()}
@@ -344,16 +357,9 @@ def _forget_facts(owner: Owner, fact_id: int | None, *, ask: bool, as_json: bool
     person_facts.tell_forgotten(owner, gone, live, left, as_json=as_json)
 
 
-def _owner(user: str | None, tenant: str | None, session: str | None = None) -> Owner:
-    """Return whose facts are meant. Raises BadRequest if a name is missing or invalid, or a session is named, too."""
-    if session is not None:
-        raise BadRequest("facts of a person belong to no session: leave out --session and --global", field="session")
-    return owner_named(user, tenant)
-
-
-def _session_alone(session: str, *others: str | int | None) -> None:
-    if any(other is not None for other in others):
-        raise BadRequest(f"session {session!r} has no users: pass --session, or --user and --tenant", field="session")
+def _owner_if_named(user: str | None, tenant: str | None) -> Owner | None:
+    """Return whose memories are meant, or None if everybody's are. Raises BadRequest if a name is invalid."""
+    return None if user is None and tenant is None else owner_named(user, tenant)
 
 
 def _with_zone(at: datetime | None) -> datetime | None:
@@ -401,9 +407,9 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
             await embedder.aclose()
 
 
-async def _forget(session: str, opened: Opened) -> tuple[Forgotten, int, list[str]]:
+async def _forget(session: str, owner: Owner | None, opened: Opened) -> tuple[Forgotten, int, list[str]]:
     """Return the counts of deleted entries and Redis keys, and messages about data that couldn't be deleted."""
-    gone = await opened.memory.forget(session)
+    gone = await opened.memory.forget(session, owner)
     return gone, *(await _forget_runs(opened, gone))
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from uuid import uuid4
 
 import pytest
@@ -14,13 +15,16 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_search import Effort
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.memory.ports import MemoryStore, MemoryUpkeepStore
 from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable
 from loom.activities.recall import SessionMemory
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.tasks import Action, Origin, Task
-from loom.domain.memory.layers import Hit, Layer, MemoryScope, MemoryStats, Query, View
+from loom.domain.core.tenants import Owner
+from loom.domain.memory.layers import Hit, Layer, MemoryStats, Query, View
+from loom.domain.memory.scopes import ScopedWrite
 from loom.testing.harness import Addresses
 from loom.testing.waiting import PATIENCE
 from tests.databases import fresh_database, rows
@@ -40,7 +44,7 @@ def upkeep(database: Database) -> PostgresMemoryUpkeep:
 
 
 def view(session: str | None, **given: object) -> View:
-    return replace(View(session_id=session), **given)  # type: ignore[arg-type]
+    return replace(View(session_id=session, owner=Owner()), **given)  # type: ignore[arg-type]
 
 
 def texts(hits: tuple[Hit, ...]) -> list[str]:
@@ -70,7 +74,7 @@ async def test_a_task_comes_back_whole_with_where_it_comes_from(memory: Postgres
     )
     await memory.remember([task("first", run_id=said.run_id, session_id=session), said])
     (hit,) = await memory.by_action(view(session), "node.tool_result")
-    kept = await memory.by_id(hit.memory.id, session)
+    kept = await memory.by_id(hit.memory.id)
     assert kept is not None
     assert (kept.task, kept.turn, kept.ordinal, kept.layer, kept.importance) == (said, 3, 2, Layer.L2, 0.7)
     assert (kept.run_id, kept.session_id, kept.task_id, kept.parent_task_id) == (
@@ -328,50 +332,83 @@ async def test_any_question_gets_an_answer(memory: PostgresMemory, session: str,
 
 # ---- sessions --------------------------------------------------------------------------------------------------
 
-NAMES = st.sampled_from(["a", "b", "c"])
+SESSIONS = ("a", "b")
+OWNERS = tuple(Owner(user_id=user, tenant=tenant) for user in ("", "ann", "eve") for tenant in ("", "t1", "t2"))
+SAID = st.tuples(
+    st.sampled_from(SESSIONS),
+    st.sampled_from(OWNERS),
+    st.sampled_from(["the vault code is seven", "the deploy needs the tunnel"]),
+    st.booleans(),
+    st.sampled_from([0.2, 0.9]),
+    st.sampled_from([Action.MESSAGE, Action.COMPLETE]),
+)
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(NAMES, st.booleans(), st.sampled_from([0.2, 0.9]), st.booleans()), max_size=12))
-async def test_a_session_sees_its_own_memories_and_global_ones_and_no_others(
-    memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, said: list[tuple[str, bool, float, bool]]
+@given(st.lists(SAID, max_size=30))
+async def test_an_owners_session_sees_its_own_memories_and_its_tenants_global_ones_and_no_others(
+    memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, said: list[tuple[str, Owner, str, bool, float, Action]]
 ) -> None:
     prefix = uuid4().hex
-    tasks = [
-        task(
-            f"secret {prefix} number {n} of a conversation that nobody else hears",
-            session_id=prefix + name,
-            run_id=prefix + name,
-            importance=importance,
-            action=Action.COMPLETE if ended else Action.MESSAGE,
-            metadata={"importance": importance, **({"scope": "global"} if is_global else {})},
+    told: dict[str, tuple[str, Owner, str, bool]] = {}
+    for number, (session, owner, text, is_global, importance, action) in enumerate(said):
+        names = {"user_id": owner.user_id, "tenant": owner.tenant, "scope": "global" if is_global else ""}
+        one = task(
+            f"{prefix}: {text}",
+            session_id=prefix + session,
+            run_id=f"{prefix}{number}",
+            action=action,
+            metadata={"importance": importance, **{name: value for name, value in names.items() if value}},
         )
-        for n, (name, is_global, importance, ended) in enumerate(said)
-    ]
-    await memory.remember(tasks)
+        told[one.task_id] = (session, owner, f"{prefix}: {text}", is_global)
+        await memory.remember([one])
     for due in await upkeep.due_for_summary(100):
         await upkeep.summarise(due.id, [due.content])
     await embed(upkeep, WORDS, 10)
-    for name in ("a", "b", "c"):
-        here = view(prefix + name, limit=50)
+
+    for session, owner in product(SESSIONS, OWNERS):
+        here = view(prefix + session, owner=owner, limit=50)
         visible = {
-            t.task_id for t in tasks if t.session_id == prefix + name or t.metadata.get("scope") == MemoryScope.GLOBAL
+            name: text
+            for name, (where, whose, text, is_global) in told.items()
+            if (where, whose) == (session, owner) or (is_global and whose.tenant == owner.tenant)
         }
         for found in (
-            await memory.recall(Query(text=f"secret {prefix}", view=here)),
+            await memory.recall(Query(text=f"{prefix} vault deploy", view=here)),
             await memory.recent(here),
             await memory.important(here),
             await memory.by_node(here, "default"),
+            await memory.by_action(here, "node.message"),
         ):
-            assert {hit.memory.task_id for hit in found} & {t.task_id for t in tasks} == visible
-        for kept in [memory async for memory in memory.export(prefix + name)]:
-            assert kept.session_id == prefix + name
-            assert await memory.by_id(kept.id, prefix + name) == kept
-            for other in {"a", "b", "c"} - {name}:
-                is_global = kept.scope is MemoryScope.GLOBAL
-                assert (await memory.by_id(kept.id, prefix + other) is not None) is is_global
-    for name in ("a", "b", "c"):
-        await memory.forget(prefix + name)
+            seen = [hit.memory for hit in found if hit.memory.task_id in told]
+            assert {each.task_id for each in seen} <= visible.keys()
+        assert set(texts(await memory.recent(here))) & set(visible.values()) == set(visible.values())
+        exported = [each.task_id async for each in memory.export(prefix + session, owner)]
+        assert {*exported} == {name for name, one in told.items() if one[:2] == (session, owner)}
+    for session in SESSIONS:
+        await memory.forget(prefix + session)
+
+
+async def test_one_owners_session_is_forgotten_and_another_owners_of_the_same_name_stays(
+    memory: PostgresMemory, database: Database, session: str
+) -> None:
+    ann, eve = Owner(user_id="ann", tenant="t1"), Owner(user_id="eve", tenant="t2")
+    notes = PostgresScopedMemory(database)
+    tasks = {}
+    for owner in (ann, eve, Owner()):
+        names = {name: value for name, value in asdict(owner).items() if value}
+        tasks[owner] = task("the same", run_id=f"{session}{owner.user_id}", session_id=session, metadata=names)
+        by = (tasks[owner].run_id,)
+        await notes.write(ScopedWrite(id="plan", content="x", by=by, written_for=owner, session_id=session))
+    await memory.remember([*tasks.values()])
+
+    gone = await memory.forget(session, ann)
+
+    assert (gone.memories, gone.notes, gone.runs) == (1, 1, (f"{session}ann",))
+    assert [len(await memory.recent(view(session, owner=owner))) for owner in tasks] == [0, 1, 1]
+    assert [len(await notes.export(session, owner)) for owner in tasks] == [0, 1, 1]
+    assert await memory.missing([*tasks.values()]) == ()
+    assert (await memory.forget(session)).memories == 2
 
 
 async def test_what_is_forgotten_never_comes_back_and_the_rest_stays(memory: PostgresMemory, session: str) -> None:

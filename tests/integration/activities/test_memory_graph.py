@@ -8,6 +8,7 @@ from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_search import Effort
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.memory.upkeep import embed
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import Query, View
 from loom.testing.harness import Addresses
 from tests.databases import fresh_database, rows
@@ -37,9 +38,9 @@ async def test_the_graph_of_neighbours_answers_as_reading_the_whole_view_does(
         await embed(PostgresMemoryUpkeep(database, model=WORDS.model, dimension=WORDS.dimension), WORDS, 100)
         await rows(url, "VACUUM ANALYZE loom_memory")
         for narrowed in (
-            View(session_id=session),
-            View(session_id=session, nodes=frozenset({"one"})),
-            View(session_id=None),
+            View(session_id=session, owner=Owner()),
+            View(session_id=session, owner=Owner(), nodes=frozenset({"one"})),
+            View(session_id=None, owner=None),
         ):
             for question in ("deploys of the website", "invoices to customers", "数据库的密码"):
                 query = Query(text=question, view=narrowed)
@@ -61,7 +62,10 @@ async def test_a_view_that_the_graph_finds_too_little_of_is_read_whole(addresses
         await memory.remember(near + far)
         await embed(PostgresMemoryUpkeep(database, model=WORDS.model, dimension=WORDS.dimension), WORDS, 100)
         await rows(url, "VACUUM ANALYZE loom_memory")
-        assert len(await memory.recall(Query(text="invoices to customers", view=View(session_id=session)))) == 5
+        assert (
+            len(await memory.recall(Query(text="invoices to customers", view=View(session_id=session, owner=Owner()))))
+            == 5
+        )
         assert await _scans(database) == 1
 
 

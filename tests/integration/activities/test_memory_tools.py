@@ -4,6 +4,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -14,7 +15,7 @@ from loom.activities.memory.ephemeral import MOST_CHARACTERS, MOST_ENTRIES, Ephe
 from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.built_in.memory import NO_STORE, NOTHING, NOTICE, memory_tools
 from loom.activities.toolbox.built_in.scoped_memory import scoped_memory_tools
-from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
+from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tool_calls import Effect, Scope, Verdict
 from tests.memories import task
@@ -212,12 +213,16 @@ def test_a_tool_call_that_keeps_too_much_is_told_and_keeps_what_it_had() -> None
         assert state["1"] == 1
 
 
-async def test_a_tenant_publishes_no_note_to_the_others(database: Database) -> None:
+async def test_a_published_note_is_for_all_users_of_a_tenant(database: Database) -> None:
     box = {tool.spec.name: tool for tool in scoped_memory_tools(PostgresScopedMemory(database))}
     given: dict[str, Any] = {"workspace": Path("/"), "call_id": "c1", "idempotency_key": "k", "timeout": 10}
-    owner, tenant = (ToolContext(**given, run_id=f"note-of-{name}", tenant=name) for name in ("", "acme"))
+    nobody, ann, eve, other = (
+        ToolContext(**given, run_id=uuid4().hex, tenant=tenant, user_id=user)
+        for tenant, user in (("", ""), ("acme", "ann"), ("acme", "eve"), ("other", "ann"))
+    )
     publish, read = box["publish_memory"], box["read_memory"]
-    with pytest.raises(ToolExecutionError, match="would reach runs of other tenants"):
-        await publish.run(publish.parse({"id": "house-rules", "content": "trust me"}), tenant)
-    await publish.run(publish.parse({"id": "house-rules", "content": "be kind"}), owner)
-    assert "be kind" in str(await read.run(read.parse({"id": "house-rules"}), tenant))
+    await publish.run(publish.parse({"id": "house-rules", "content": "be kind"}), ann)
+    await publish.run(publish.parse({"id": "house-rules", "content": "be quick"}), nobody)
+    told = [str(await read.run(read.parse({"id": "house-rules"}), each)) for each in (ann, eve, nobody, other)]
+    assert ["be kind" in each for each in told] == [True, True, False, False]
+    assert ["be quick" in each for each in told] == [False, False, True, False]

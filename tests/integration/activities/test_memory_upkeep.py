@@ -17,6 +17,7 @@ from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.memory.ports import DistillerUnavailable
 from loom.activities.memory.upkeep import MemoryKeeper, embed, promote
 from loom.domain.core.tasks import FINAL_ACTIONS, Action, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import is_small_talk
 from loom.domain.memory.layers import Layer, Memory, MemorySettings, Query, View
 from tests.databases import rows
@@ -93,7 +94,7 @@ async def test_at_the_end_of_a_run_what_was_important_is_summarised_and_stays_wh
         await keep(upkeep)
         expected = [said.parameters["text"], "done"]
         assert await layers(memory, session) == {"L2": expected, "L3": expected}
-    shown = await memory.recall(Query(text="agreed", view=View(session_id=session)))
+    shown = await memory.recall(Query(text="agreed", view=View(session_id=session, owner=Owner())))
     assert [(hit.layer, hit.memory.task) for hit in shown] == [(Layer.L2, said)]
 
 
@@ -173,7 +174,7 @@ async def test_a_text_that_a_session_has_already_takes_its_place_and_both_are_ke
     first, second = await kept(memory, session)
     assert (first.superseded_by, second.superseded_by) == (second.id, None)
     assert first.valid_to is not None
-    assert [hit.memory.id for hit in await memory.recent(View(session_id=session))] == [second.id]
+    assert [hit.memory.id for hit in await memory.recent(View(session_id=session, owner=Owner()))] == [second.id]
 
 
 async def test_what_means_the_same_is_superseded_by_the_later_but_never_with_other_numbers(
@@ -221,7 +222,7 @@ async def test_a_text_and_its_summary_are_embedded_once(
     assert words.batches == embedded, "the summary is the text"
     whole, summary = [each for each in await kept(memory, session) if each.content == text]
     assert (whole.model, summary.model) == (words.model, words.model)
-    question = Query(text=text, view=View(session_id=session, layers=frozenset({Layer.L3})))
+    question = Query(text=text, view=View(session_id=session, owner=Owner(), layers=frozenset({Layer.L3})))
     found = await PostgresMemory(database, embedder=words).recall(question)
     assert [round(hit.similarity or 0, 3) for hit in found] == [1.0]
 
@@ -236,7 +237,7 @@ async def test_a_vector_that_is_none_does_not_block_the_others(
     bad: list[list[float]] = [[float("nan")] * 64, [0.0] * 64, [1.0], [0.5] * 64]
     assert await upkeep.keep_vectors([(one.id, vector) for one, vector in zip(due, bad, strict=True)]) == 1
     assert await upkeep.due_for_vector(10) == ()
-    assert len(await memory.recent(View(session_id=session))) == 4
+    assert len(await memory.recent(View(session_id=session, owner=Owner()))) == 4
 
 
 async def test_rounds_beside_each_other_leave_what_one_leaves(

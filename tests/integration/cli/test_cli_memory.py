@@ -25,8 +25,9 @@ from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
 from loom.domain.core.messages import Message
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import MemoryScope
-from loom.domain.memory.scopes import ScopedWrite
+from loom.domain.memory.scopes import NodePath, ScopedWrite
 from loom.exit_codes import UNREACHABLE, USAGE, code_of
 from loom.testing.harness import Addresses
 from tests.commands import commands_in
@@ -136,10 +137,23 @@ async def test_a_session_is_exported_whole_and_then_forgotten(session: str) -> N
     assert await told("search", "staging", "--session", session) == []
 
 
+def note(content: str, by: NodePath, session: str) -> ScopedWrite:
+    return ScopedWrite(
+        id="plan", content=content, scope=MemoryScope.SHARED, by=by, written_for=Owner(), session_id=session
+    )
+
+
 async def test_what_agents_wrote_is_exported_and_counted_as_well(session: str, url: str) -> None:
     async with aclosing(Database(url)) as database:
         for words in ("first the tests", "docs, too"):
-            plan = ScopedWrite(id="plan", content=words, scope=MemoryScope.SHARED, by=("r", "r/c"), session_id=session)
+            plan = ScopedWrite(
+                id="plan",
+                content=words,
+                scope=MemoryScope.SHARED,
+                by=("r", "r/c"),
+                written_for=Owner(),
+                session_id=session,
+            )
             await PostgresScopedMemory(database).write(plan)
     exported = [json.loads(line) for line in (await run("export", "--session", session)).stdout.splitlines()]
     notes = [line for line in exported if "version" in line]
@@ -171,7 +185,9 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
             async with aclosing(CachedTranscripts(link)) as transcripts:
                 await transcripts.save_result(run_id, Message(role="tool", content="out", tool_call_id="c:1"))
             await RedisStream(link).publish(said)
-        note = ScopedWrite(id="plan", content="tests", scope=MemoryScope.SHARED, by=(running,), session_id=session)
+        note = ScopedWrite(
+            id="plan", content="tests", scope=MemoryScope.SHARED, by=(running,), written_for=Owner(), session_id=session
+        )
         await PostgresScopedMemory(database).write(note)
         told_of = await told("forget", "--session", session)
         assert {name: count for name, count in told_of.items() if name != "left"} == {
@@ -263,17 +279,36 @@ async def test_with_a_person_go_the_traces_of_their_runs(
         ("list", "--user", "a\nb"),
         ("list", "--tenant", "a b"),
         ("forget",),
-        ("forget", "--session", "s", "--user", "ann"),
-        ("export", "--session", "s", "--tenant", "acme"),
+        ("forget", "--session", "s", "--id", "1"),
+        ("forget", "--session", "s", "--user", "a\nb"),
         ("export",),
-        ("add", "x", "--user", "ann", "--session", "s"),
-        ("add", "x", "--user", "ann", "--global"),
+        ("search", "x", "--tenant", "a b"),
         ("add", " ", "--user", "ann"),
         ("edit", "1", "x" * 1_001, "--user", "ann"),
     ],
 )
 async def test_whose_facts_are_meant_must_be_said(session: str, words: tuple[str, ...]) -> None:
     assert isinstance((await run(*words)).exception, BadRequest)
+
+
+async def test_a_session_belongs_to_a_person(session: str) -> None:
+    """Operators who name nobody mean the sessions of everybody."""
+    ann, bob = ("--user", "ann", "--tenant", session), ("--user", "bob", "--tenant", session)
+    for whose in ((), ann, bob):
+        await run("add", f"the code of {' '.join(whose) or 'nobody'}", "--session", session, *whose)
+    await run("add", "the code of everybody in the tenant", "--global", "--tenant", session)
+
+    async def codes(*of: str) -> set[str]:
+        return {hit["content"].removeprefix("the code of ") for hit in await told("search", "code", *of)}
+
+    assert await codes("--session", session, *ann) == {" ".join(ann), "everybody in the tenant"}
+    assert await codes(*bob) == {" ".join(bob), "everybody in the tenant"}
+    assert {"nobody", " ".join(ann), " ".join(bob)} <= await codes("--session", session)
+    exported = (await run("export", "--session", session, *bob)).stdout.splitlines()
+    assert [json.loads(line)["content"] for line in exported] == [f"the code of {' '.join(bob)}"]
+    assert (await told("forget", "--session", session, *ann))["forgotten"] == 1
+    assert await codes("--session", session, *ann) == {"everybody in the tenant"}
+    assert await codes("--session", session, *bob) == {" ".join(bob), "everybody in the tenant"}
 
 
 async def test_what_redis_has_is_said_to_be_left_when_it_is_away(
@@ -327,8 +362,6 @@ async def test_a_program_adds_memories_and_facts(addresses: Addresses, session: 
         await loom.add_memory("write short answers", user_id=f"ann-{session}")
         with pytest.raises(BadRequest, match="choose which runs can find it"):
             await loom.add_memory("lost")
-        with pytest.raises(BadRequest, match="belong to no session"):
-            await loom.add_memory("both", session_id=session, user_id="ann")
         with pytest.raises(BadRequest, match="importance"):
             await loom.add_memory("x", session_id=session, importance=2)
     (hit,) = await told("search", "office Ghent", "--session", session, "--limit", "1", "--json")

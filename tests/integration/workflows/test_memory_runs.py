@@ -21,6 +21,7 @@ from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.knowledge.ports import Document
 from loom.activities.memory.backfill import CatchUp
+from loom.activities.toolbox.built_in.memory import memory_tools
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.cli.commands import memory
 from loom.composition.build import secret_mask
@@ -28,6 +29,7 @@ from loom.domain.context.recall import AWAY, NO_KNOWLEDGE, NOTICE
 from loom.domain.core.errors import RunNotFoundError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.layers import Layer, MemoryScope, Query, View
 from loom.domain.memory.scopes import ScopedEntry
@@ -75,7 +77,7 @@ def told(model: ModelServer, request: int) -> str:
 
 
 async def remembered(database: Database, session: str, layer: Layer, words: str) -> list[str]:
-    view = View(session_id=session, layers=frozenset({layer}))
+    view = View(session_id=session, owner=Owner(), layers=frozenset({layer}))
     return [hit.memory.content for hit in await PostgresMemory(database).recall(Query(text=words, view=view))]
 
 
@@ -116,6 +118,57 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
         context = turn.calls[-1].context
         assert context is not None
         assert "message 2: memory" in [part.component.source for part in context]
+
+
+async def test_equal_sessions_and_notes_of_different_owners_never_meet(
+    remembering: Any, database: Database, session: str
+) -> None:
+    """Each owner tells a code, keeps a note of it and publishes it. Then each owner's next run calls every tool that reads
+    memory.
+    """
+    owners = [
+        {"tenant": "t1", "user_id": "ann"},
+        {"tenant": "t1", "user_id": "eve"},
+        {"tenant": "t2", "user_id": "ann"},
+    ]
+    owners += [{"tenant": "t1"}, {"user_id": "ann"}, {}]
+    codes = [f"code-{uuid4().hex[:8]}" for _ in owners]
+    required: dict[str, dict[str, object]] = {
+        "query_events_by_action": {"action": "node.complete", "top_k": 50},
+        "query_events_by_node": {"node": "default", "top_k": 50},
+    }
+    names = [tool.spec.name for tool in memory_tools(None)]
+    reads = [ToolUse(name, required.get(name, {}), f"r{number}") for number, name in enumerate(names)]
+    reads += [ToolUse("read_memory", {}, "n0"), ToolUse("read_memory", {"id": "plan"}, "n1")]
+
+    def writes(code: str) -> list[ToolUse]:
+        published = ToolUse("publish_memory", {"id": "published", "content": f"{code} published"}, "w1")
+        return [ToolUse("write_memory", {"id": "plan", "content": code, "scope": "shared"}, "w0"), published]
+
+    first = [turn for code in codes for turn in (calls(*writes(code)), text(f"I have kept {code}"))]
+    then = [turn for _ in owners for turn in (calls(*reads), text("done"))]
+    loom, model = await remembering(script([*first, *then]))
+    allowed = {"permissions": {"publish_memory": "allow"}}
+    for owner, code in zip(owners, codes, strict=True):
+        ended = await loom.run(f"remember {code}", session_id=session, **owner, **allowed)
+        assert ended.status is RunStatus.COMPLETED, ended.error
+
+    async def kept() -> bool:
+        counted = "SELECT count(*) FROM loom_memory_tasks WHERE session_id = %s AND action = %s"
+        async with database.connection() as connection:
+            found = await (await connection.execute(counted, (session, Action.COMPLETE))).fetchone()
+        return found == (len(owners),)
+
+    await eventually(kept)
+    published = {str(owner.get("tenant")): f"{code} published" for owner, code in zip(owners, codes, strict=True)}
+    for owner, code in zip(owners, codes, strict=True):
+        ended = await loom.run("what is the code?", session_id=session, **owner)
+        assert ended.status is RunStatus.COMPLETED, ended.error
+        read = told(model, len(model.requests) - 1)
+        assert f"I have kept {code}" in read
+        assert published[str(owner.get("tenant"))] in read
+        read = read.replace(published[str(owner.get("tenant"))], "")
+        assert [each for each in codes if each in read] == [code]
 
 
 @pytest.mark.slow
@@ -310,7 +363,7 @@ async def test_the_task_of_a_run_is_shared_from_its_start(remembering: Any, data
     scoped = PostgresScopedMemory(database)
 
     async def shared() -> ScopedEntry | None:
-        return await scoped.read(f"task:{run_id}", (run_id, f"{run_id}/child"))
+        return await scoped.read(f"task:{run_id}", (run_id, f"{run_id}/child"), Owner())
 
     entry = await eventually(shared)
     assert (entry.content, entry.scope, entry.version) == ("count the beans", MemoryScope.SHARED, 1)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.layers import MemoryScope
 from loom.domain.memory.scopes import (
     NodePath,
@@ -31,7 +32,15 @@ WRITABLE = (LOCAL, SHARED, GLOBAL)
 
 
 def write(scope: MemoryScope, by: NodePath, content: str = "text", read_version: int | None = None) -> ScopedWrite:
-    return ScopedWrite(id="plan", content=content, scope=scope, by=by, session_id="s", read_version=read_version)
+    return ScopedWrite(
+        id="plan",
+        content=content,
+        scope=scope,
+        by=by,
+        written_for=Owner(),
+        session_id="s",
+        read_version=read_version,
+    )
 
 
 def entry(scope: MemoryScope, owner: NodePath) -> ScopedEntry:
