@@ -8,6 +8,9 @@
 
 A session's messages are answered by one run, which keeps the conversation and waits between the messages. Each message
 has an id. A message that is sent again with the same id is not answered again.
+
+A chat belongs to the tenant and the user that its request names. Sessions with the same name are different chats if
+their tenants or users differ.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final, Unpack
 from uuid import uuid4
 
@@ -35,6 +39,7 @@ from loom.domain.core.errors import (
 from loom.domain.core.messages import JsonObject, Message, Usage
 from loom.domain.core.requests import AGENT_RUN, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.core.tenants import Owner
 from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
 from loom.domain.run.state import RunState
 from loom.outside_status import resting_state
@@ -52,7 +57,13 @@ TRIES: Final = 20
 """How often a message is sent to a chat that is just ending. A new chat then begins with it."""
 PAUSE_BETWEEN_TRIES: Final = 0.25
 CHAT: Final = "chat-"
-"""A chat's run id is this prefix and the session."""
+"""The prefix of a chat's run id."""
+LONGEST_OWNED: Final = 150
+"""The maximum length in bytes of the run id of a chat that has an owner. Temporal servers on Postgres or MySQL store at
+most 255 characters, and the ids of sub-agents and of runs beside the chat begin with the chat's id.
+"""
+DIGEST_LENGTH: Final = 32
+"""The number of hexadecimal digits that stand for the rest of an id that is too long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +81,8 @@ class ChatSession:
     """A conversation with one agent. Any number of processes may take part in it."""
 
     def __init__(self, loom: LoomClient, session: str, **request: Unpack[RunFields]) -> None:
-        """Create a session. The fields of the request apply if a message begins a new chat.
+        """Create a session. `tenant` and `user_id` name whose session it is. The other fields of the request apply if a
+        message begins a new chat.
 
         Raises BadRequest if the request is invalid.
         """
@@ -81,8 +93,8 @@ class ChatSession:
         self._request = {**request, "session_id": session, "chat": True}
         self._is_begun = False
         self.session = session
-        self.run_id = chat_run_id(session)
-        read_request({**self._request, "task": "hello"})
+        asked = read_request({**self._request, "task": "hello"})
+        self.run_id = chat_run_id(session, Owner(user_id=asked.user_id or "", tenant=asked.tenant or ""))
 
     async def ask(
         self,
@@ -253,7 +265,8 @@ class ChatSession:
 
     async def _own_run(self, text: str, message_id: str, turn: int) -> str:
         """Start the run that answers the message beside the chat, and return its id. It is started once."""
-        run_id = f"{self.run_id}-{message_id}"
+        # The escaped message id can't make this id another owner's chat, nor a sub-agent of this one.
+        run_id = f"{self.run_id}-{_escaped(message_id)}"
         with suppress(RunExistsError):
             if turn:
                 await self._loom.fork(self.run_id, turn=turn, message=text, fork_id=run_id)
@@ -275,9 +288,27 @@ class ChatSession:
         return _answer_in(found)
 
 
-def chat_run_id(session: str) -> str:
-    """Return the id of the run that answers a session's messages. A `/` would make it look like a sub-agent's."""
-    return CHAT + session.strip().replace("%", "%25").replace("/", "%2F")
+def chat_run_id(session: str, owner: Owner) -> str:
+    """Return the id of the run that answers the messages of an owner's session.
+
+    Different owners and sessions have different ids. Without an owner, the id is `chat-SESSION`. With one, it is
+    `chat-TENANT%3AUSER%3ASESSION`, where the tenant or the user may be empty. Only the separators are `%3A`, because
+    each `%` in a name is escaped. So no session without an owner has such an id, and a `:` in a name stays as it is.
+    """
+    name = session.strip()
+    if owner == Owner():
+        return CHAT + _escaped(name)
+    run_id = CHAT + "%3A".join(_escaped(part) for part in (owner.tenant, owner.user_id, name))
+    if len(run_id.encode()) <= LONGEST_OWNED:
+        return run_id
+    # No escaped name contains %23, so that an id with a digest is never the whole id of another chat.
+    end = "%23" + sha256(run_id.encode()).hexdigest()[:DIGEST_LENGTH]
+    return run_id.encode()[: LONGEST_OWNED - len(end)].decode(errors="ignore") + end
+
+
+def _escaped(name: str) -> str:
+    """Return a name as a part of a run id. A `/` would make the id look like a sub-agent's."""
+    return name.replace("%", "%25").replace("/", "%2F")
 
 
 def _noticed(started: "asyncio.Future[Any]") -> None:

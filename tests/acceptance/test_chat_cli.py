@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pty
+import shlex
 import subprocess
 import sys
 from asyncio.subprocess import PIPE
@@ -59,25 +60,27 @@ async def test_without_a_worker_it_ends_with_one_line_and_the_message_is_answere
 ) -> None:
     loom, model, workers = await killable(echo)
     cli = command_line(loom)
-    process = await cli.begun("chat", "--session", f"{session}-piped", stdin=PIPE)
+    of_ann = f"--session '{session} piped' --tenant acme --user ann@acme"
+    process = await cli.begun("chat", *shlex.split(of_ann), stdin=PIPE)
     ran, (out, err) = await asyncio.gather(
         cli("chat", "one", "--session", session), process.communicate(b"first line\nsecond line\n")
     )
     assert (ran.code, ran.out, process.returncode, out) == (5, "", 5, b"")
-    for said, name in ((ran.err, session), (err.decode(), f"{session}-piped")):
+    for said, options in ((ran.err, f"--session {session}"), (err.decode(), of_ann)):
         assert said == (
             "loom: no worker is running. The message is stored, and a worker will answer it once: start one with "
-            f"`loom worker` or `loom up`, and come back with `loom chat --session {name}`\n"
+            f"`loom worker` or `loom up`, and come back with `loom chat {options}`\n"
         )
 
     await workers.start()
     two = await cli("chat", "two", "--session", session)
-    loom.started += [f"chat-{session}", f"chat-{session}-piped"]
+    chat_of_ann = f"chat-acme%3Aann@acme%3A{session} piped"
+    loom.started += [f"chat-{session}", chat_of_ann]
 
     assert (two.code, two.out.splitlines()) == (0, ["you said: two"])
     said_to_model = [m["content"] for m in model.requests[-1].messages if m["role"] in ("user", "assistant")]
     assert said_to_model == ["one", "you said: one", "two"]
-    piped = await loom.until(f"chat-{session}-piped", lambda status: status["chat"]["answered"] == 1)
+    piped = await loom.until(chat_of_ann, lambda status: status["chat"]["answered"] == 1)
     assert piped["chat"]["received"] == 1
     assert sorted(str(request.messages[-1]["content"]) for request in model.requests) == ["first line", "one", "two"]
 

@@ -80,9 +80,10 @@ def chat(
 ) -> None:
     """Chat with an agent, and come back to the conversation at any time.
 
-    To come back, use the same --session, also on another machine. `/exit` and Ctrl-C leave; the agent goes on with its
-    work, and the conversation stays. Without a terminal, each line of standard input is a message, and the answers go
-    to standard output. The agent and its other options apply when a conversation begins.
+    To come back, use the same --session, --tenant and --user, also on another machine. Equal sessions of different
+    tenants or users are different conversations. `/exit` and Ctrl-C leave; the agent goes on with its work, and the
+    conversation stays. Without a terminal, each line of standard input is a message, and the answers go to standard
+    output. The agent and its other options apply when a conversation begins.
 
     Exit code 5: no worker is running. The server keeps the message, and a worker answers it later.
     """
@@ -108,7 +109,7 @@ def chat(
         talk.all([message] if message is not None else None, parts)
     except (KeyboardInterrupt, EOFError):
         print_notice("")
-        print_notice(f"to come back: `loom chat --session {name}`")
+        print_notice(f"to come back: `{talk.command}`")
 
 
 class _Talk:
@@ -125,6 +126,12 @@ class _Talk:
         self._by = request.get("user_id") or user_name()  # memory learns about the user from the user's own words
         self._seen: int | None = None
         """The offset of the last event that the screen has shown."""
+
+    @property
+    def command(self) -> str:
+        """The command that comes back to the conversation."""
+        named = {"session": self._session, "tenant": self._request.get("tenant"), "user": self._request.get("user_id")}
+        return shlex.join(["loom", "chat", *(word for name, of in named.items() if of for word in (f"--{name}", of))])
 
     def all(self, messages: list[str] | None, parts: Sequence[PartFields] = ()) -> None:
         """Send these messages with these parts, or else the messages that a person types or a program writes."""
@@ -160,7 +167,7 @@ class _Talk:
             if not await _is_served(loom):
                 raise Unreachable(
                     "no worker is running. The message is stored, and a worker will answer it once: start one with "
-                    f"`loom worker` or `loom up`, and come back with `loom chat --session {shlex.quote(self._session)}`"
+                    f"`loom worker` or `loom up`, and come back with `{self.command}`"
                 )
             print_notice("no worker has responded yet; the message waits for one")
         elif sent.handling == "queued":

@@ -64,6 +64,40 @@ async def test_a_conversation_goes_on_from_message_to_message(working: Working, 
     assert [(task.result or {})["output"] for task in answers] == ["you said: one", "you said: two"]
 
 
+async def test_equal_sessions_of_different_owners_are_different_chats(working: Working, session: str) -> None:
+    loom, model = await working(echo)
+    owners = {
+        "ann of t1": {"tenant": "t1", "user_id": "ann"},
+        "eve of t2": {"tenant": "t2", "user_id": "eve"},
+        "eve of t1": {"tenant": "t1", "user_id": "eve"},
+        "nobody": {},
+    }
+    chats = {name: chat_in(loom, session, **owner) for name, owner in owners.items()}
+    for said in ("first", "second"):
+        for name, chat in chats.items():
+            assert (await chat.ask(f"{said} of {name}")).output == f"you said: {said} of {name}"
+    aside = await chats["ann of t1"].answer(await chats["ann of t1"].send("aside", when_busy="own_run"))
+
+    assert aside.output == "you said: aside"
+    assert len({chat.run_id for chat in chats.values()}) == 4
+    for name, chat in chats.items():
+        again = ChatSession(loom.client, session, **owners[name])  # type: ignore[arg-type]
+        told = [f"first of {name}", f"you said: first of {name}", f"second of {name}", f"you said: second of {name}"]
+        assert [message.text for message in await again.messages()][:4] == told
+        (asked,) = (request for request in model.requests if words(request)[-1] == f"second of {name}")
+        assert words(asked) == told[:3]
+        assert await loom.client.tenant_of(chat.run_id) == owners[name].get("tenant", "")
+
+
+async def test_the_longest_names_of_an_owner_have_a_chat(working: Working, session: str) -> None:
+    loom, _ = await working(echo)
+    chat = chat_in(loom, session + "/" * 268, tenant="t" * 63, user_id="日" * 200)
+    other = ChatSession(loom.client, session + "/" * 267, tenant="t" * 63, user_id="日" * 200)
+
+    assert (await chat.ask("one")).output == "you said: one"
+    assert await other.messages() == ()
+
+
 async def test_a_message_with_the_same_id_is_answered_once(working: Working, session: str) -> None:
     loom, model = await working(echo)
     chat = chat_in(loom, session)
