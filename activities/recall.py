@@ -190,7 +190,7 @@ class PersonMemory:
 
 
 class Knowledge:
-    """Passages from the agent's knowledge bases."""
+    """Passages from the agent's knowledge bases: those of the run's tenant, and those of the operator."""
 
     def __init__(self, store: KnowledgeStore | None) -> None:
         """Without a store, there are no knowledge bases. An agent that refers to one then receives a notice."""
@@ -205,8 +205,9 @@ class Knowledge:
             return recollection(NO_KNOWLEDGE, "knowledge")
         try:
             async with asyncio.timeout(WITHIN):
-                missing = await self._store.missing(spec.knowledge)
-                found = await asyncio.gather(*(self._store.search(query) for query in _queries(question, spec)))
+                missing = await self._store.missing(spec.knowledge, tenant=origin.tenant)
+                queries = _queries(question, spec, origin.tenant)
+                found = await asyncio.gather(*(self._store.search(query) for query in queries))
         except (StoreUnavailable, TimeoutError) as error:
             _log.warning("not_looked_up", run_id=origin.run_id, error=str(error) or "too slow")
             return recollection(KNOWLEDGE_AWAY, "knowledge")
@@ -216,10 +217,10 @@ class Knowledge:
         return recollection(text, "knowledge") if text else None
 
 
-def _queries(question: str, spec: AgentSpec) -> Iterator[KnowledgeQuery]:
+def _queries(question: str, spec: AgentSpec, tenant: str) -> Iterator[KnowledgeQuery]:
     """Yield a query for each knowledge base with limits of its own, and one for all others together."""
     if others := tuple(base for base in spec.knowledge if base not in spec.knowledge_limits):
-        yield KnowledgeQuery(text=question, bases=others)
+        yield KnowledgeQuery(text=question, tenant=tenant, bases=others)
     for base, limit in spec.knowledge_limits.items():
         number = MOST_HITS if limit.number is None else limit.number
-        yield KnowledgeQuery(text=question, bases=(base,), limit=number, floor=limit.floor)
+        yield KnowledgeQuery(text=question, tenant=tenant, bases=(base,), limit=number, floor=limit.floor)

@@ -13,6 +13,10 @@ def cosine(one: Any, other: Any) -> float:
     return sum(x * y for x, y in zip(one, other, strict=True)) / size if size else 0.0
 
 
+def key(base: str, tenant: str) -> str:
+    return f"{tenant}/{base}"
+
+
 class VectorTable:
     """A knowledge store that searches by vectors only."""
 
@@ -20,63 +24,81 @@ class VectorTable:
         self.db = sqlite3.connect(path)
         self.embedder = embedder
         self.db.executescript(
-            "CREATE TABLE IF NOT EXISTS base (name TEXT PRIMARY KEY, folder TEXT);"
+            "CREATE TABLE IF NOT EXISTS base (key TEXT PRIMARY KEY, folder TEXT);"
             "CREATE TABLE IF NOT EXISTS chunk (id INTEGER PRIMARY KEY, base TEXT, path TEXT, digest TEXT, chunk BLOB,"
             " text TEXT, vector BLOB)"
         )
 
-    async def digests(self, base: str) -> Any:
-        return dict(self.db.execute("SELECT path, digest FROM chunk WHERE base = ?", (base,)))
+    async def digests(self, base: str, *, tenant: str = "") -> Any:
+        return dict(self.db.execute("SELECT path, digest FROM chunk WHERE base = ?", (key(base, tenant),)))
 
-    async def begin(self, base: str, folder: str) -> None:
-        self.db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (base, folder))
+    async def begin(self, base: str, folder: str, *, tenant: str = "") -> None:
+        self.db.execute("INSERT OR REPLACE INTO base VALUES (?, ?)", (key(base, tenant), folder))
 
-    async def save(self, base: str, document: Any) -> None:
-        await self.remove(base, [document.path])
-        rows = [(base, document.path, document.digest, pickle.dumps(c), c.text) for c in document.chunks]
+    async def save(self, base: str, document: Any, *, tenant: str = "") -> None:
+        await self.remove(base, [document.path], tenant=tenant)
+        rows = [(key(base, tenant), document.path, document.digest, pickle.dumps(c), c.text) for c in document.chunks]
         self.db.executemany("INSERT INTO chunk (base, path, digest, chunk, text) VALUES (?, ?, ?, ?, ?)", rows)
         self.db.commit()
 
-    async def remove(self, base: str, paths: Any) -> None:
-        self.db.executemany("DELETE FROM chunk WHERE base = ? AND path = ?", [(base, path) for path in paths])
+    async def remove(self, base: str, paths: Any, *, tenant: str = "") -> None:
+        rows = [(key(base, tenant), path) for path in paths]
+        self.db.executemany("DELETE FROM chunk WHERE base = ? AND path = ?", rows)
 
-    async def drop(self, base: str) -> bool:
-        self.db.execute("DELETE FROM chunk WHERE base = ?", (base,))
-        return self.db.execute("DELETE FROM base WHERE name = ?", (base,)).rowcount == 1
+    async def drop(self, base: str, *, tenant: str = "") -> bool:
+        self.db.execute("DELETE FROM chunk WHERE base = ?", (key(base, tenant),))
+        return self.db.execute("DELETE FROM base WHERE key = ?", (key(base, tenant),)).rowcount == 1
 
-    async def bases(self) -> Any:
-        return [
-            Values(name=name, folder=folder, documents=chunks, chunks=chunks, vectors={"any": vectors}, updated_at=None)
-            for name, folder, chunks, vectors in self.db.execute(
-                "SELECT name, folder, count(id), count(vector) FROM base LEFT JOIN chunk ON base = name GROUP BY 1"
+    async def bases(self, *, tenant: str | None = None) -> Any:
+        found = [
+            self._base(*row)
+            for row in self.db.execute(
+                "SELECT key, folder, count(id), count(vector) FROM base LEFT JOIN chunk ON base = key GROUP BY 1"
             )
         ]
+        own = {base.name for base in found if base.tenant and base.tenant == tenant}
+        return [
+            base
+            for base in found
+            if tenant is None or base.tenant == tenant or (base.tenant == "" and base.name not in own)
+        ]
 
-    async def missing(self, names: Any) -> Any:
-        return [name for name in names if name not in {base.name for base in await self.bases()}]
+    def _base(self, key: str, folder: str, chunks: int, vectors: int) -> Any:
+        tenant, name = key.split("/")
+        counts = {"documents": chunks, "chunks": chunks, "vectors": {"any": vectors}}
+        return Values(name=name, tenant=tenant, folder=folder, updated_at=None, **counts)
 
-    async def unembedded(self, base: str, limit: int) -> Any:
+    async def missing(self, names: Any, *, tenant: str | None = None) -> Any:
+        return [name for name in names if name not in {base.name for base in await self.bases(tenant=tenant)}]
+
+    async def unembedded(self, base: str, limit: int, *, tenant: str = "") -> Any:
         sql = "SELECT id, text FROM chunk WHERE base = ? AND vector IS NULL LIMIT ?"
-        return [Values(id=name, told=text) for name, text in self.db.execute(sql, (base, limit))]
+        return [Values(id=name, told=text) for name, text in self.db.execute(sql, (key(base, tenant), limit))]
 
     async def set_vectors(self, model: str, vectors: Any) -> None:
         rows = [(pickle.dumps(vector), name) for name, vector in vectors.items()]
         self.db.executemany("UPDATE chunk SET vector = ? WHERE id = ?", rows)
         self.db.commit()
 
-    async def drop_vectors(self, base: str) -> None:
-        self.db.execute("UPDATE chunk SET vector = NULL WHERE base = ?", (base,))
+    async def drop_vectors(self, base: str, *, tenant: str = "") -> None:
+        self.db.execute("UPDATE chunk SET vector = NULL WHERE base = ?", (key(base, tenant),))
 
     async def search(self, query: Any) -> Any:
         (asked,) = await self.embedder.embed([query.text], query=True)
+        there = {key(base.name, base.tenant): base for base in await self.bases(tenant=query.tenant)}
         hits = [
-            Values(base=base, path=path, chunk=pickle.loads(chunk), score=near, similarity=near, covered=0.0)
+            self._found(there[base], path, chunk, near)
             for base, path, chunk, vector in self.db.execute(
                 "SELECT base, path, chunk, vector FROM chunk WHERE vector IS NOT NULL"
             )
-            if (near := cosine(asked, pickle.loads(vector))) > 0.2 and base in query.bases
+            if base in there and (not query.bases or there[base].name in query.bases)
+            if (near := cosine(asked, pickle.loads(vector))) > 0.2
         ]
         return sorted(hits, key=lambda hit: -hit.score)[: query.limit]
+
+    def _found(self, base: Any, path: str, chunk: bytes, near: float) -> Any:
+        scores = {"score": near, "similarity": near, "covered": 0.0}
+        return Values(base=base.name, tenant=base.tenant, path=path, chunk=pickle.loads(chunk), **scores)
 
 
 class TaskTable:

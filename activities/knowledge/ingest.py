@@ -28,6 +28,7 @@ class _Round:
 
     folder: Path
     base: str
+    tenant: str
     known: Mapping[str, str]
     """Digests from the previous pass."""
     seen: set[str] = field(default_factory=set)
@@ -42,6 +43,7 @@ class _Round:
         """Return the outcome of the pass."""
         return Ingested(
             name=self.base,
+            tenant=self.tenant,
             added=self.added,
             changed=self.changed,
             unchanged=len(self.seen) - self.added - self.changed,
@@ -72,31 +74,38 @@ class Ingestion:
         self._size = size
         self._tell = tell
 
-    async def take_in(self, folder: Path, base: str, *, reembed: bool = False) -> Ingested:
-        """Update a knowledge base from the folder.
+    async def take_in(self, folder: Path, base: str, *, tenant: str = "", reembed: bool = False) -> Ingested:
+        """Update a knowledge base of the tenant, or of the operator without one, from the folder.
 
         Raises StoreUnavailable if the store isn't responding, BadRequest if the folder contains too many documents, and
         RefusedError if the update would lose documents or mix vectors from different models.
         """
-        there = next((each for each in await self._store.bases() if each.name == base), None)
+        there = await self._stored(base, tenant)
         if there is not None:
             self._refuse(there, folder, reembed=reembed)
-        await self._store.begin(base, self._shown(str(folder)))
+        await self._store.begin(base, self._shown(str(folder)), tenant=tenant)
         if reembed:
-            await self._store.drop_vectors(base)
-        this = _Round(folder=folder, base=base, known=await self._store.digests(base))
+            await self._store.drop_vectors(base, tenant=tenant)
+        known = await self._store.digests(base, tenant=tenant)
+        this = _Round(folder=folder, base=base, tenant=tenant, known=known)
         for path in await asyncio.to_thread(document_paths, folder):
             await self._take(this, path)
         if gone := sorted(this.known.keys() - this.seen - this.kept):
-            await self._store.remove(base, gone)
+            await self._store.remove(base, gone, tenant=tenant)
         return await self._embedded(this.told(len(gone)))
+
+    async def _stored(self, base: str, tenant: str) -> KnowledgeBase | None:
+        """Return the knowledge base as it is stored. The operator's base with the same name isn't the tenant's."""
+        found = await self._store.bases(tenant=tenant)
+        return next((each for each in found if (each.name, each.tenant) == (base, tenant)), None)
 
     def _refuse(self, there: KnowledgeBase, folder: Path, *, reembed: bool) -> None:
         """Reject folders and settings that would lose documents or mix vectors from different models."""
         if there.folder != self._shown(str(folder)):
+            whose = f" --tenant {there.tenant}" if there.tenant else ""
             raise RefusedError(
                 f"{there.name} contains the documents of {there.folder} and would lose all of them: choose another"
-                f" --name, or run `loom knowledge remove {there.name}` first"
+                f" --name, or run `loom knowledge remove {there.name}{whose}` first"
             )
         others = [] if self._embedder is None else sorted(there.vectors.keys() - {self._embedder.model})
         if others and self._embedder is not None and not reembed:
@@ -126,7 +135,8 @@ class Ingestion:
         this.seen.add(shown)
         if not is_new:
             return
-        await self._store.save(this.base, Document(path=shown, digest=file.digest, chunks=chunks))
+        document = Document(path=shown, digest=file.digest, chunks=chunks)
+        await self._store.save(this.base, document, tenant=this.tenant)
         this.changed += shown in this.known
         this.added += shown not in this.known
         this.chunks += len(chunks)
@@ -150,7 +160,10 @@ class Ingestion:
     async def _embedded(self, done: Ingested) -> Ingested:
         """Compute the chunks' missing vectors."""
         embedded, why = 0, "" if self._embedder is not None else "no embedder is configured"
-        while self._embedder is not None and (waiting := await self._store.unembedded(done.name, BATCH)):
+        while self._embedder is not None:
+            waiting = await self._store.unembedded(done.name, BATCH, tenant=done.tenant)
+            if not waiting:
+                break
             try:
                 vectors = await self._embedder.embed([chunk.told for chunk in waiting])
             except EmbedderUnavailable as error:
@@ -160,7 +173,8 @@ class Ingestion:
             await self._store.set_vectors(self._embedder.model, dict(zip(ids, vectors, strict=True)))
             embedded += len(vectors)
             self._tell(f"{embedded} vectors")
-        left = next((b.chunks - sum(b.vectors.values()) for b in await self._store.bases() if b.name == done.name), 0)
+        there = await self._stored(done.name, done.tenant)
+        left = there.chunks - sum(there.vectors.values()) if there is not None else 0
         return replace(done, embedded=embedded, waiting=left, without_vectors=why if left else "")
 
     def _shown(self, path: str) -> str:

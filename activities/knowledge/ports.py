@@ -50,42 +50,50 @@ class Unembedded:
 
 
 class KnowledgeStore(Protocol):
-    """The indexed knowledge bases. All methods raise StoreUnavailable if the store isn't responding."""
+    """The indexed knowledge bases. All methods raise StoreUnavailable if the store isn't responding.
 
-    async def digests(self, base: str) -> Mapping[str, str]:
+    The name of a base and its tenant identify the base together. If `tenant` is empty, the base is the operator's. Two
+    tenants can have bases with the same name, and neither of them ever sees the other's.
+    """
+
+    async def digests(self, base: str, *, tenant: str = "") -> Mapping[str, str]:
         """Return the digests of a knowledge base's documents by path. If the knowledge base doesn't exist, the result
         is empty.
         """
         ...
 
-    async def begin(self, base: str, folder: str) -> None:
+    async def begin(self, base: str, folder: str, *, tenant: str = "") -> None:
         """Record that a knowledge base is built from this folder. Create the knowledge base if it doesn't exist."""
         ...
 
-    async def save(self, base: str, document: Document) -> None:
+    async def save(self, base: str, document: Document, *, tenant: str = "") -> None:
         """Replace the document at its path. Keep the vectors of unchanged chunks.
 
         If the knowledge base no longer exists, the document isn't stored.
         """
         ...
 
-    async def remove(self, base: str, paths: Sequence[str]) -> None:
+    async def remove(self, base: str, paths: Sequence[str], *, tenant: str = "") -> None:
         """Delete documents. Deleting them again has no effect."""
         ...
 
-    async def drop(self, base: str) -> bool:
+    async def drop(self, base: str, *, tenant: str = "") -> bool:
         """Delete a knowledge base and all of its documents. Return False if it doesn't exist."""
         ...
 
-    async def bases(self) -> tuple[KnowledgeBase, ...]:
-        """Return all knowledge bases, sorted by name."""
+    async def bases(self, *, tenant: str | None = None) -> tuple[KnowledgeBase, ...]:
+        """Return the knowledge bases that runs of this tenant can search, sorted by tenant and name.
+
+        These are the tenant's own bases, and the operator's bases with other names. If `tenant` is empty, these are the
+        operator's bases. If it's None, return the bases of the operator and of all tenants.
+        """
         ...
 
-    async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return the names that don't belong to any knowledge base."""
+    async def missing(self, names: Sequence[str], *, tenant: str | None = None) -> tuple[str, ...]:
+        """Return the names that don't belong to any of the bases that `bases(tenant=tenant)` returns."""
         ...
 
-    async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
+    async def unembedded(self, base: str, limit: int, *, tenant: str = "") -> tuple[Unembedded, ...]:
         """Return chunks without a vector, in order."""
         ...
 
@@ -93,12 +101,14 @@ class KnowledgeStore(Protocol):
         """Store chunk vectors. Chunks that no longer exist are skipped."""
         ...
 
-    async def drop_vectors(self, base: str) -> None:
+    async def drop_vectors(self, base: str, *, tenant: str = "") -> None:
         """Delete the vectors of all chunks, so that another model's vectors can replace them."""
         ...
 
     async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
         """Return the best matches for the question, by words and by meaning. Without an embedder, search by
         words only.
+
+        Search only bases that `bases(tenant=query.tenant)` returns. No other base may influence the result.
         """
         ...

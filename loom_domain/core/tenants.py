@@ -1,8 +1,11 @@
 """Tenants: the customers, teams or projects that share workers, and their limits."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
+
+from loom.domain.core.errors import BadRequest
 
 TENANT_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 """A tenant's name is also Temporal's fairness key, which the server limits to 64 bytes."""
@@ -51,6 +54,17 @@ class TenantLimits:
     """The tokens that all runs of the tenant and their sub-agents may use on one day (UTC)."""
     usd_per_day: float | None = None
     """The amount in US dollars that they may spend on one day (UTC)."""
+
+
+def checked_tenant(name: str) -> str:
+    """Return the name of a tenant. Raises BadRequest if the name is invalid."""
+    if not re.fullmatch(TENANT_NAME, name):
+        raise BadRequest(
+            f"{name!r} is not a valid name for a tenant: use at most 63 letters, digits, `.`, `_` and `-`,"
+            " and begin with a letter or a digit",
+            field="tenant",
+        )
+    return name
 
 
 def limits_of(limits: Mapping[str, TenantLimits], tenant: str) -> TenantLimits:

@@ -2,6 +2,9 @@
 
 A knowledge base contains documents, a document consists of chunks (`loom.domain.memory.chunks`), and every passage has
 a citation.
+
+A knowledge base belongs to a tenant, or to the operator if it has no tenant. Runs can search the bases of their own
+tenant and those of the operator. If both have a base with the same name, runs of the tenant search only the tenant's.
 """
 
 import re
@@ -27,11 +30,13 @@ COVERED: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeQuery:
-    """A query that searches knowledge bases."""
+    """A query that searches the knowledge bases of one tenant and those of the operator."""
 
     text: str
+    tenant: str = ""
+    """The tenant that searches. If empty, only the operator's bases are searched."""
     bases: Sequence[str] = ()
-    """The knowledge bases to search. If empty, all knowledge bases are searched."""
+    """The names of the knowledge bases to search. If empty, all bases that the tenant can search are searched."""
     limit: int = MOST_HITS
     threshold: float | None = None
     """The minimum cosine similarity of a chunk whose share of the question's words is smaller than COVERED. If None,
@@ -48,6 +53,9 @@ class KnowledgeHit:
     """A matching chunk and its location."""
 
     base: str
+    """The name of the knowledge base."""
+    tenant: str = ""
+    """The tenant that the knowledge base belongs to. Empty if it's the operator's."""
     path: str
     chunk: Chunk
     score: float
@@ -65,6 +73,8 @@ class KnowledgeBase:
     """A knowledge base's content."""
 
     name: str
+    tenant: str = ""
+    """The tenant that the knowledge base belongs to. Empty if it's the operator's."""
     folder: str
     documents: int
     chunks: int
@@ -75,7 +85,7 @@ class KnowledgeBase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnowledgeFolder:
-    """A folder that an app has registered as a knowledge base."""
+    """A folder that an app has registered as a knowledge base of the operator."""
 
     name: str
     path: str
@@ -88,6 +98,7 @@ class Ingested:
     """The result of indexing a folder."""
 
     name: str
+    tenant: str = ""
     added: int = 0
     changed: int = 0
     unchanged: int = 0
@@ -142,6 +153,7 @@ def knowledge_view(hit: KnowledgeHit) -> dict[str, Any]:
     """Return a hit under the public contract's keys."""
     return {
         "base": hit.base,
+        "tenant": hit.tenant,
         "path": hit.path,
         "place": place_of(hit.path, hit.chunk),
         "headings": list(hit.chunk.headings),

@@ -1,21 +1,34 @@
-"""Store and search knowledge bases in Postgres."""
+"""Store and search knowledge bases in Postgres.
+
+A base is stored under a key: its name, or `tenant/name` if it belongs to a tenant. The key is unambiguous because no
+name of a base or of a tenant contains a slash.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.knowledge_search import CALM, Rankings, by_meaning, by_words, read_hits
+from loom.activities.adapters.postgres.knowledge_search import (
+    CALM,
+    Rankings,
+    by_meaning,
+    by_words,
+    name_and_tenant,
+    read_hits,
+)
 from loom.activities.adapters.postgres.memory_rows import as_tsvector, as_vector
 from loom.activities.knowledge.ports import Document, Unembedded
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT, question_vector
 from loom.domain.core.messages import well_formed
+from loom.domain.core.tenants import checked_tenant
 from loom.domain.memory.blended_search import blended
 from loom.domain.memory.chunks import Chunk
 from loom.domain.memory.knowledge import (
     KnowledgeBase,
     KnowledgeHit,
     KnowledgeQuery,
+    checked_name,
     is_relevant,
     threshold_of,
     told_text,
@@ -42,6 +55,7 @@ INSERT INTO loom_knowledge_chunks (base, document, ordinal, headings, first_line
 VALUES (%(base)s, %(document)s, %(ordinal)s, %(headings)s, %(first)s, %(last)s, %(page)s, %(content)s, %(told)s,
     %(lexemes)s::tsvector, %(length)s, %(model)s, %(dimension)s, %(embedding)s::vector)
 """
+_SEARCHABLE: Final = "SELECT name FROM loom_knowledge WHERE strpos(name, '/') = 0 OR starts_with(name, %s)"
 _BASES: Final = """
 SELECT b.name, b.folder, b.updated_at,
     (SELECT count(*) FROM loom_knowledge_documents d WHERE d.base = b.name),
@@ -49,7 +63,7 @@ SELECT b.name, b.folder, b.updated_at,
     (SELECT coalesce(json_object_agg(model, n), '{}') FROM (
         SELECT model, count(*) AS n FROM loom_knowledge_chunks c WHERE c.base = b.name AND model IS NOT NULL GROUP BY 1
     ) AS models)
-FROM loom_knowledge b ORDER BY b.name
+FROM loom_knowledge b WHERE %(keys)s::text[] IS NULL OR b.name = ANY(%(keys)s::text[])
 """
 _SET: Final = """
 UPDATE loom_knowledge_chunks SET model = %s, dimension = %s, embedding = %s::vector WHERE id = %s
@@ -74,59 +88,64 @@ class PostgresKnowledge:
         self._embedder = embedder
         self._question_within = question_within
 
-    async def digests(self, base: str) -> Mapping[str, str]:
+    async def digests(self, base: str, *, tenant: str = "") -> Mapping[str, str]:
         """See the port."""
         rows = await self._all(
-            "SELECT path, digest FROM loom_knowledge_documents WHERE base = %s", (well_formed(base),)
+            "SELECT path, digest FROM loom_knowledge_documents WHERE base = %s", (_key(base, tenant),)
         )
         return dict(rows)
 
-    async def begin(self, base: str, folder: str) -> None:
+    async def begin(self, base: str, folder: str, *, tenant: str = "") -> None:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            await connection.execute(_BEGIN, (well_formed(base), well_formed(folder)))
+            await connection.execute(_BEGIN, (_key(base, tenant), well_formed(folder)))
 
-    async def save(self, base: str, document: Document) -> None:
+    async def save(self, base: str, document: Document, *, tenant: str = "") -> None:
         """See the port."""
-        name, path = well_formed(base), well_formed(document.path)
+        key, path = _key(base, tenant), well_formed(document.path)
         async with self._database.transaction(within=_WITHIN) as connection:
             # Only one writer at a time may change a knowledge base, and no writer may change a base that has been
             # dropped.
-            if (await connection.execute(_HOLD, (name,))).rowcount == 0:
+            if (await connection.execute(_HOLD, (key,))).rowcount == 0:
                 return
-            known = await (await connection.execute(_VECTORS, (name, path))).fetchall()
+            known = await (await connection.execute(_VECTORS, (key, path))).fetchall()
             vectors = {told: (model, dimension, vector) for told, model, dimension, vector in known}
-            await connection.execute(_REMOVE, (name, [path]))
-            await _insert(connection, name, path, document, vectors)
+            await connection.execute(_REMOVE, (key, [path]))
+            await _insert(connection, key, path, document, vectors)
 
-    async def remove(self, base: str, paths: Sequence[str]) -> None:
+    async def remove(self, base: str, paths: Sequence[str], *, tenant: str = "") -> None:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            await connection.execute(_REMOVE, (well_formed(base), [well_formed(path) for path in paths]))
+            await connection.execute(_REMOVE, (_key(base, tenant), [well_formed(path) for path in paths]))
 
-    async def drop(self, base: str) -> bool:
+    async def drop(self, base: str, *, tenant: str = "") -> bool:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            gone = await connection.execute("DELETE FROM loom_knowledge WHERE name = %s", (well_formed(base),))
+            gone = await connection.execute("DELETE FROM loom_knowledge WHERE name = %s", (_key(base, tenant),))
         return gone.rowcount == 1
 
-    async def bases(self) -> tuple[KnowledgeBase, ...]:
+    async def bases(self, *, tenant: str | None = None) -> tuple[KnowledgeBase, ...]:
         """See the port."""
-        return tuple(
-            KnowledgeBase(name=name, folder=folder, updated_at=at, documents=documents, chunks=chunks, vectors=models)
-            for name, folder, at, documents, chunks, models in await self._all(_BASES, ())
-        )
+        async with self._database.connection(within=_WITHIN) as connection:
+            keys = None if tenant is None else list((await _searchable(connection, tenant)).values())
+            rows = await (await connection.execute(_BASES, {"keys": keys})).fetchall()
+        return tuple(sorted((_base(row) for row in rows), key=lambda base: (base.tenant, base.name)))
 
-    async def missing(self, names: Sequence[str]) -> tuple[str, ...]:
+    async def missing(self, names: Sequence[str], *, tenant: str | None = None) -> tuple[str, ...]:
         """See the port."""
-        sql = "SELECT name FROM loom_knowledge WHERE name = ANY(%s)"
-        there = {name for (name,) in await self._all(sql, ([well_formed(name) for name in names],))}
+        async with self._database.connection(within=_WITHIN) as connection:
+            if tenant is None:
+                keys = await (await connection.execute("SELECT name FROM loom_knowledge")).fetchall()
+                there = {name_and_tenant(key)[0] for (key,) in keys}
+            else:
+                there = set(await _searchable(connection, tenant))
         return tuple(name for name in names if name not in there)
 
-    async def unembedded(self, base: str, limit: int) -> tuple[Unembedded, ...]:
+    async def unembedded(self, base: str, limit: int, *, tenant: str = "") -> tuple[Unembedded, ...]:
         """See the port."""
         sql = "SELECT id, told FROM loom_knowledge_chunks WHERE base = %s AND model IS NULL ORDER BY id LIMIT %s"
-        return tuple(Unembedded(id=name, told=told) for name, told in await self._all(sql, (well_formed(base), limit)))
+        rows = await self._all(sql, (_key(base, tenant), limit))
+        return tuple(Unembedded(id=name, told=told) for name, told in rows)
 
     async def set_vectors(self, model: str, vectors: Mapping[int, Sequence[float]]) -> None:
         """See the port."""
@@ -134,10 +153,10 @@ class PostgresKnowledge:
         async with self._database.transaction(within=_WITHIN) as connection, connection.cursor() as cursor:
             await cursor.executemany(_SET, rows)
 
-    async def drop_vectors(self, base: str) -> None:
+    async def drop_vectors(self, base: str, *, tenant: str = "") -> None:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
-            await connection.execute(_UNSET, (well_formed(base),))
+            await connection.execute(_UNSET, (_key(base, tenant),))
 
     async def search(self, query: KnowledgeQuery) -> tuple[KnowledgeHit, ...]:
         """See the port."""
@@ -153,11 +172,12 @@ class PostgresKnowledge:
     async def rankings(self, connection: Connection, query: KnowledgeQuery, vector: Sequence[float] | None) -> Rankings:
         """Return the results of each search separately. The benchmark compares them."""
         await connection.execute(CALM)
-        bases = [well_formed(base) for base in query.bases]
-        words, covered = await by_words(connection, bases, query.text)
+        there = await _searchable(connection, query.tenant)
+        keys = [key for name, key in there.items() if not query.bases or name in query.bases]
+        words, covered = await by_words(connection, keys, query.text)
         near = None
         if vector is not None and self._embedder is not None:
-            near = await by_meaning(connection, bases, self._embedder.model, vector)
+            near = await by_meaning(connection, keys, self._embedder.model, vector)
         return Rankings(by_words=words, covered=covered, by_meaning=near)
 
     async def _all(self, sql: Any, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -165,16 +185,44 @@ class PostgresKnowledge:
             return await (await connection.execute(sql, values)).fetchall()
 
 
+def _key(name: str, tenant: str) -> str:
+    """Return the key of a base. Raises BadRequest if a name is invalid, because the key could be another base's."""
+    return f"{checked_tenant(tenant)}/{checked_name(name)}" if tenant else checked_name(name)
+
+
+async def _searchable(connection: Connection, tenant: str) -> dict[str, str]:
+    """Map the names of the bases that runs of this tenant can search to their keys."""
+    rows = await (await connection.execute(_SEARCHABLE, (f"{well_formed(tenant)}/",))).fetchall()
+    found = [(*name_and_tenant(key), key) for (key,) in rows]
+    shared = {name: key for name, whose, key in found if not whose}
+    own = {name: key for name, whose, key in found if whose}
+    return shared | own  # a tenant's base hides the operator's base with the same name
+
+
+def _base(row: Sequence[Any]) -> KnowledgeBase:
+    key, folder, updated_at, documents, chunks, vectors = row
+    name, tenant = name_and_tenant(key)
+    return KnowledgeBase(
+        name=name,
+        tenant=tenant,
+        folder=folder,
+        documents=documents,
+        chunks=chunks,
+        vectors=vectors,
+        updated_at=updated_at,
+    )
+
+
 async def _insert(
     connection: Connection,
-    base: str,
+    key: str,
     path: str,
     document: Document,
     vectors: Mapping[str, tuple[str, int, str]],
 ) -> None:
-    rows = [_row(base, path, ordinal, chunk) for ordinal, chunk in enumerate(document.chunks, start=1)]
+    rows = [_row(key, path, ordinal, chunk) for ordinal, chunk in enumerate(document.chunks, start=1)]
     length = sum(row["length"] for row in rows)
-    row = await (await connection.execute(_DOCUMENT, (base, path, document.digest, len(rows), length))).fetchone()
+    row = await (await connection.execute(_DOCUMENT, (key, path, document.digest, len(rows), length))).fetchone()
     assert row is not None  # noqa: S101 - an insert with RETURNING always returns a row
     for each in rows:
         model, dimension, vector = vectors.get(each["told"], (None, None, None))
@@ -183,11 +231,11 @@ async def _insert(
         await cursor.executemany(_CHUNK, rows)
 
 
-def _row(base: str, path: str, ordinal: int, chunk: Chunk) -> dict[str, Any]:
+def _row(key: str, path: str, ordinal: int, chunk: Chunk) -> dict[str, Any]:
     told = well_formed(told_text(path, chunk))
     lexemes, length = as_tsvector(told)
     return {
-        "base": base,
+        "base": key,
         "ordinal": ordinal,
         "headings": [well_formed(heading) for heading in chunk.headings],
         "first": chunk.first_line,

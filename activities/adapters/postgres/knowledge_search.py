@@ -20,7 +20,8 @@ MOST_MATCHES: Final = 5_000
 that rarer words have selected.
 """
 
-_BASES: Final[LiteralString] = "(cardinality(%(bases)s::text[]) = 0 OR base = ANY(%(bases)s))"
+_BASES: Final[LiteralString] = "base = ANY(%(keys)s::text[])"
+"""Selects the bases with these keys, and nothing if there are none."""
 _SIZE: Final = f"SELECT sum(chunks) FROM loom_knowledge_documents WHERE {_BASES}"  # noqa: S608
 _OFTEN: Final = f"""
 SELECT word, (SELECT count(*) FROM (SELECT FROM loom_knowledge_chunks
@@ -50,12 +51,18 @@ class Rankings:
     """Maps each chunk's id to the chunk's cosine similarity to the question. None means that there is no vector."""
 
 
+def name_and_tenant(key: str) -> tuple[str, str]:
+    """Split the key of a base into the base's name and its tenant."""
+    tenant, _, name = key.rpartition("/")
+    return name, tenant
+
+
 async def by_meaning(
-    connection: Connection, bases: Sequence[str], model: str, vector: Sequence[float], depth: int = NEAREST
+    connection: Connection, keys: Sequence[str], model: str, vector: Sequence[float], depth: int = NEAREST
 ) -> dict[int, float]:
     """Map chunk ids to cosine similarities. The nearest chunk comes first."""
     values = {
-        "bases": list(bases),
+        "keys": list(keys),
         "vector": as_vector(vector),
         "model": model,
         "dimension": len(vector),
@@ -65,11 +72,11 @@ async def by_meaning(
 
 
 async def by_words(
-    connection: Connection, bases: Sequence[str], question: str, depth: int = NEAREST
+    connection: Connection, keys: Sequence[str], question: str, depth: int = NEAREST
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Return `Rankings.by_words` and `Rankings.covered`. The best chunk comes first."""
     words = await asked_words(connection, question)
-    values: dict[str, Any] = {"bases": list(bases), "most": MOST_MATCHES, "depth": depth}
+    values: dict[str, Any] = {"keys": list(keys), "most": MOST_MATCHES, "depth": depth}
     size = await (await connection.execute(_SIZE, values)).fetchone()
     if not words or size is None or not size[0]:
         return {}, {}
@@ -106,9 +113,11 @@ async def read_hits(
 
 
 def _hit(row: Sequence[Any], score: float, rankings: Rankings) -> KnowledgeHit:
-    name, base, path, content, headings, first, last, page = row
+    name, key, path, content, headings, first, last, page = row
+    base, tenant = name_and_tenant(key)
     return KnowledgeHit(
         base=base,
+        tenant=tenant,
         path=path,
         chunk=Chunk(text=content, headings=tuple(headings), first_line=first, last_line=last, page=page),
         score=score,

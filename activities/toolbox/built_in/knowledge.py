@@ -1,4 +1,4 @@
-"""`search_knowledge`: search this worker's knowledge bases for passages, with citations."""
+"""`search_knowledge`: search the knowledge bases of a run's tenant and of the operator for passages, with citations."""
 
 from typing import Final
 
@@ -24,13 +24,13 @@ class SearchKnowledge(Arguments):
 
 
 def knowledge_tools(store: KnowledgeStore | None) -> tuple[Tool, ...]:
-    """Return the tool. Every run can search all of its worker's knowledge bases."""
+    """Return the tool. Every run can search all bases of its tenant and of the operator, and learns of no others."""
 
-    async def run(arguments: SearchKnowledge, _context: ToolContext) -> str:
+    async def run(arguments: SearchKnowledge, context: ToolContext) -> str:
         if store is None:
             raise ToolUnavailableError(NO_STORE)
         try:
-            return await _found(store, arguments)
+            return await _found(store, arguments, context.tenant)
         except StoreUnavailable as error:
             raise ToolUnavailableError(f"the knowledge bases are unavailable ({error}): try again later") from None
 
@@ -47,12 +47,12 @@ def knowledge_tools(store: KnowledgeStore | None) -> tuple[Tool, ...]:
     return (FunctionTool(spec=spec, arguments=SearchKnowledge, function=run, missing=missing),)
 
 
-async def _found(store: KnowledgeStore, asked: SearchKnowledge) -> str:
+async def _found(store: KnowledgeStore, asked: SearchKnowledge, tenant: str) -> str:
     names = () if asked.name is None else (asked.name,)
-    query = KnowledgeQuery(text=asked.query, bases=names, limit=asked.top_k)
+    query = KnowledgeQuery(text=asked.query, tenant=tenant, bases=names, limit=asked.top_k)
     if hits := await store.search(query):
         return "\n\n".join((NOTICE, *(_passage(number, hit) for number, hit in enumerate(hits, start=1))))
-    there = [base.name for base in await store.bases()]
+    there = [base.name for base in await store.bases(tenant=tenant)]
     if asked.name is not None and asked.name not in there:
         raise ToolValidationError(
             f"there is no knowledge base {asked.name!r}: choose from {', '.join(there) or 'none'}"

@@ -20,8 +20,11 @@ from loom.activities.knowledge.files import LeftOut, document_paths, text_of
 from loom.activities.knowledge.ingest import Ingestion
 from loom.activities.knowledge.ports import UnreadableNow
 from loom.activities.ports import ToolContext
+from loom.activities.recall import Knowledge
 from loom.activities.toolbox.built_in.knowledge import NO_STORE, knowledge_tools
+from loom.domain.agents.spec import AgentSpec, KnowledgeLimit
 from loom.domain.core.errors import BadRequest, RefusedError, ToolUnavailableError, ToolValidationError
+from loom.domain.core.tasks import Origin
 from loom.domain.memory.knowledge import Ingested, KnowledgeQuery, place_of
 from tests.commands import commands_in
 from tests.databases import rows
@@ -328,9 +331,9 @@ async def test_hits_are_few_relevant_and_say_how_they_were_found(
 # ---- the tool --------------------------------------------------------------------------------------------------
 
 
-async def said(store: PostgresKnowledge | None, **arguments: Any) -> str:
+async def said(store: PostgresKnowledge | None, *, tenant: str = "", **arguments: Any) -> str:
     (tool,) = knowledge_tools(store)
-    context = ToolContext(workspace=Path("/"), run_id="r", call_id="c", idempotency_key="k", timeout=10)
+    context = ToolContext(workspace=Path("/"), run_id="r", call_id="c", idempotency_key="k", timeout=10, tenant=tenant)
     answer = await tool.run(tool.parse(arguments), context)
     assert isinstance(answer, str)
     return answer
@@ -363,6 +366,161 @@ async def test_the_tool_says_what_to_do_when_there_is_nothing(
         await said(away, query="abort")
 
 
+# ---- tenants ---------------------------------------------------------------------------------------------------
+
+
+class Alike(WordVectors):
+    """An embedder for which all texts mean the same, so that a search by meaning finds every chunk that it compares."""
+
+    def _vector(self, text: str) -> list[float]:
+        return [1.0] * self.dimension
+
+
+class Walls:
+    """The operator and two tenants with bases of the same name, and the same paths and words in them.
+
+    One tenant has another base, and the operator has two more: one is named like a tenant.
+    """
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        number = uuid4().hex[:8]
+        self.word = f"zorbium{number}"
+        self.one, self.two = f"acme-{number}", f"umbra-{number}"
+        self.same, self.other, self.public = f"handbook-{number}", f"ledger-{number}", f"public-{number}"
+        self.embedder = Alike(model=f"alike-{number}")
+        self.by_words = PostgresKnowledge(database)
+        self.store = PostgresKnowledge(database, embedder=self.embedder)
+        self._folder = folder
+        shared = {(self.public, ""), (self.one, "")}
+        self.seen = {
+            "": {(self.same, ""), *shared},
+            self.one: {(self.same, self.one), *shared},
+            self.two: {(self.same, self.two), (self.other, self.two), *shared},
+            "stranger": {(self.same, ""), *shared},
+        }
+        """For each tenant, the names and the tenants of all bases that its runs can search."""
+
+    async def fill(self) -> None:
+        bases = set[tuple[str, str]]().union(*self.seen.values())
+        for name, tenant in sorted(bases):
+            folder = self._folder / (tenant or "operator") / name
+            folder.mkdir(parents=True)
+            (folder / "guide.md").write_text(self.text(name, tenant))
+            done = await ingestion(self.store, self.embedder).take_in(folder, name, tenant=tenant)
+            assert (done.tenant, done.added, done.embedded, done.waiting) == (tenant, 1, 1, 0)
+
+    def text(self, name: str, tenant: str) -> str:
+        return f"The {self.word} in {name} of {tenant or 'the operator'} opens at noon."
+
+    def texts(self, tenant: str, *without: str) -> set[str]:
+        return {self.text(*base) for base in self.seen[tenant] if base[0] not in without}
+
+    async def found(self, tenant: str, *bases: str) -> set[str]:
+        """What a search by words and one by meaning find; they find the same."""
+        by_words = await self.by_words.search(
+            KnowledgeQuery(text=f"{self.word} noon", tenant=tenant, bases=bases, limit=100)
+        )
+        by_meaning = await self.store.search(KnowledgeQuery(text="quagga", tenant=tenant, bases=bases, limit=100))
+        assert {hit.covered for hit in by_words} <= {1.0}
+        assert {hit.covered for hit in by_meaning} <= {0.0}
+        texts = [hit.chunk.text for hit in by_words]
+        assert sorted(hit.chunk.text for hit in by_meaning) == sorted(texts)
+        for hit in (*by_words, *by_meaning):
+            assert hit.chunk.text == self.text(hit.base, hit.tenant)
+        return set(texts)
+
+
+@pytest.fixture
+async def walls(database: Database, tmp_path: Path) -> Walls:
+    walls = Walls(database, tmp_path)
+    await walls.fill()
+    return walls
+
+
+async def test_a_tenant_finds_its_own_bases_and_the_operators_but_never_anothers(walls: Walls) -> None:
+    for tenant in walls.seen:
+        assert await walls.found(tenant) == walls.texts(tenant)
+        assert await walls.found(tenant, walls.same) == walls.texts(tenant, walls.other, walls.public, walls.one)
+    assert await walls.found(walls.two, walls.other) == {walls.text(walls.other, walls.two)}
+    for tenant in ("", walls.one, "stranger"):
+        assert await walls.found(tenant, walls.other) == set()
+    for tenant in walls.seen:  # a name is never more than a name
+        assert await walls.found(tenant, f"{walls.two}/{walls.same}", f"/{walls.same}", walls.two) == set()
+
+
+async def test_a_store_lists_for_a_tenant_what_its_runs_can_search(walls: Walls) -> None:
+    everything = set[tuple[str, str]]().union(*walls.seen.values())
+    names = [walls.same, walls.other, walls.public, f"{walls.two}/{walls.other}"]
+    for tenant, seen in walls.seen.items():
+        listed = [(base.name, base.tenant) for base in await walls.store.bases(tenant=tenant)]
+        assert {base for base in listed if base in everything} == seen
+        assert {whose for _, whose in listed} <= {"", tenant}
+        missing = [name for name in names if name not in {name for name, _ in seen}]
+        assert await walls.store.missing(names, tenant=tenant) == tuple(missing)
+    assert everything <= {(base.name, base.tenant) for base in await walls.store.bases()}
+    assert await walls.store.missing(names) == (names[-1],)
+
+
+async def test_a_change_of_one_tenants_base_is_none_for_the_others(walls: Walls, tmp_path: Path) -> None:
+    query = KnowledgeQuery(text=f"{walls.word} noon", tenant=walls.one, bases=(walls.same,))
+    before = await walls.store.search(query)
+    theirs = tmp_path / walls.two / walls.same
+    for number in range(20):
+        (theirs / f"more{number}.md").write_text(f"{walls.word} at noon, {number}")
+    await ingestion(walls.store, walls.embedder).take_in(theirs, walls.same, tenant=walls.two)
+    await walls.store.drop_vectors(walls.same, tenant=walls.two)
+    # How rare a word is in another tenant's documents doesn't change a score, either.
+    assert await walls.store.search(query) == before
+    assert len(await walls.store.unembedded(walls.same, 100, tenant=walls.two)) == 21
+    assert await walls.store.unembedded(walls.same, 100, tenant=walls.one) == ()
+    assert await walls.store.unembedded(walls.same, 100) == ()
+    with pytest.raises(RefusedError, match=f"`loom knowledge remove {walls.same} --tenant {walls.two}` first"):
+        await ingestion(walls.store, walls.embedder).take_in(tmp_path, walls.same, tenant=walls.two)
+    with pytest.raises(BadRequest, match="is not a valid name"):
+        await walls.store.drop(f"{walls.two}/{walls.same}")
+    with pytest.raises(BadRequest, match="is not a valid name for a tenant"):
+        await walls.store.begin(walls.same, "/docs", tenant=f"{walls.two}/more")
+    assert await walls.store.drop(walls.same, tenant=walls.two)
+    assert not await walls.store.drop(walls.same, tenant=walls.two)
+    assert await walls.found(walls.two, walls.same) == {walls.text(walls.same, "")}
+    assert await walls.store.search(query) == before
+
+
+async def test_an_agent_recalls_passages_of_the_runs_tenant_only(walls: Walls) -> None:
+    asked = (walls.same, walls.other, walls.public, f"{walls.two}/{walls.other}")
+    limits = {walls.other: KnowledgeLimit(number=3, floor=0.1), walls.public: KnowledgeLimit(number=1)}
+    agents = [
+        AgentSpec(name="a", model="m", knowledge=asked, knowledge_limits=limits),
+        AgentSpec(name="a", model="m", knowledge=asked),
+    ]
+    everything = set[str]().union(*(walls.texts(tenant) for tenant in walls.seen))
+    for tenant in walls.seen:
+        missing = set(asked) - {name for name, _ in walls.seen[tenant]}
+        for store, agent in ((store, agent) for store in (walls.by_words, walls.store) for agent in agents):
+            origin = Origin(run_id="r", tenant=tenant)
+            message = await Knowledge(store).recall(f"{walls.word} noon", origin, agent)
+            assert message is not None
+            assert {text for text in everything if text in message.text} == walls.texts(tenant, walls.one)
+            assert {name for name in asked if f"- {name}: there is no knowledge base" in message.text} == missing
+
+
+async def test_the_tool_names_and_searches_only_what_the_runs_tenant_may_see(walls: Walls) -> None:
+    everything = set[str]().union(*(walls.texts(tenant) for tenant in walls.seen))
+    for tenant, seen in walls.seen.items():
+        for store in (walls.by_words, walls.store):
+            text = await said(store, tenant=tenant, query=f"{walls.word} noon", top_k=20)
+            assert {each for each in everything if each in text} == walls.texts(tenant)
+        nothing = await said(walls.by_words, tenant=tenant, query="?!")
+        with pytest.raises(ToolValidationError, match="there is no knowledge base 'nope'") as error:
+            await said(walls.by_words, tenant=tenant, query="?!", name="nope")
+        for message in (nothing, str(error.value)):
+            assert all(message.count(name) == 1 for name, _ in seen)
+            assert walls.two not in message
+            assert (walls.other in message) == (tenant == walls.two)
+    with pytest.raises(ToolValidationError, match="there is no knowledge base"):
+        await said(walls.by_words, tenant=walls.one, query=walls.word, name=walls.other)
+
+
 # ---- the commands ----------------------------------------------------------------------------------------------
 
 
@@ -383,13 +541,60 @@ async def test_the_documented_commands_add_list_search_and_remove(
             done = await asyncio.to_thread(commands, "knowledge", *words, "--json")
             return json.loads(done.out) if done.code == 0 else done.err
 
-        add, search, listing, remove = documented()
+        add, search, listing, remove = documented()[:4]
         added = await loom(add)
         assert (added["added"], added["chunks"], added["embedded"], added["waiting"]) == (1, 2, 2, 0)
         (first, *_) = await loom(search)
         assert first["place"] == "guide.md:1-5 (Guide > Stopping)"
         (mine,) = [each for each in await loom(listing) if each["name"] == "handbook"]
         assert (mine["documents"], mine["vectors"]) == (1, {"multilingual-e5-small-q4": 2})
-        assert await loom(remove) == {"removed": "handbook"}
+        assert await loom(remove) == {"removed": "handbook", "tenant": ""}
         assert "there is no knowledge base" in await loom(remove)
         assert "there is no knowledge base" in await loom(search)
+
+
+async def test_the_documented_commands_for_a_tenant_leave_the_other_bases_alone(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, whose in (("handbook", "everybody"), ("acme-handbook", "acme"), ("umbra-handbook", "umbra")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "hours.md").write_text(f"The office of {whose} is open at noon.")
+
+    with commands_in(tmp_path, monkeypatch, LOOM_DATABASE_URL=url, LOOM_EMBEDDER="off") as commands:
+
+        async def loom(*words: str) -> Any:
+            done = await asyncio.to_thread(commands, "knowledge", *words, "--json")
+            return json.loads(done.out) if done.code == 0 else done.err
+
+        async def found(*words: str) -> list[tuple[str, str, str]]:
+            hits = await loom("search", "office open noon", *words)
+            return [(hit["base"], hit["tenant"], hit["text"].split()[3]) for hit in hits if hit["base"] == "handbook"]
+
+        async def listed(*words: str) -> list[str]:
+            return [base["tenant"] for base in await loom("list", *words) if base["name"] == "handbook"]
+
+        add, search, listing, remove = documented()[4:]
+        operators = [("handbook", "", "everybody")]
+        assert (await loom("add", "handbook", "--name", "handbook"))["tenant"] == ""
+        assert await found("--tenant", "acme") == operators
+        assert (await loom(*add))["tenant"] == "acme"
+        assert (await loom("add", "umbra-handbook", "--name", "handbook", "--tenant", "umbra"))["added"] == 1
+        assert [(hit["tenant"], hit["text"]) for hit in await loom(*search)] == [
+            ("acme", "The office of acme is open at noon.")
+        ]
+        assert await found("--tenant", "acme") == [("handbook", "acme", "acme")]
+        assert await found() == await found("--name", "handbook") == await found("--tenant", "stranger") == operators
+        assert await listed() == ["", "acme", "umbra"]
+        assert {base["tenant"] for base in await loom(*listing)} == {"acme"}
+        assert await listed("--tenant", "stranger") == []
+        shown = await asyncio.to_thread(commands, *["knowledge", *search])
+        assert shown.out.startswith("[1] handbook of the tenant acme: hours.md:1 (score ")
+
+        assert "is not a valid name for a tenant" in await loom("list", "--tenant", "acme/handbook")
+        assert "is not a valid name" in await loom("search", "noon", "--name", "acme/handbook")
+        assert await loom(*remove) == {"removed": "handbook", "tenant": "acme"}
+        assert "there is no knowledge base 'handbook' for the tenant acme" in await loom(*remove)
+        assert await listed() == ["", "umbra"]
+        assert await loom("remove", "handbook") == {"removed": "handbook", "tenant": ""}
+        assert await found("--tenant", "umbra") == [("handbook", "umbra", "umbra")]
+        assert await loom("remove", "handbook", "--tenant", "umbra") == {"removed": "handbook", "tenant": "umbra"}
