@@ -7,7 +7,14 @@ from loom.domain.core.messages import Tail, transcript_of
 from loom.domain.core.requests import ForkedFrom, RunRequest
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import artifact_parts, stored_artifact
-from loom.domain.history.forks import ForkPoint, begun_at, fork_point, refuse_changes
+from loom.domain.history.forks import (
+    ForkPoint,
+    begun_at,
+    fork_point,
+    refuse_changes,
+    refuse_other_owner,
+    request_in,
+)
 from loom.domain.run.activity_payloads import Earlier
 
 
@@ -26,7 +33,11 @@ class Forks:
         """Return the original run's state after the forked turn. Raises RunNotFoundError if the run doesn't exist, and
         BadRequest if it can't be forked as requested.
         """
-        found = fork_point(await self._pasts.records(forked.run_id), forked.turn)
+        records = await self._pasts.records(forked.run_id)
+        # First, because the other errors tell what the other run has done.
+        if (was := request_in(records)) is not None:
+            refuse_other_owner(was, request)
+        found = fork_point(records, forked.turn)
         if request.agent != found.spec.name:
             raise BadRequest(
                 f"run {forked.run_id!r} uses the agent {found.spec.name!r}, and its fork must use the same agent:"
@@ -40,7 +51,7 @@ class Forks:
         """Store the conversation and copies of the artifacts under the new run's id."""
         await self._transcripts.save(origin.run_id, Tail(), transcript_of(earlier.messages))
         contents = (message.content for message in earlier.messages if not isinstance(message.content, str))
-        await self._parts.adopted([part for content in contents for part in content], origin.run_id)
+        await self._parts.adopted([part for content in contents for part in content], origin)
         if self._artifacts is None:
             return
         parts = [p for kept in earlier.artifacts for p in artifact_parts(kept["id"], kept.get("characters") or 0)]

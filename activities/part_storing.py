@@ -66,19 +66,22 @@ class PartKeeper:
         self._sanitizer = sanitizer
         self._planner = planner
 
-    async def kept(self, result: ToolResult, run_id: str) -> ToolResult:
+    async def kept(self, result: ToolResult, origin: Origin) -> ToolResult:
         """Return the result with its parts stored. What can't be stored or decoded becomes a note in its text."""
         kept: list[Part] = []
         notes: list[str] = []
         room = INLINE_LIMIT
         for part in result.parts:
             if not part.data:
-                kept.append(part)
+                if part.digest and not await self._is_own(part.digest, origin):
+                    notes.append(f"({part.told} was left out: no content is stored under its digest)")
+                else:
+                    kept.append(part)
                 continue
             if (data := base64_content(part.data)) is None:
                 notes.append(f"({part.told} was left out: its `data` is not base64)")
                 continue
-            stored = await self._stored_if_possible(_checked(part, data), data, run_id)
+            stored = await self._stored_if_possible(_checked(part, data), data, origin)
             if stored.data and len(data) > room:
                 notes.append(f"({part.told} was left out: {NO_STORE})")
                 continue
@@ -87,11 +90,11 @@ class PartKeeper:
         text = "\n".join((result.content, *notes)) if notes else result.content
         return replace(result, content=text, parts=tuple(kept))
 
-    async def adopted(self, parts: Sequence[Part], run_id: str) -> None:
-        """Make the run an owner of these parts, which another run has stored."""
+    async def adopted(self, parts: Sequence[Part], origin: Origin) -> None:
+        """Make the run an owner of these parts, which another run of its tenant has stored."""
         for digest in sorted({part.digest for part in parts if part.digest}):
-            if self._store is not None and not await self._store.adopt(run_id, digest):
-                _log.warning("part_missing", run_id=run_id, digest=digest)
+            if self._store is not None and not await self._store.adopt(origin.run_id, digest, origin.tenant):
+                _log.warning("part_missing", run_id=origin.run_id, digest=digest)
 
     async def attached(self, parts: Sequence[Part], spec: AgentSpec | None, origin: Origin) -> tuple[Part, ...]:
         """Return the parts of a request, read and stored.
@@ -128,21 +131,22 @@ class PartKeeper:
         try:
             if part.path or part.url:
                 return await self._read(part, number, spec, origin)
-            data = await self._content(part, origin.run_id)
+            data = await self._content(part, origin)
             what = recognized(data, part.name)
         except (BadRequest, ToolValidationError) as error:
             raise BadRequest(f"parts.{number}: {error.message}", field=f"parts.{number}") from None
         whole = replace(part, type=what.type, media_type=what.media_type, data=b64encode(data).decode())
-        return (await self._stored(replace(whole, counted=what.tokens), data, origin.run_id),)
+        return (await self._stored(replace(whole, counted=what.tokens), data, origin),)
 
-    async def _content(self, part: Part, run_id: str) -> bytes:
+    async def _content(self, part: Part, origin: Origin) -> bytes:
         if not part.digest:
             if (data := base64_content(part.data)) is None:
                 raise BadRequest("`data` is not base64: encode the content of the file")
             return data
         if self._store is None:
             raise BadRequest("this worker stores no parts: set LOOM_DATABASE_URL on the worker")
-        stored = await self._store.load(part.digest) if await self._store.adopt(run_id, part.digest) else None
+        is_own = await self._store.adopt(origin.run_id, part.digest, origin.tenant)
+        stored = await self._store.load(part.digest) if is_own else None
         if stored is None:
             raise BadRequest(f"no content is stored under the digest {part.digest}: send the content itself as `data`")
         return stored
@@ -178,7 +182,7 @@ class PartKeeper:
         )
         if result.status == "error":
             raise BadRequest(result.content)
-        result = await self.kept(result, origin.run_id)
+        result = await self.kept(result, origin)
         named = tuple(replace(each, name=part.name or each.name or part.path or part.url) for each in result.parts)
         said = Part(type="text", text=f"{part.path or part.url}:\n{result.content}")
         return named if named and part.path else (said, *named)
@@ -188,19 +192,30 @@ class PartKeeper:
         if judged.verdict is Verdict.DENY:
             raise BadRequest(f"the run's rules don't allow {call.name} here ({judged.rule}): {judged.reason}")
 
-    async def _stored_if_possible(self, part: Part, data: bytes, run_id: str) -> Part:
+    async def _is_own(self, digest: str, origin: Origin) -> bool:
+        """Whether the run may read the content that a tool refers to."""
+        if self._store is None:
+            return False
+        try:
+            return await self._store.adopt(origin.run_id, digest, origin.tenant)
+        except StoreUnavailable as error:
+            _log.warning("part_not_adopted", digest=digest, error=str(error))
+            return False
+
+    async def _stored_if_possible(self, part: Part, data: bytes, origin: Origin) -> Part:
         part = replace(part, counted=media_tokens(part.media_type, data))
         try:
-            return await self._stored(part, data, run_id)
+            return await self._stored(part, data, origin)
         except StoreUnavailable as error:
             _log.warning("part_not_stored", bytes=len(data), error=str(error))
             return part
 
-    async def _stored(self, part: Part, data: bytes, run_id: str) -> Part:
+    async def _stored(self, part: Part, data: bytes, origin: Origin) -> Part:
         """Return the part by reference or, without a store, as it is."""
         if self._store is None:
             return part
-        return replace(part, data="", digest=await self._store.save(run_id, data), size=len(data))
+        digest = await self._store.save(origin.run_id, data, origin.tenant)
+        return replace(part, data="", digest=digest, size=len(data))
 
     def _refuse_too_much(self, parts: Sequence[Part]) -> None:
         total = sum(part.bytes for part in parts)
@@ -216,7 +231,7 @@ def _checked(part: Part, data: bytes) -> Part:
     """Return the part with the media type of its content, and without line breaks in its base64. A provider would
     reject a conversation with anything else.
     """
-    part = replace(part, data=b64encode(data).decode())
+    part = replace(part, data=b64encode(data).decode(), digest="")
     if found := sniffed(data):
         return replace(part, type=part_type(found), media_type=found)
     if part.media_type in IMAGES or part.media_type == PDF:

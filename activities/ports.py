@@ -370,12 +370,20 @@ class PartStore(Protocol):
     the server.
     """
 
-    async def save(self, run_id: str, data: bytes) -> str:
-        """Store the content, make the run one of its owners, and return its digest in hexadecimal digits."""
+    async def save(self, run_id: str, data: bytes, tenant: str | None) -> str:
+        """Store the content, make the run one of its owners, and return its digest in hexadecimal digits.
+
+        `tenant` is the run's tenant, or an empty string if it has none. None means that the caller doesn't know it: no
+        other run may adopt the content before this run does.
+        """
         ...
 
-    async def adopt(self, run_id: str, digest: str) -> bool:
-        """Make the run an owner of a stored content. Returns False if there is no content with this digest."""
+    async def adopt(self, run_id: str, digest: str, tenant: str) -> bool:
+        """Make the run an owner of a content that was stored for it, or that a run of its tenant owns. Runs without a
+        tenant form a group of their own.
+
+        Returns False if there is no such content. Whether another tenant has stored it makes no difference.
+        """
         ...
 
     async def load(self, digest: str) -> bytes | None:

@@ -175,7 +175,7 @@ class ToolRunner:
 
         async def run(context: ToolContext) -> ToolResult:
             result = await (_quickly(executed(context=context)) if request.local else executed(context=context))
-            return await self._parts.kept(result, run_id) if result.parts else result
+            return await self._parts.kept(result, request.origin) if result.parts else result
 
         if request.effect is Effect.READ and not self._has_ledger:
             result = await run(context)

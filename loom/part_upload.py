@@ -39,7 +39,7 @@ async def uploaded(parts: Sequence[Mapping[str, Any]], store: PartStore | None, 
     try:
         for number, content in contents.items():
             del sent[number]["data"]
-            sent[number]["digest"] = await store.save(run_id, content)
+            sent[number]["digest"] = await store.save(run_id, content, None)
     except StoreUnavailable as error:
         raise UnreachableError(f"the parts can't be stored: {error}") from None
     return sent

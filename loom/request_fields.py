@@ -77,7 +77,7 @@ class PartFields(TypedDict, total=False):
 
 
 class ForkFields(TypedDict, total=False):
-    """The request fields that a fork may change."""
+    """The request fields that a fork may change. `tenant` and `user_id` are those of the other run."""
 
     model: str | None
     """`openai:NAME`, `anthropic:NAME`, `demo`, or a name with a prefix that the app registers."""

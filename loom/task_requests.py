@@ -115,8 +115,9 @@ class TaskRequests:
 
 
 def _run_id(task: Task, target: str) -> str:
-    """Return the same id for each delivery of the Task. Other tenants and targets have other runs."""
-    who = canonical({"task_id": task.task_id, "target": target, "tenant": task.parameters.get("tenant")})
+    """Return the same id for each delivery of the Task. Other targets, tenants and users have other runs."""
+    owner = {name: task.parameters.get(name) for name in ("tenant", "user_id")}
+    who = canonical({"task_id": task.task_id, "target": target, **owner})
     return f"task-{sha256(who.encode()).hexdigest()[:32]}"
 
 

@@ -103,7 +103,7 @@ class _ForkedFrom(Form):
 
 
 class ForkForm(Form):
-    """The request fields that a fork may change."""
+    """The request fields that a fork may change. `tenant` and `user_id` are those of the other run."""
 
     session_id: _Name | None = None
     model: _Name | None = None

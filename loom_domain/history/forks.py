@@ -45,7 +45,7 @@ def fork_point(records: Sequence[Record], turn: int) -> ForkPoint:
     that point.
     """
     turns = {past.number: past for past in turns_of(records)}
-    request = next((asked for record in records if (asked := _asked_for(record)) is not None), None)
+    request = request_in(records)
     if request is None or not turns:
         raise BadRequest("the run has not begun its first turn: there is nothing to fork from yet", field="turn")
     if turn not in {min(turns) - 1, *turns}:
@@ -87,9 +87,23 @@ def fork_request(point: ForkPoint, forked: ForkedFrom) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
+def refuse_other_owner(was: RunRequest, request: RunRequest) -> None:
+    """Raise BadRequest if a fork would work for another tenant or user than the run with the request `was`. A fork
+    continues the other run's conversation, which belongs to them. The error doesn't name them.
+    """
+    for field, before, named in (("tenant", was.tenant, request.tenant), ("user_id", was.user_id, request.user_id)):
+        if (before or None) != (named or None):
+            raise BadRequest(
+                f"{field}: a fork works for the same tenant and user as the other run: give `{field}` the value that"
+                " the other run's request has, or leave it out if that request has none",
+                field=field,
+            )
+
+
 def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
     """Raise BadRequest if the request makes a change that a fork would ignore. A fork uses the pinned agent or crew."""
     was, options = point.request, request.metadata.get(KEY)
+    refuse_other_owner(was, request)
     changed = {
         "skills": request.skills not in ((), was.skills),
         "output_schema": request.output_schema not in (None, was.output_schema, point.spec.output_schema),
@@ -102,6 +116,11 @@ def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
             " leave it out, describe the change in `message`, or start a new run",
             field=field,
         )
+
+
+def request_in(records: Sequence[Record]) -> RunRequest | None:
+    """Return the request of the run with this history, or None if the history doesn't contain it."""
+    return next((asked for record in records if (asked := _asked_for(record)) is not None), None)
 
 
 def _asked_for(record: Record) -> RunRequest | None:

@@ -41,6 +41,9 @@ LOCK: Final = 0x4C6F6F6D
 _CREATED: Final = """
 SELECT to_regclass('loom_payload_owners') IS NOT NULL AND EXISTS (
     SELECT FROM pg_trigger WHERE tgname = 'loom_payload_owned' AND tgrelid = to_regclass('loom_payloads')
+), EXISTS (
+    SELECT FROM pg_attribute
+    WHERE attrelid = to_regclass('loom_payload_owners') AND attname = 'offered' AND NOT attisdropped
 )
 """
 _CREATE: Final = """
@@ -68,6 +71,15 @@ BEGIN
 END $$;
 CREATE OR REPLACE TRIGGER loom_payload_owned
     BEFORE INSERT ON loom_payloads FOR EACH ROW EXECUTE FUNCTION loom_payload_owned();
+"""
+# An owner's tenant is NULL if nobody has recorded it, as for payloads. What was stored before there were these columns
+# belongs to runs without a tenant. Only the owners are locked: a writer that waits for the lock above has locked the
+# payloads.
+_ADD_TENANTS: Final = """
+ALTER TABLE loom_payload_owners
+    ADD COLUMN IF NOT EXISTS tenant text DEFAULT '',
+    ADD COLUMN IF NOT EXISTS offered boolean NOT NULL DEFAULT true;
+ALTER TABLE loom_payload_owners ALTER COLUMN tenant DROP DEFAULT, ALTER COLUMN offered SET DEFAULT false;
 """
 # The trigger fires even if there is a conflict.
 _INSERT: Final = "INSERT INTO loom_payloads (id, data, size, owner) VALUES (%b, %b, %s, %s) ON CONFLICT DO NOTHING"
@@ -134,18 +146,22 @@ class PostgresPayloads(StorageDriver):
 
 async def create_payload_tables(connection: Connection) -> None:
     """Create the tables for payloads and their owners, unless they exist."""
-    if await _exist(connection):
+    if all(await _exist(connection)):
         return  # without the locks that a change of a table takes
     async with connection.transaction():
         # Take a lock first, because IF NOT EXISTS alone fails if two workers start at the same time.
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-        if not await _exist(connection):
+        are_created, have_tenants = await _exist(connection)
+        if not are_created:
             await connection.execute(_CREATE)
+        if not have_tenants:
+            await connection.execute(_ADD_TENANTS)
 
 
-async def _exist(connection: Connection) -> bool:
+async def _exist(connection: Connection) -> tuple[bool, bool]:
+    """Return whether the tables exist, and whether the owners have tenants."""
     row = await (await connection.execute(_CREATED)).fetchone()
-    return bool(row and row[0])
+    return (False, False) if row is None else (row[0], row[1])
 
 
 def _payload(id_: bytes, data: bytes | None) -> Payload:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from loom.activities.toolbox.built_in.artifacts import read_artifact_tool
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core import tool_calls
 from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.tool_calls import stored_artifact
 from tests.databases import rows
 
 
@@ -48,6 +50,21 @@ async def test_an_id_belongs_to_its_run(artifacts: PostgresArtifacts) -> None:
     assert await artifacts.load("yours", "a1") == "other"
     assert await artifacts.load("mine", "a2") is None
     assert await artifacts.load("theirs", "a1") is None
+
+
+async def test_a_later_run_with_the_id_reads_nothing_of_the_earlier_one(artifacts: PostgresArtifacts) -> None:
+    root, tool = uuid4().hex, read_artifact_tool(artifacts)
+    await artifacts.save(root, stored_artifact("t1-c", "earlier"), "secret")
+    later = ToolContext(
+        workspace=Path("/"), run_id=root, call_id="c", idempotency_key="k", timeout=5, execution="later"
+    )
+    below = replace(later, run_id=f"{root}/d1", root_run_id=root, root_execution="later")
+    for context in (later, below):
+        for named in ("t1-c", "t1-c@earlier"):
+            with pytest.raises(ToolValidationError, match="this run has no artifact"):
+                await tool.run(tool.parse({"artifact": named}), context)
+    earlier = replace(below, execution="below", root_execution="earlier")
+    assert "secret" in str(await tool.run(tool.parse({"artifact": "t1-c"}), earlier))
 
 
 async def test_saving_again_changes_nothing(artifacts: PostgresArtifacts) -> None:

@@ -277,16 +277,33 @@ async def test_a_file_that_a_tenant_stores_again_with_its_next_key_is_forgotten_
     assert sealing.keys is not None
     async with aclosing(Database(url, cipher=sealing.cipher)) as database:
         parts = PostgresParts(database)
-        digest = await parts.save("run", content)
+        digest = await parts.save("run", content, tenant)
         await sealing.keys.rotate(tenant)
-        assert await parts.save("run", content) == digest
+        assert await parts.save("run", content, tenant) == digest
         assert await parts.load(digest) == content
         await sealing.keys.forget(tenant)
         with pytest.raises(EncryptionKeyError, match="loom tenants forget") as caught:
             await parts.load(digest)
         assert caught.value.is_forgotten
-        assert await parts.save("run", content) == digest
+        assert await parts.save("run", content, tenant) == digest
         assert await parts.load(digest) == content, "the tenant has come back, and nobody else has stored the file"
+        await sealing.keys.forget(tenant)
+        with pytest.raises(EncryptionKeyError, match="loom tenants forget"):
+            await parts.load(digest)
+
+
+async def test_a_file_that_a_client_has_stored_is_forgotten_with_the_tenant_of_its_run(
+    sealing: Encryption, url: str
+) -> None:
+    tenant, content = f"acme-{uuid4().hex}", uuid4().bytes
+    assert sealing.keys is not None
+    async with aclosing(Database(url, cipher=sealing.cipher)) as database:
+        parts = PostgresParts(database)
+        for run in ("run", "another"):  # the second time, the tenant has the file already
+            digest = await parts.save(run, content, None)
+            assert await parts.adopt(run, digest, tenant)
+            assert await parts.save(run, content, tenant) == digest
+            assert await parts.load(digest) == content
         await sealing.keys.forget(tenant)
         with pytest.raises(EncryptionKeyError, match="loom tenants forget"):
             await parts.load(digest)
@@ -299,7 +316,7 @@ async def test_a_file_that_two_tenants_have_stored_stays_when_they_are_forgotten
         parts = PostgresParts(database)
         for run, tenant in tenants.items():
             sealing.cipher.learn(run, tenant)
-        (digest,) = {await parts.save(run, content) for run in tenants}
+        (digest,) = {await parts.save(run, content, tenant) for run, tenant in tenants.items()}
         for tenant in tenants.values():
             await sealing.keys.forget(tenant)
             assert await parts.load(digest) == content

@@ -34,7 +34,7 @@ from loom.domain.core.tasks import Origin, Task
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import StorePartsRequest
 from loom.part_upload import encoded, uploaded
-from tests.databases import rows
+from tests.databases import fresh_database, rows
 from tests.unit.domain.test_media import PDF, png, wav
 
 from .conftest import PostgresServer
@@ -49,10 +49,10 @@ CUT_OFF = replace(PICTURE, data=PICTURE.data[:5], name="b.png")
 class Away:
     """A store that isn't there."""
 
-    async def save(self, run_id: str, data: bytes) -> str:
+    async def save(self, run_id: str, data: bytes, tenant: str | None) -> str:
         raise StoreUnavailable("away")
 
-    async def adopt(self, run_id: str, digest: str) -> bool:
+    async def adopt(self, run_id: str, digest: str, tenant: str) -> bool:
         raise StoreUnavailable("away")
 
     async def load(self, digest: str) -> bytes | None:
@@ -86,22 +86,87 @@ def given(data: bytes, name: str = "") -> Part:
 
 async def test_a_content_is_stored_once_and_belongs_to_each_run(store: PostgresParts, postgres: PostgresServer) -> None:
     content = uuid4().bytes
-    digest = await store.save("run-a", content)
+    digest = await store.save("run-a", content, "")
     assert digest == sha256(content).hexdigest()
-    assert await store.save("run-b", content) == digest
-    assert await store.adopt("run-c", digest)
+    assert await store.save("run-b", content, "") == digest
+    assert await store.adopt("run-c", digest, "")
     assert await store.load(digest) == content
     found = await rows(
         postgres.url, "SELECT owner FROM loom_payload_owners WHERE payload = %s", [bytes.fromhex(digest)]
     )
     assert sorted(owner for (owner,) in found) == ["run-a", "run-b", "run-c"]
-    assert not await store.adopt("run-c", "00" * 32)
+    assert not await store.adopt("run-c", "00" * 32, "")
     assert await store.load("00" * 32) is None
+
+
+async def test_only_runs_of_the_tenant_read_a_content_by_its_digest(store: PostgresParts) -> None:
+    content = b"the plan of acme " + uuid4().hex.encode()
+    ours, theirs, nobodys = (Origin(run_id=uuid4().hex, tenant=tenant) for tenant in ("acme", "evil", ""))
+    (part,) = await keeper(store).attached([given(content)], None, ours)
+    named = Part(type="file", digest=part.digest)
+
+    for other in (theirs, nobodys, replace(theirs, run_id=ours.run_id)):
+        # The answer is the same as for a content that nobody has stored.
+        with pytest.raises(BadRequest, match=f"no content is stored under the digest {part.digest}"):
+            await keeper(store).attached([named], None, other)
+        (told,) = (await keeper(store).store_parts(StorePartsRequest(origin=other, parts=(named,)))).parts
+        assert "can't be shown: parts.0: no content is stored under the digest" in told.text
+        result = await keeper(store).kept(ToolResult(content="", parts=(named,)), other)
+        assert (result.parts, "was left out: no content is stored" in result.content) == ((), True)
+
+    child = replace(ours, run_id=f"{ours.run_id}/look")
+    assert await keeper(store).attached([named], None, child) == (part,)
+    for run in (ours, replace(ours, run_id=uuid4().hex)):
+        assert (await keeper(store).kept(ToolResult(content="", parts=(named,)), run)).parts == (named,)
+
+    # Equal contents are stored once, and each tenant that has the content reads it.
+    assert await keeper(store).attached([given(content)], None, theirs) == (part,)
+    assert await store.adopt(uuid4().hex, part.digest, "evil")
+    assert await store.adopt(uuid4().hex, part.digest, "acme")
+    assert not await store.adopt(uuid4().hex, part.digest, "")
+
+
+async def test_what_a_client_stores_belongs_to_the_run_that_it_is_for(store: PostgresParts) -> None:
+    content, run, other = uuid4().hex.encode(), uuid4().hex, uuid4().hex
+    (sent,) = await uploaded(encoded([{"data": content}]), store, run)
+    digest = sent["digest"]
+    for tenant in ("", "acme"):
+        assert not await store.adopt(other, digest, tenant), "the run has not taken it yet"
+    assert await store.adopt(run, digest, "acme")
+    assert await store.adopt(run, digest, "acme"), "the activity runs again"
+
+    await uploaded(encoded([{"data": content}]), store, run)
+    assert await store.adopt(f"{run}/look", digest, "acme"), "a message brings what the run has already"
+    assert await store.adopt(run, digest, "acme")
+    assert not await store.adopt(run, digest, "evil"), "a later run with the same id"
+    assert await store.save(run, content, "evil") == digest
+    assert await store.adopt(other, digest, "evil")
+
+
+async def test_what_was_stored_without_tenants_belongs_to_its_run_and_to_runs_without_one(
+    postgres: PostgresServer,
+) -> None:
+    runs, contents = [uuid4().hex for _ in range(2)], [uuid4().bytes for _ in range(2)]
+    async with fresh_database(postgres.url) as url, aclosing(Database(url)) as database:
+        store = PostgresParts(database)
+        digests = [await store.save(run, content, None) for run, content in zip(runs, contents, strict=True)]
+        await rows(url, "ALTER TABLE loom_payload_owners DROP COLUMN tenant, DROP COLUMN offered")
+
+        assert not await store.adopt(uuid4().hex, digests[0], "acme")
+        assert await store.adopt(runs[0], digests[0], "acme")
+        assert await store.adopt(uuid4().hex, digests[0], "acme")
+        assert await store.adopt(uuid4().hex, digests[1], "")
+        assert await rows(url, "SELECT owner FROM loom_payload_owners WHERE owner = ''") == []
+
+        # A client of an earlier release names no tenant.
+        insert = "INSERT INTO loom_payloads (id, data, size, owner) VALUES (%s, 'x', 1, 'run-x')"
+        await rows(url, insert, [sha256(b"x").digest()])
+        assert not await store.adopt("run-y", sha256(b"x").hexdigest(), "")
 
 
 async def test_a_result_refers_to_its_parts(store: PostgresParts) -> None:
     mislabeled = replace(PICTURE, data=b64encode(b"<svg/>").decode())
-    result = await keeper(store).kept(ToolResult(content="2", parts=(PICTURE, mislabeled)), "run-1")
+    result = await keeper(store).kept(ToolResult(content="2", parts=(PICTURE, mislabeled)), ORIGIN)
     picture, unknown = result.parts
     assert (picture.data, picture.media_type, picture.size, picture.name) == ("", "image/png", len(png()), "a.png")
     assert await store.load(picture.digest) == png()
@@ -109,10 +174,10 @@ async def test_a_result_refers_to_its_parts(store: PostgresParts) -> None:
 
 
 async def test_base64_with_line_breaks_is_a_content_and_what_is_no_base64_becomes_a_note(store: PostgresParts) -> None:
-    result = await keeper(store).kept(ToolResult(content="2", parts=(FOLDED, CUT_OFF)), "run-1")
+    result = await keeper(store).kept(ToolResult(content="2", parts=(FOLDED, CUT_OFF)), ORIGIN)
     assert [(part.digest, part.media_type) for part in result.parts] == [(sha256(png()).hexdigest(), "image/png")]
     assert result.content == "2\n([image: b.png, image/png, 3 bytes] was left out: its `data` is not base64)"
-    inline = await keeper(None).kept(ToolResult(content="2", parts=(FOLDED,)), "run-1")
+    inline = await keeper(None).kept(ToolResult(content="2", parts=(FOLDED,)), ORIGIN)
     assert inline.parts[0].data == PICTURE.data
 
 
@@ -127,7 +192,7 @@ async def test_a_part_that_an_earlier_release_kept_although_it_is_no_base64_is_t
 @pytest.mark.parametrize("store_or_none", [None, Away()], ids=["no store", "store away"])
 async def test_without_a_store_small_parts_stay_and_large_ones_are_left_out(store_or_none: PartStore | None) -> None:
     large = replace(PICTURE, data=b64encode(png() + bytes(INLINE_LIMIT)).decode(), name="b.png")
-    result = await keeper(store_or_none).kept(ToolResult(content="2", parts=(large, PICTURE)), "run-1")
+    result = await keeper(store_or_none).kept(ToolResult(content="2", parts=(large, PICTURE)), ORIGIN)
     assert [part.name for part in result.parts] == ["a.png"]
     assert result.parts[0].data == PICTURE.data
     assert "[image: b.png, image/png, 1,000,0" in result.content

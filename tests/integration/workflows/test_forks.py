@@ -248,6 +248,43 @@ async def test_a_fork_that_any_temporal_client_starts_is_checked_by_the_worker(w
     assert right.output == "Five."
 
 
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("tenant", {"tenant": "evil", "user_id": "ann"}),
+    ("tenant", {"user_id": "ann"}),
+    ("user_id", {"tenant": "acme", "user_id": "bob"}),
+    ("user_id", {"tenant": "acme"}),
+]
+
+
+async def test_a_fork_works_for_the_same_tenant_and_user(working: Working) -> None:
+    loom, model = await working(script([text("Four."), text("Five."), text("Six."), text("Seven.")]))
+    owner = {"tenant": "acme", "user_id": "ann"}
+    origin, nobodys = await loom.start(**owner), await loom.start()
+    for run_id in (origin, nobodys):
+        await loom.client.result(run_id)
+
+    refused = [(origin, field, given) for field, given in OTHERS]
+    for run_id, field, given in [*refused, (nobodys, "tenant", owner), (nobodys, "user_id", {"user_id": "ann"})]:
+        # Also of a turn that doesn't exist: the error says nothing about the other run.
+        by_any_client = {"forked_from": {"run_id": run_id, "turn": 7, "message": "again"}, **given}
+        error = (await loom.run("t", **by_any_client)).error
+        assert (error and error.type, error and error.context["field"]) == ("BadRequest", field)
+        assert error is not None
+        assert "works for the same tenant and user as the other run" in error.message
+        assert "acme" not in error.message
+    assert len(model.requests) == 2
+    for field, change in (("tenant", {"tenant": "evil"}), ("user_id", {"user_id": "bob"})):
+        with pytest.raises(BadRequest, match=f"{field}: a fork works for the same tenant") as caught:
+            await loom.client.fork(origin, turn=1, message="again", **change)
+        assert caught.value.context["field"] == field
+
+    by_client = await forked(loom, origin, turn=1, message="again")
+    assert (await loom.client.status(by_client))["tenant"] == "acme"
+    assert (await loom.client.result(by_client)).output == "Six."
+    again = {"forked_from": {"run_id": by_client, "turn": 1, "message": "again"}, **owner}
+    assert (await loom.run("t", **again)).output == "Seven."
+
+
 async def forked(loom: Harness, run_id: str, **given: Any) -> str:
     """A fork that is replayed when the test ends."""
     fork: str = await loom.client.fork(run_id, **given)

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -136,6 +137,33 @@ async def test_each_message_of_a_chat_brings_its_own_parts(working: Working) -> 
         await chat.send("more", parts=PARTS[:1], when_busy="own_run")
 
 
+async def test_a_run_reads_no_part_of_another_tenant(working: Working) -> None:
+    ask = calls(ToolUse("ask_user", {"question": "which one?"}, "q1"))
+    loom, model = await working(script([ask, text("thanks"), ask, text("none"), text("seen")]))
+    content = f"the plan of acme {uuid4().hex}".encode()
+    ours = await loom.start("look", tenant="acme")
+    await loom.until(ours, lambda status: status["status"] == "waiting_for_input")
+    await loom.client.send(ours, "this", parts=[{"data": content}])
+    assert (await loom.client.result(ours)).output == "thanks"
+    assert content.decode() in json.dumps(model.requests[1].messages)
+
+    named: list[Any] = [{"digest": sha256(content).hexdigest()}]
+    for tenant in ("evil", None):
+        refused = await loom.run("look", parts=named, tenant=tenant)
+        assert refused.error is not None
+        assert "parts.0: no content is stored under the digest" in refused.error.message
+    theirs = await loom.start("look", tenant="evil")
+    await loom.until(theirs, lambda status: status["status"] == "waiting_for_input")
+    await loom.client.send(theirs, "this", parts=named)
+    assert (await loom.client.result(theirs)).output == "none"
+    words = json.dumps(model.requests[3].messages)
+    assert "can't be shown: parts.0: no content is stored" in words
+    assert content.decode() not in words
+
+    assert (await loom.run("look", parts=named, tenant="acme")).output == "seen"
+    assert content.decode() in json.dumps(model.requests[4].messages)
+
+
 async def test_a_request_with_a_wrong_part_is_refused(working: Working) -> None:
     loom, _ = await working(script([]))
     with pytest.raises(BadRequest, match="parts.0: x.bin has a format that no model can read"):
@@ -152,7 +180,8 @@ async def test_a_request_with_a_wrong_part_is_refused(working: Working) -> None:
     assert "only the public web can be fetched" in local.error.message
 
 
-async def test_a_fork_and_a_sub_agent_still_read_the_part(working: Working) -> None:
+@pytest.mark.parametrize("tenant", [None, "acme"])
+async def test_a_fork_and_a_sub_agent_still_read_the_part(working: Working, tenant: str | None) -> None:
     def given_away(request: Any) -> Any:
         told = json.dumps(request.messages)
         part = told.partition("(image shop.png, id ")[2][:12]
@@ -165,7 +194,7 @@ async def test_a_fork_and_a_sub_agent_still_read_the_part(working: Working) -> N
             else text("a shop")
         )
     )
-    run_id = await loom.start("the root", parts=PARTS[:1])
+    run_id = await loom.start("the root", parts=PARTS[:1], tenant=tenant)
     assert (await loom.client.result(run_id)).output == "all"
     child = model.requests[1]
     assert "the root" not in json.dumps(child.messages)

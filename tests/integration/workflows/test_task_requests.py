@@ -1,5 +1,6 @@
 """Tasks on the bus that ask agents and crews for work, over Redis and over NATS."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -53,7 +54,7 @@ async def answered(client: LoomClient, task: Task) -> Task:
 async def test_a_task_reaches_an_agent_by_name_and_its_reply_has_the_runs_result(
     working: Working, app: str, bus: dict[str, Any]
 ) -> None:
-    loom, model = await working(script([text("looks good")]), app=app, task_requests="on", **bus)
+    loom, model = await working(script([text("looks good"), text("for bob")]), app=app, task_requests="on", **bus)
     asked = new_task("reviewer", {"task": "Review the plan.", "max_turns": 3})
     reply = await answered(loom.client, asked)
     assert (reply.task_id, reply.status, reply.parameters) == (asked.task_id, "completed", asked.parameters)
@@ -70,6 +71,11 @@ async def test_a_task_reaches_an_agent_by_name_and_its_reply_has_the_runs_result
     again = await loom.client.publish(asked)
     assert again == reply
     assert len(model.requests) == 1
+
+    # A Task of another user with the same id.
+    other = (await loom.client.publish(replace(asked, parameters={**asked.parameters, "user_id": "bob"}))).result
+    assert other is not None
+    assert (other["output"], other["run_id"] == run_id) == ("for bob", False)
 
     # A crew, a node, and what can't run.
     loud = await loom.client.publish(new_task("shout", {"task": "hello"}))
