@@ -123,8 +123,8 @@ async def test_a_run_is_reminded_of_what_others_of_its_session_said(
 async def test_equal_sessions_and_notes_of_different_owners_never_meet(
     remembering: Any, database: Database, session: str
 ) -> None:
-    """Each owner tells a code, keeps a note of it and publishes it. Then each owner's next run calls every tool that reads
-    memory.
+    """Each owner tells a code, keeps it in a note and publishes it. Then the next run of each calls every tool that
+    reads memory.
     """
     owners = [
         {"tenant": "t1", "user_id": "ann"},
