@@ -16,6 +16,7 @@ from loom.composition.build import embedder_from
 from loom.composition.encryption import opened_database
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, UnreachableError
+from loom.domain.core.messages import canonical, short_digest
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import LONGEST
@@ -47,7 +48,8 @@ def memory_task(
         raise BadRequest("choose which runs can find it: one session's, or all", field="session")
     if not 0 <= importance <= 1:
         raise BadRequest(f"importance: {importance:g} is not from 0 to 1", field="importance")
-    name = f"memory-{memory_id or uuid4()}"
+    of = "" if owner == Owner() else f"{short_digest(canonical(asdict(owner)))}-"
+    name = f"memory-{of}{memory_id or uuid4()}"
     names = {**asdict(owner), "scope": str(MemoryScope.GLOBAL) if for_all else ""}
     return Task(
         task_id=f"{name}/1",

@@ -21,7 +21,7 @@ ADMISSION_ID: Final = "admission"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Owner:
-    """Whom a run works for, and whom what it leaves behind belongs to: a user of a tenant.
+    """The user and the tenant that a run works for. What the run leaves behind belongs to them.
 
     An empty name is a name of its own: `ann` without a tenant is another person than `ann` of the tenant `acme`. Facts
     without a user belong to everybody in the tenant.
@@ -39,6 +39,16 @@ class Owner:
         )
         return " of ".join(filter(None, (user, tenant)))
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnerFilter:
+    """Whose data an operator means. None means everybody's, and an empty name means data of runs that name none."""
+
+    tenant: str | None = None
+    user_id: str | None = None
+
+
+EVERYBODY: Final = OwnerFilter()
 
 Admission: TypeAlias = Literal["", "waiting", "admitted"]
 """A run's place among the concurrent runs of its tenant. Empty if their number isn't limited."""

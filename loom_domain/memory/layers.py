@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from loom.domain.core.tasks import Task
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import EVERYBODY, Owner, OwnerFilter
 
 
 class Layer(StrEnum):
@@ -135,6 +135,10 @@ class Memory:
     valid_to: datetime | None = None
     superseded_by: int | None = None
     """The newer row that replaces this row. A replaced row is kept, but queries no longer find it."""
+    tenant: str = ""
+    """The tenant that the task's run works for. Empty if it names none, or if an earlier release has stored the row."""
+    user_id: str = ""
+    """The person that the task's run works for."""
     task: Task | None = None
     """The whole Task, if the row is in L1 or L2."""
 
@@ -151,6 +155,8 @@ class View:
     """Whose memories to search. Equal sessions of different owners are different sessions, and global memories are
     global within a tenant. None means everybody's memories and is meant for operators.
     """
+    of: OwnerFilter = EVERYBODY
+    """Include only memories of these owners' runs. For operators."""
     layers: Set[Layer] = frozenset()
     actions: Set[str] = frozenset()
     nodes: Set[str] = frozenset()

@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.lexemes import asked_lexemes, lexemes_of
 from loom.domain.core.tasks import Action, Origin, Task
-from loom.domain.core.tenants import TENANT_NAME, Owner
+from loom.domain.core.tenants import Owner, checked_tenant
 from loom.domain.core.tokens import text_tokens, within
 from loom.domain.memory.blended_search import blended
 from loom.domain.memory.content import facts_from, fingerprint, is_small_talk
@@ -122,11 +122,8 @@ def owner_named(user_id: str | None, tenant: str | None) -> Owner:
         raise BadRequest(
             f"{user_id!r} is not a valid user id: use 1 to 200 characters, without control characters", field="user_id"
         )
-    if tenant is not None and not re.fullmatch(TENANT_NAME.strip("^$"), tenant):
-        raise BadRequest(
-            f"{tenant!r} is not a valid name for a tenant: use letters, digits, dots, hyphens and underscores",
-            field="tenant",
-        )
+    if tenant is not None:
+        checked_tenant(tenant)
     if not user_id and not tenant:
         raise BadRequest("choose whose facts: pass --user U, --tenant T, or both", field="user_id")
     return Owner(user_id=user_id or "", tenant=tenant or "")

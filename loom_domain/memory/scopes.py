@@ -53,6 +53,9 @@ class ScopedEntry:
     """The version that the writer had read, or None."""
     conflicts_with: int | None = None
     """The version that this version supersedes although the writer hadn't read it."""
+    tenant: str = ""
+    """The tenant that the writer worked for. Empty if it named none, or if an earlier release has stored the entry."""
+    user_id: str = ""
     updated_at: datetime | None = None
 
 
@@ -130,6 +133,8 @@ def next_version(write: ScopedWrite, latest: ScopedEntry | None) -> ScopedEntry:
         updated_by=write.by[-1],
         parent_version=write.read_version,
         conflicts_with=latest.version if latest is not None and missed else None,
+        tenant=write.written_for.tenant,
+        user_id=write.written_for.user_id,
     )
 
 

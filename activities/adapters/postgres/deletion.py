@@ -10,50 +10,40 @@ from typing import Any, Final
 from loom.activities.adapters.postgres.database import Connection, Database, storable
 from loom.activities.adapters.postgres.memory_rows import (
     LOCK,
-    OF_SESSION,
-    digest,
-    owned_digest,
+    OF_OWNER,
+    filter_values,
+    key_text,
     owner_digest,
-    session_values,
+    session_digest,
 )
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import Owner, OwnerFilter
 from loom.domain.memory.layers import Forgotten
 
 _WITHIN: Final = 60.0
 
+_OF_SESSION: Final = f"session_id = %(session)s AND {OF_OWNER}"
 _MARK: Final = f"""
 INSERT INTO loom_memory_forgotten (session, until)
-SELECT %(digest)s, greatest(clock_timestamp(), max(created_at)) FROM loom_memory_tasks WHERE {OF_SESSION}
+SELECT %(digest)s, greatest(clock_timestamp(), max(created_at)) FROM loom_memory_tasks WHERE {_OF_SESSION}
 ON CONFLICT (session) DO UPDATE SET until = greatest(excluded.until, loom_memory_forgotten.until)
 """  # noqa: S608 - constants
 _RUNS: Final = f"""
 SELECT run_id, bool_or(action IN ('node.complete', 'node.error')) FROM loom_memory_tasks AS one
-WHERE {OF_SESSION} AND NOT EXISTS (
-    SELECT FROM loom_memory_tasks AS other WHERE other.run_id = one.run_id AND (
-        other.session_id <> one.session_id
-        OR (%(place)s::text IS NOT NULL AND coalesce(other.place, other.session_id) <> %(place)s)
-    )
+WHERE {_OF_SESSION} AND NOT EXISTS (
+    SELECT FROM loom_memory_tasks AS other
+    WHERE other.run_id = one.run_id AND NOT (other.session_id = %(session)s
+        AND (%(tenant)s::text IS NULL OR other.tenant = %(tenant)s)
+        AND (%(user_id)s::text IS NULL OR other.user_id = %(user_id)s))
 )
 GROUP BY run_id ORDER BY run_id
 """  # noqa: S608 - constants
 """Selects the session's runs, including sub-agents. For each run, a second column states whether the run has ended.
-Runs that also have tasks in another session are excluded.
+Runs that also have tasks in another session, or of another owner, are excluded.
 """
-_MEMORIES: Final = f"""
-DELETE FROM loom_memory WHERE session_id = %(session)s AND (
-    %(place)s::text IS NULL OR (run_id, ordinal) IN (SELECT run_id, ordinal FROM loom_memory_tasks WHERE {OF_SESSION})
-)
-"""  # noqa: S608 - constants
-_NOTES: Final = f"""
-DELETE FROM loom_scoped_memory WHERE session_id = %(session)s AND (
-    %(place)s::text IS NULL OR updated_by IN (SELECT run_id FROM loom_memory_tasks WHERE {OF_SESSION})
-)
-"""  # noqa: S608 - constants
-_TASKS: Final = f"DELETE FROM loom_memory_tasks WHERE {OF_SESSION}"  # noqa: S608 - constants
-_PERSON_FACTS: Final = """
-DELETE FROM loom_person_facts WHERE session_id = %(session)s AND source <> 'added'
-    AND (%(place)s::text IS NULL OR (tenant, user_id) = (%(tenant)s, %(user_id)s))
-"""
+_MEMORIES: Final = f"DELETE FROM loom_memory WHERE {_OF_SESSION} RETURNING id"  # noqa: S608 - constants
+_NOTES: Final = f"DELETE FROM loom_scoped_memory WHERE {_OF_SESSION}"  # noqa: S608 - constants
+_TASKS: Final = f"DELETE FROM loom_memory_tasks WHERE {_OF_SESSION}"  # noqa: S608 - constants
+_PERSON_FACTS: Final = f"DELETE FROM loom_person_facts WHERE {_OF_SESSION} AND source <> 'added'"  # noqa: S608
 """Deletes what people said about themselves in the session. Facts that somebody wrote down have no session."""
 
 _SESSIONS_OF_OWNER: Final = """
@@ -85,32 +75,32 @@ WHERE task.owner = %(owner)s AND (loom_memory.run_id, loom_memory.ordinal) = (ta
 RETURNING loom_memory.id
 """
 _RESTORE: Final = "UPDATE loom_memory SET superseded_by = NULL, valid_to = NULL WHERE superseded_by = ANY(%s)"
-"""Memories of other people's runs become valid again if only a memory of this person replaced them."""
+"""Memories of other people's runs become valid again if only a deleted memory replaced them."""
+_NOTES_OF_OWNER: Final = """
+DELETE FROM loom_scoped_memory WHERE (tenant, user_id) = (%(tenant)s, %(user_id)s)
+    OR ((tenant, user_id) = ('', '') AND updated_by = ANY(%(runs)s))
+"""
+"""Notes that an earlier release stored don't name the owner."""
 _UNNAMED: Final = "SELECT EXISTS (SELECT FROM loom_memory_tasks WHERE owner IS NULL)"
 _LEFT: Final = "SELECT count(*) FROM loom_effects WHERE run_id = ANY(%s)"
 
 
-async def forget(database: Database, session_id: str, owner: Owner | None = None) -> Forgotten:
-    """Delete the session's data in one transaction. The session's existing tasks are never stored again. Without an
-    owner, delete the data of each owner who has a session of this name.
+async def forget(database: Database, session_id: str, of: OwnerFilter) -> Forgotten:
+    """Delete what these owners' sessions of this name have left, in one transaction. Their existing tasks are never
+    stored again.
     """
-    named = owner or Owner()
-    values = {
-        **session_values(session_id, owner),
-        "digest": digest(session_id) if owner is None else owned_digest(session_id, owner),
-        "tenant": storable(named.tenant),
-        "user_id": storable(named.user_id),
-    }
+    values = {"session": key_text(session_id), "digest": session_digest(session_id, of), **filter_values(of)}
     async with database.transaction(within=_WITHIN) as connection:
         await connection.execute(LOCK, ([values["session"]],))
         await connection.execute(_MARK, values)
         ended = dict(await (await connection.execute(_RUNS, values)).fetchall())
-        memories, notes, facts = [
-            (await connection.execute(sql, values)).rowcount for sql in (_MEMORIES, _NOTES, _PERSON_FACTS)
-        ]
+        memories = [row[0] for row in await (await connection.execute(_MEMORIES, values)).fetchall()]
+        await connection.execute(_RESTORE, (memories,))
+        notes = (await connection.execute(_NOTES, values)).rowcount
+        facts = (await connection.execute(_PERSON_FACTS, values)).rowcount
         await connection.execute(_TASKS, values)
         of_runs = await _of_runs(connection, ended)
-    return Forgotten(memories=memories, notes=notes, person_facts=facts, **of_runs)
+    return Forgotten(memories=len(memories), notes=notes, person_facts=facts, **of_runs)
 
 
 async def forget_owner(connection: Connection, owner: Owner) -> Forgotten:
@@ -129,7 +119,7 @@ async def forget_owner(connection: Connection, owner: Owner) -> Forgotten:
     await connection.execute("DELETE FROM loom_memory_tasks WHERE owner = %(owner)s", values)
     return Forgotten(
         memories=len(memories),
-        notes=await _gone(connection, "DELETE FROM loom_scoped_memory WHERE updated_by = ANY(%s)", list(ended)),
+        notes=(await connection.execute(_NOTES_OF_OWNER, {**values, "runs": list(ended)})).rowcount,
         unnamed=(await (await connection.execute(_UNNAMED)).fetchone() or (False,))[0],
         **await _of_runs(connection, ended),
     )

@@ -15,14 +15,14 @@ from loom.activities.adapters.postgres.deletion import forget
 from loom.activities.adapters.postgres.memory_rows import (
     COLUMNS,
     LOCK,
-    OF_SESSION,
+    OF_OWNER,
     conditions,
     digest,
+    filter_values,
+    forgotten_as,
     key_text,
-    owned_digest,
     read_memories,
     read_memory,
-    session_values,
 )
 from loom.activities.adapters.postgres.memory_search import Effort, distinct, search
 from loom.activities.adapters.postgres.memory_tasks import (
@@ -36,7 +36,7 @@ from loom.activities.adapters.postgres.memory_tasks import (
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT
 from loom.domain.core.tasks import Task
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import EVERYBODY, OwnerFilter
 from loom.domain.memory.content import is_remembered
 from loom.domain.memory.importance import judged_importance
 from loom.domain.memory.layers import Forgotten, Hit, Memory, MemorySettings, MemoryStats, Query, View, seen_in
@@ -61,8 +61,7 @@ SELECT layer, coalesce(model, ''), count(*), count(superseded_by),
 FROM loom_memory WHERE %(session)s::text IS NULL OR session_id = %(session)s GROUP BY 1, 2
 """
 _EXPORT: Final = f"""
-SELECT {COLUMNS} FROM loom_memory WHERE session_id = %(session)s AND id > %(after)s
-AND (%(place)s::text IS NULL OR (run_id, ordinal) IN (SELECT run_id, ordinal FROM loom_memory_tasks WHERE {OF_SESSION}))
+SELECT {COLUMNS} FROM loom_memory WHERE session_id = %(session)s AND {OF_OWNER} AND id > %(after)s
 ORDER BY id LIMIT {_PAGE}
 """  # noqa: S608 - constants
 _COUNTS: Final = """
@@ -143,11 +142,11 @@ class PostgresMemory:
             row = await (await connection.execute(sql, (memory_id,))).fetchone()
         return None if row is None else await read_memory(self._database.cipher, row)
 
-    async def export(self, session_id: str, owner: Owner | None = None) -> AsyncIterator[Memory]:
-        """See the port. With an owner, yield only that owner's memories."""
+    async def export(self, session_id: str, of: OwnerFilter = EVERYBODY) -> AsyncIterator[Memory]:
+        """See the port. With a filter, yield only memories of these owners."""
         last = 0
         while True:
-            asked = {**session_values(session_id, owner), "after": last}
+            asked = {"session": key_text(session_id), **filter_values(of), "after": last}
             async with self._database.connection(within=_WITHIN) as connection:
                 rows = await (await connection.execute(_EXPORT, asked)).fetchall()
             for row in rows:
@@ -156,9 +155,9 @@ class PostgresMemory:
                 return
             last = rows[-1][0]
 
-    async def forget(self, session_id: str, owner: Owner | None = None) -> Forgotten:
-        """See the port. With an owner, delete only that owner's data."""
-        return await forget(self._database, session_id, owner)
+    async def forget(self, session_id: str, of: OwnerFilter = EVERYBODY) -> Forgotten:
+        """See the port. With a filter, delete only the data of these owners."""
+        return await forget(self._database, session_id, of)
 
     async def stats(self, session_id: str | None = None) -> MemoryStats:
         """See the port."""
@@ -211,7 +210,7 @@ class PostgresMemory:
 async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task, ...]:
     ids = [digest(task.task_id) for task in tasks]
     known = {bytes(row[0]) for row in await (await connection.execute(_KNOWN, (ids,))).fetchall()}
-    kept_by = [(*_sessions(task), owner_of(task)) for task in tasks]
+    kept_by = [(*forgotten_as(session_of(task), task_owner(task)), owner_of(task)) for task in tasks]
     asked = {
         "sessions": [session for *sessions, _ in kept_by for session in sessions],
         "owners": [owner for *_, owner in kept_by if owner],
@@ -224,12 +223,6 @@ async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task,
         for task, name, names in zip(tasks, ids, kept_by, strict=True)
         if name not in known and not any(each in forgotten and task.created_at <= forgotten[each] for each in names)
     )
-
-
-def _sessions(task: Task) -> tuple[bytes, bytes]:
-    """Return the digests under which a task's session may have been forgotten: for everybody, and for its owner."""
-    session = session_of(task)
-    return digest(session), owned_digest(session, task_owner(task))
 
 
 def _summed(counted: Any) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from math import hypot, isfinite
@@ -16,7 +17,7 @@ from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.lexemes import lexemes_of
 from loom.domain.core.messages import canonical
 from loom.domain.core.tasks import Task
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import EVERYBODY, Owner, OwnerFilter
 from loom.domain.memory.content import fingerprint
 from loom.domain.memory.layers import Layer, Memory, MemoryScope, MemorySettings, View
 
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 COLUMNS: Final = (
     "id, layer, content, session_id, run_id, task_id, turn, ordinal, node, action, importance, created_at,"
-    " status, scope, parent_task_id, root_run_id, model, valid_to, superseded_by, task"
+    " status, scope, parent_task_id, root_run_id, model, valid_to, superseded_by, tenant, user_id, task"
 )
 _NAMES: Final = tuple(COLUMNS.split(", "))
 SKETCHED: Final = 384
@@ -48,14 +49,11 @@ ends. Callers sort the names in Python.
 
 _MARK: Final = "\x1f"
 """Stands before the digest of the owner in a place."""
-_MARK_LENGTH: Final = len(_MARK) + 64
 
-OF_SESSION: Final[LiteralString] = (
-    "session_id = %(session)s AND (%(place)s::text IS NULL OR coalesce(place, session_id) = %(place)s)"
+OF_OWNER: Final[LiteralString] = (
+    "(%(tenant)s::text IS NULL OR tenant = %(tenant)s) AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s)"
 )
-"""Selects a session's tasks, with the parameters that `session_values` returns. Tasks that an earlier release stored
-have no place.
-"""
+"""Selects the rows of owners, with the parameters that `filter_values` returns."""
 
 _LAYERS: Final[dict[Layer, LiteralString]] = {
     Layer.L1: "(layer = 'L1' OR (layer = 'L2' AND created_at > now() - %(recent_for)s))",
@@ -91,29 +89,20 @@ def conditions(view: View, settings: MemorySettings) -> tuple[LiteralString, dic
 
 
 def _walls(view: View) -> Sequence[LiteralString]:
-    """Return the conditions for the session and the owner. Only operators leave out one of them."""
-    match view.session_id, view.owner:
-        case None, None:
-            return ()
-        case None, Owner(user_id="", tenant=""):
-            return ("strpos(place, %(mark)s) = 0",)
-        case None, _:
-            return (f"(right(place, {_MARK_LENGTH}) = %(mark)s OR place = %(global_place)s)",)
-        case _, None:
-            return ("(session_id = %(session)s OR scope = 'global')",)
-        case _:
-            return ("place = ANY(%(places)s)",)
+    """Return the conditions for the session and the owner. Only operators name no owner."""
+    if view.owner is not None:
+        return ("place = ANY(%(places)s)",)
+    of_session: LiteralString = "(session_id = %(session)s OR place = '')"
+    return (*([] if view.session_id is None else [of_session]), *([] if view.of == EVERYBODY else [OF_OWNER]))
 
 
 def _values(view: View, settings: MemorySettings) -> dict[str, Any]:
     texts = ("without_run", "task_id", "below")
     session, owner = view.session_id, view.owner
-    shared = "" if owner is None else global_place(owner)
     return {
+        **filter_values(view.of),
         "session": None if session is None else key_text(session),
-        "mark": _MARK if owner in (None, Owner()) else _mark(owner),
-        "global_place": shared,
-        "places": None if session is None or owner is None else [owned(session, owner), shared],
+        "places": None if owner is None else _places(session, owner),
         "actions": [key_text(action) for action in view.actions],
         "nodes": [key_text(node) for node in view.nodes],
         "scopes": [str(scope) for scope in view.scopes],
@@ -232,14 +221,26 @@ def global_place(owner: Owner) -> str:
     return owned("", Owner(tenant=owner.tenant))
 
 
-def owned_digest(session: str, owner: Owner) -> bytes:
-    """Return a digest that identifies one owner's session. It is never the digest of a session's name."""
-    return digest(session + _mark(owner))
+def session_digest(session: str, of: OwnerFilter) -> bytes:
+    """Return a digest that identifies the sessions of a name that belong to these owners."""
+    names = {name: value for name, value in asdict(of).items() if value is not None}
+    return digest(_MARK + canonical({"session": session, **names}) if names else session)
 
 
-def session_values(session: str, owner: Owner | None) -> dict[str, str | None]:
-    """Return the parameters of `OF_SESSION`. Without an owner, it selects every owner's session of this name."""
-    return {"session": key_text(session), "place": None if owner is None else owned(session, owner)}
+def forgotten_as(session: str, owner: Owner) -> tuple[bytes, ...]:
+    """Return the digests under which an owner's session may have been forgotten."""
+    named = OwnerFilter(tenant=owner.tenant), OwnerFilter(tenant=owner.tenant, user_id=owner.user_id)
+    return tuple(session_digest(session, of) for of in (EVERYBODY, *named))
+
+
+def filter_values(of: OwnerFilter) -> dict[str, str | None]:
+    """Return the parameters of `OF_OWNER`."""
+    return {name: None if value is None else storable(value) for name, value in asdict(of).items()}
+
+
+def _places(session: str | None, owner: Owner) -> list[str]:
+    """Return every place that an owner's run can read from."""
+    return [*([] if session is None else [owned(session, owner)]), global_place(owner)]
 
 
 def _mark(owner: Owner) -> str:

@@ -23,20 +23,23 @@ from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
 from loom.domain.memory.people import task_owner
 
 INSERT_TASK: Final = """
-INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, place, turn, ordinal, action, created_at, owner)
-VALUES (
-    %(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(of_session)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s,
-    %(owner)s
+INSERT INTO loom_memory_tasks (
+    id, task_id, run_id, session_id, tenant, user_id, turn, ordinal, action, created_at, owner
+) VALUES (
+    %(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(tenant)s, %(user_id)s, %(turn)s, %(ordinal)s, %(action)s,
+    %(created_at)s, %(owner)s
 )
 """
 INSERT_ROW: Final = """
 INSERT INTO loom_memory (
     place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer, scope,
-    importance, content, fingerprint, task, lexemes, length, telling, told_form, created_at
+    importance, content, fingerprint, task, lexemes, length, telling, told_form, created_at,
+    tenant, user_id
 ) VALUES (
     %(place)s, %(session_id)s, %(run_id)s, %(root_run_id)s, %(task_id)s, %(parent_task_id)s, %(turn)s, %(ordinal)s,
     %(node)s, %(action)s, %(status)s, %(layer)s, %(scope)s, %(importance)s, %(content)s, %(fingerprint)s, %(task)s,
-    %(lexemes)s::tsvector, %(length)s, %(telling)s, %(told_form)s, %(created_at)s
+    %(lexemes)s::tsvector, %(length)s, %(telling)s, %(told_form)s, %(created_at)s,
+    %(tenant)s, %(user_id)s
 )
 """
 _TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
@@ -62,12 +65,14 @@ def tenant_of(cipher: Cipher, task: Task) -> str:
 
 def task_row(task: Task, ordinal: int) -> dict[str, Any]:
     """Return the row for the permanent record of the task."""
+    owner = task_owner(task)
     return {
         "id": digest(task.task_id),
         "task_id": storable(task.task_id),
         "run_id": key_text(task.run_id),
         "session_id": key_text(session_of(task)),
-        "of_session": owned(session_of(task), task_owner(task)),
+        "tenant": storable(owner.tenant),
+        "user_id": storable(owner.user_id),
         "turn": turn_of(task),
         "ordinal": ordinal,
         "action": key_text(str(task.action)),
@@ -82,11 +87,11 @@ async def memory_row(
     """Return the row for the task's memory. The memory is in L2 if the task is important, and otherwise in L1."""
     content, tenant = content_of(task), tenant_of(cipher, task)
     lexemes, length = await hidden_tsvector(cipher, content)
-    is_global, row = task.metadata.get("scope") == MemoryScope.GLOBAL, task_row(task, ordinal)
+    is_global, owner = task.metadata.get("scope") == MemoryScope.GLOBAL, task_owner(task)
     return {
-        **row,
+        **task_row(task, ordinal),
         "task_id": key_text(task.task_id),
-        "place": global_place(task_owner(task)) if is_global else row["of_session"],
+        "place": global_place(owner) if is_global else owned(session_of(task), owner),
         "scope": MemoryScope.GLOBAL if is_global else MemoryScope.LOCAL,
         "root_run_id": key_text(task.root_run_id or task.run_id),
         "parent_task_id": None if task.parent_task_id is None else key_text(task.parent_task_id),

@@ -60,11 +60,12 @@ WHERE (session_id, place) = (SELECT session_id, place FROM loom_memory WHERE id 
 _INSERT_FACT: Final = """
 INSERT INTO loom_memory (
     id, place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer,
-    scope, importance, content, fingerprint, lexemes, length, telling, told_form, created_at
+    scope, importance, content, fingerprint, lexemes, length, telling, told_form, created_at,
+    tenant, user_id
 )
 SELECT %(new)s, place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status,
     'L3', scope, importance, %(content)s, %(fingerprint)s, %(lexemes)s::tsvector, %(length)s, %(telling)s,
-    %(told_form)s, created_at
+    %(told_form)s, created_at, tenant, user_id
 FROM loom_memory WHERE id = %(source)s
 """
 _EXPIRE_RECENT: Final = """

@@ -17,6 +17,7 @@ from loom.activities.adapters.postgres.memory_rows import (
     MEMORY,
     as_vector,
     digest,
+    forgotten_as,
     hidden_fingerprint,
     is_vector,
     key_text,
@@ -66,7 +67,7 @@ SELECT %(tenant)s, %(user_id)s, %(kind)s, %(content)s, %(fingerprint)s, %(source
 WHERE %(source)s = 'added' OR NOT EXISTS (
     SELECT FROM loom_person_facts_forgotten
     WHERE owner = %(owner)s AND fact IN (''::bytea, %(fact)s, %(plain_fact)s) AND until >= %(at)s
-) AND NOT EXISTS (SELECT FROM loom_memory_forgotten WHERE session = %(session)s AND until >= %(at)s)
+) AND NOT EXISTS (SELECT FROM loom_memory_forgotten WHERE session = ANY(%(sessions)s) AND until >= %(at)s)
 ON CONFLICT (tenant, user_id, fingerprint) DO UPDATE SET
     kind = excluded.kind, source = excluded.source, session_id = excluded.session_id, run_id = excluded.run_id,
     task_id = excluded.task_id, created_at = excluded.created_at, superseded_by = NULL, compared = false
@@ -267,7 +268,7 @@ class PostgresPersonFacts:
             "fact": await self._digest(fact.owner, content),
             "plain_fact": digest(owner_digest(fact.owner).hex() + fingerprint(content).hex()),
             "source": fact.source,
-            "session": digest(fact.session_id),
+            "sessions": [*forgotten_as(fact.session_id, fact.owner)],
             "session_id": key_text(fact.session_id),
             "run_id": key_text(fact.run_id),
             "task_id": key_text(fact.task_id),

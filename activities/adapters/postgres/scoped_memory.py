@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database
-from loom.activities.adapters.postgres.memory_rows import MEMORY, OF_SESSION, key_text, owned, session_values
+from loom.activities.adapters.postgres.memory_rows import MEMORY, OF_OWNER, filter_values, key_text, owned
 from loom.domain.core.messages import well_formed
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import EVERYBODY, Owner, OwnerFilter
 from loom.domain.memory.layers import MemoryScope
 from loom.domain.memory.scopes import (
     ORDER,
@@ -23,7 +23,8 @@ from loom.domain.memory.scopes import (
 )
 
 _COLUMNS: Final = (
-    "id, content, scope, owner, session_id, version, created_by, updated_by, parent_version, conflicts_with, updated_at"
+    "id, content, scope, owner, session_id, version, created_by, updated_by, parent_version, conflicts_with, tenant,"
+    " user_id, updated_at"
 )
 _NAMES: Final = tuple(_COLUMNS.split(", "))
 _LATEST: Final = f"""
@@ -32,16 +33,16 @@ WHERE place = ANY(%(places)s) AND (%(id)s::text IS NULL OR id = %(id)s) ORDER BY
 """  # noqa: S608 - constants
 _VERSIONS: Final = f"SELECT {_COLUMNS} FROM loom_scoped_memory WHERE place = %s AND id = %s ORDER BY version"  # noqa: S608
 _OF_SESSION: Final = f"""
-SELECT {_COLUMNS} FROM loom_scoped_memory WHERE session_id = %(session)s
-AND (%(place)s::text IS NULL OR updated_by IN (SELECT run_id FROM loom_memory_tasks WHERE {OF_SESSION}))
+SELECT {_COLUMNS} FROM loom_scoped_memory WHERE session_id = %(session)s AND {OF_OWNER}
 ORDER BY updated_at, place, id, version
 """  # noqa: S608 - constants
 _INSERT: Final = """
 INSERT INTO loom_scoped_memory (
-    place, id, version, content, scope, owner, session_id, created_by, updated_by, parent_version, conflicts_with
+    place, id, version, content, scope, owner, session_id, created_by, updated_by, parent_version, conflicts_with,
+    tenant, user_id
 ) VALUES (
     %(place)s, %(id)s, %(version)s, %(content)s, %(scope)s, %(owner)s, %(session_id)s, %(created_by)s, %(updated_by)s,
-    %(parent_version)s, %(conflicts_with)s
+    %(parent_version)s, %(conflicts_with)s, %(tenant)s, %(user_id)s
 )
 ON CONFLICT DO NOTHING RETURNING updated_at
 """
@@ -59,11 +60,12 @@ class PostgresScopedMemory:
         given = replace(write, id=key_text(write.id), content=well_formed(write.content), by=_node(write.by))
         place = _place(given.scope, given.by, given.written_for) if given.by else ""
         cipher = self._database.cipher
+        tenant = write.written_for.tenant or cipher.tenant_of(write.by[-1])
         async with self._database.connection() as connection:
             while True:
                 latest = await self._latest(connection, [place], given.id)
                 entry = next_version(given, latest[0] if latest else None)
-                sealed = await cipher.seal_text(entry.content, MEMORY, cipher.tenant_of(write.by[-1]))
+                sealed = await cipher.seal_text(entry.content, MEMORY, tenant)
                 cursor = await connection.execute(_INSERT, _values(replace(entry, content=sealed), place))
                 if (row := await cursor.fetchone()) is not None:
                     return replace(entry, updated_at=row[0])
@@ -92,12 +94,13 @@ class PostgresScopedMemory:
             rows = await (await connection.execute(_VERSIONS, (place, key_text(entry_id)))).fetchall()
         return await self._entries(rows)
 
-    async def export(self, session_id: str, owner: Owner | None = None) -> tuple[ScopedEntry, ...]:
-        """Return every version of every entry from a session, oldest first. Without an owner, return those of each
-        owner who has a session of this name. This method is for operators.
+    async def export(self, session_id: str, of: OwnerFilter = EVERYBODY) -> tuple[ScopedEntry, ...]:
+        """Return every version of every entry from these owners' sessions of this name, oldest first. This method is
+        for operators.
         """
+        asked = {"session": key_text(session_id), **filter_values(of)}
         async with self._database.connection() as connection:
-            rows = await (await connection.execute(_OF_SESSION, session_values(session_id, owner))).fetchall()
+            rows = await (await connection.execute(_OF_SESSION, asked)).fetchall()
         return await self._entries(rows)
 
     async def _first(

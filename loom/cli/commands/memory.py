@@ -38,7 +38,7 @@ from loom.composition.encryption import opened_database
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import EVERYBODY, Owner, OwnerFilter
 from loom.domain.memory.layers import Forgotten, Layer, MemoryStats, Query, View, hit_view, memory_view
 from loom.domain.memory.people import ForgottenFacts, fact_view, owner_named
 
@@ -97,14 +97,15 @@ def search(
 ) -> None:
     """Search by words and by meaning, best hits first.
 
-    Without --user and --tenant, this searches everybody's memories. A session belongs to the user and the tenant of
-    its runs, and different people can have sessions of the same name.
+    A session belongs to the user and the tenant of its runs, and different people can have sessions of the same name.
+    Without --user and --tenant, this searches everybody's memories.
     """
     if not query.strip():
         raise BadRequest("the query is empty: pass words to search for")
     view = View(
         session_id=session,
-        owner=_owner_if_named(user, tenant),
+        owner=None,
+        of=_of(user, tenant),
         layers=frozenset(layer or ()),
         actions=frozenset(action or ()),
         nodes=frozenset(node or ()),
@@ -120,7 +121,9 @@ def search(
     out = console(wide=True)
     for hit in hits:
         memory = hit.memory
-        where = f"session {memory.session_id}, run {memory.run_id}, {memory.created_at:%Y-%m-%d %H:%M}"
+        owner = Owner(user_id=memory.user_id, tenant=memory.tenant).named
+        whose = f" of {owner}" if owner else ""
+        where = f"session {memory.session_id}{whose}, run {memory.run_id}, {memory.created_at:%Y-%m-%d %H:%M}"
         out.print(plain(f"{memory.id:>6}  {hit.layer}  {hit.score:.2f}  {memory.action} of {memory.node}, {where}"))
         out.print(f"        {one_line(memory.content, 140)}")
     if not hits:
@@ -147,13 +150,13 @@ def add(
     the person or the tenant that you name. With --global, all runs of the tenant can find it, or all runs without a
     tenant. With --user or --tenant alone, it is a fact for all runs of a person, or of everybody in a tenant.
     """
-    owner = _owner_if_named(user, tenant)
-    if owner is not None and session is None and not for_all:
+    owner = Owner() if user is None and tenant is None else owner_named(user, tenant)
+    if owner != Owner() and session is None and not for_all:
         _with_memory(lambda opened: learn(opened.people, owner, text))
         facts = {"user_id": user, "tenant": tenant}
         print_json(facts) if as_json else typer.echo(f"added to the facts about {plain(owner.named)}")
         return
-    task = memory_task(text, session, for_all=for_all, by=by, importance=importance, owner=owner or Owner())
+    task = memory_task(text, session, for_all=for_all, by=by, importance=importance, owner=owner)
     _with_memory(lambda opened: opened.memory.remember([task]))
     if as_json:
         print_json({"task_id": task.task_id, "session_id": task.session_id})
@@ -252,12 +255,12 @@ def export(
         for fact in _with_memory(lambda opened: opened.people.listed(owner, with_replaced=True)):
             print_json(fact_view(fact))
         return
-    whose = _owner_if_named(user, tenant)
+    of = _of(user, tenant)
 
     async def lines(opened: Opened) -> None:
-        async for memory in opened.memory.export(session, whose):
+        async for memory in opened.memory.export(session, of):
             print_json(memory_view(memory, whole=True))
-        for note in await PostgresScopedMemory(opened.database).export(session, whose):
+        for note in await PostgresScopedMemory(opened.database).export(session, of):
             print_json(note)
 
     _with_memory(lines)
@@ -291,11 +294,11 @@ def forget(
         return
     if fact_id is not None:
         raise BadRequest("--id is the id of a fact, and facts belong to no session: leave out --session", field="id")
-    owner = _owner_if_named(user, tenant)
+    of = _of(user, tenant)
+    whose = "" if of == EVERYBODY else f" of {plain(owner_named(user, tenant).named)}"
     if not yes and not as_json and sys.stdin.isatty():
-        whose = "" if owner is None else f" of {plain(owner.named)}"
-        typer.confirm(f"Forget all of session {plain(session)!r}{whose}?", abort=True)
-    gone, live, left = _with_memory(partial(_forget, session, owner))
+        typer.confirm(f"Forget all of session {plain(session)!r}{whose or ' of everybody'}?", abort=True)
+    gone, live, left = _with_memory(partial(_forget, session, of))
     counts = {**person_facts.trace_counts(gone), "key": live}
     if as_json:
         views = {f"{noun}s": count for noun, count in counts.items()}
@@ -303,7 +306,7 @@ def forget(
         return
     others = person_facts.told_counts(counts)
     memories = counted(gone.memories, "memory", "memories")
-    typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}")
+    typer.echo(f"forgot {', '.join([memories, *others])} of session {plain(session)}{whose}")
     for reason in left:
         print_notice(reason)
 
@@ -357,9 +360,15 @@ def _forget_facts(owner: Owner, fact_id: int | None, *, ask: bool, as_json: bool
     person_facts.tell_forgotten(owner, gone, live, left, as_json=as_json)
 
 
-def _owner_if_named(user: str | None, tenant: str | None) -> Owner | None:
-    """Return whose memories are meant, or None if everybody's are. Raises BadRequest if a name is invalid."""
-    return None if user is None and tenant is None else owner_named(user, tenant)
+def _of(user: str | None, tenant: str | None) -> OwnerFilter:
+    """Return whose memories are meant: everybody's, those of one person, or those of all runs of a tenant.
+
+    Raises BadRequest if a name is invalid.
+    """
+    if user is None and tenant is None:
+        return EVERYBODY
+    owner = owner_named(user, tenant)
+    return OwnerFilter(tenant=owner.tenant, user_id=user)
 
 
 def _with_zone(at: datetime | None) -> datetime | None:
@@ -407,9 +416,9 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
             await embedder.aclose()
 
 
-async def _forget(session: str, owner: Owner | None, opened: Opened) -> tuple[Forgotten, int, list[str]]:
+async def _forget(session: str, of: OwnerFilter, opened: Opened) -> tuple[Forgotten, int, list[str]]:
     """Return the counts of deleted entries and Redis keys, and messages about data that couldn't be deleted."""
-    gone = await opened.memory.forget(session, owner)
+    gone = await opened.memory.forget(session, of)
     return gone, *(await _forget_runs(opened, gone))
 
 

@@ -15,14 +15,16 @@ from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_search import Effort
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
+from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
+from loom.activities.memory.person_facts import learn_by_rule
 from loom.activities.memory.ports import MemoryStore, MemoryUpkeepStore
 from loom.activities.memory.upkeep import embed
 from loom.activities.ports import StoreUnavailable
 from loom.activities.recall import SessionMemory
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.tasks import Action, Origin, Task
-from loom.domain.core.tenants import Owner
+from loom.domain.core.tenants import Owner, OwnerFilter
 from loom.domain.memory.layers import Hit, Layer, MemoryStats, Query, View
 from loom.domain.memory.scopes import ScopedWrite
 from loom.testing.harness import Addresses
@@ -383,32 +385,51 @@ async def test_an_owners_session_sees_its_own_memories_and_its_tenants_global_on
             seen = [hit.memory for hit in found if hit.memory.task_id in told]
             assert {each.task_id for each in seen} <= visible.keys()
         assert set(texts(await memory.recent(here))) & set(visible.values()) == set(visible.values())
-        exported = [each.task_id async for each in memory.export(prefix + session, owner)]
+        of = OwnerFilter(**asdict(owner))
+        exported = [each.task_id async for each in memory.export(prefix + session, of)]
         assert {*exported} == {name for name, one in told.items() if one[:2] == (session, owner)}
     for session in SESSIONS:
         await memory.forget(prefix + session)
 
 
-async def test_one_owners_session_is_forgotten_and_another_owners_of_the_same_name_stays(
+async def test_one_owners_session_is_forgotten_and_those_of_others_of_the_same_name_stay(
     memory: PostgresMemory, database: Database, session: str
 ) -> None:
-    ann, eve = Owner(user_id="ann", tenant="t1"), Owner(user_id="eve", tenant="t2")
-    notes = PostgresScopedMemory(database)
-    tasks = {}
-    for owner in (ann, eve, Owner()):
-        names = {name: value for name, value in asdict(owner).items() if value}
-        tasks[owner] = task("the same", run_id=f"{session}{owner.user_id}", session_id=session, metadata=names)
-        by = (tasks[owner].run_id,)
+    """Even if their runs had the same id, one after the other, and said the same."""
+    ann, bob, eve = (Owner(user_id=user, tenant=tenant) for user, tenant in (("ann", "a"), ("bob", "a"), ("eve", "e")))
+    owners = (ann, bob, eve, Owner())
+    notes, people = PostgresScopedMemory(database), PostgresPersonFacts(database)
+    tasks = [task("I prefer tabs", run_id=session, session_id=session, metadata=asdict(owner)) for owner in owners]
+    for owner in owners:
+        by = (session,)
         await notes.write(ScopedWrite(id="plan", content="x", by=by, written_for=owner, session_id=session))
-    await memory.remember([*tasks.values()])
+    await memory.remember(tasks)
+    await learn_by_rule(people, tasks)
 
-    gone = await memory.forget(session, ann)
+    async def left() -> list[tuple[int, int, int]]:
+        return [
+            (
+                len(await memory.recent(view(session, owner=owner))),
+                len(await notes.entries((session,), owner)),
+                len(await people.about((owner,))),
+            )
+            for owner in owners
+        ]
 
-    assert (gone.memories, gone.notes, gone.runs) == (1, 1, (f"{session}ann",))
-    assert [len(await memory.recent(view(session, owner=owner))) for owner in tasks] == [0, 1, 1]
-    assert [len(await notes.export(session, owner)) for owner in tasks] == [0, 1, 1]
-    assert await memory.missing([*tasks.values()]) == ()
-    assert (await memory.forget(session)).memories == 2
+    gone = await memory.forget(session, OwnerFilter(tenant="a", user_id="ann"))
+    assert (gone.memories, gone.notes, gone.person_facts) == (1, 1, 1)
+    assert await left() == [(0, 0, 0), (1, 1, 1), (1, 1, 1), (1, 1, 0)]
+
+    await learn_by_rule(people, tasks)
+    assert await memory.remember(tasks) == 0
+    assert await left() == [(0, 0, 0), (1, 1, 1), (1, 1, 1), (1, 1, 0)]
+
+    assert (await memory.forget(session, OwnerFilter(tenant="a"))).memories == 1
+    await learn_by_rule(people, tasks)
+    assert await left() == [(0, 0, 0), (0, 0, 0), (1, 1, 1), (1, 1, 0)]
+    assert (await people.forget(eve)).facts == 1
+    assert await left() == [(0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 1, 0)]
+    assert (await memory.forget(session)).memories == 1
 
 
 async def test_what_is_forgotten_never_comes_back_and_the_rest_stays(memory: PostgresMemory, session: str) -> None:

@@ -301,14 +301,18 @@ async def test_a_session_belongs_to_a_person(session: str) -> None:
     async def codes(*of: str) -> set[str]:
         return {hit["content"].removeprefix("the code of ") for hit in await told("search", "code", *of)}
 
-    assert await codes("--session", session, *ann) == {" ".join(ann), "everybody in the tenant"}
-    assert await codes(*bob) == {" ".join(bob), "everybody in the tenant"}
-    assert {"nobody", " ".join(ann), " ".join(bob)} <= await codes("--session", session)
-    exported = (await run("export", "--session", session, *bob)).stdout.splitlines()
-    assert [json.loads(line)["content"] for line in exported] == [f"the code of {' '.join(bob)}"]
+    of_ann, of_bob, of_all = " ".join(ann), " ".join(bob), "everybody in the tenant"
+    assert await codes("--session", session, *ann) == await codes(*ann) == {of_ann}
+    assert await codes("--tenant", session) == {of_ann, of_bob, of_all}
+    assert await codes("--session", session, "--tenant", session) == {of_ann, of_bob}
+    assert {"nobody", of_ann, of_bob} <= await codes("--session", session)
+    exported = [json.loads(line) for line in (await run("export", "--session", session, *bob)).stdout.splitlines()]
+    assert [(line["content"], line["user_id"]) for line in exported] == [(f"the code of {of_bob}", "bob")]
     assert (await told("forget", "--session", session, *ann))["forgotten"] == 1
-    assert await codes("--session", session, *ann) == {"everybody in the tenant"}
-    assert await codes("--session", session, *bob) == {" ".join(bob), "everybody in the tenant"}
+    assert await codes("--tenant", session) == {of_bob, of_all}
+    assert "bob" in (await run("search", "code", "--session", session)).stdout
+    assert (await told("forget", "--session", session, "--tenant", session))["forgotten"] == 1
+    assert await codes("--session", session) == {"nobody"}
 
 
 async def test_what_redis_has_is_said_to_be_left_when_it_is_away(
