@@ -107,12 +107,22 @@ class TaskTable:
     def __init__(self, path: str) -> None:
         self.db = sqlite3.connect(path)
         self.db.execute(
-            "CREATE TABLE IF NOT EXISTS task (id INTEGER PRIMARY KEY, name TEXT UNIQUE, session TEXT, task BLOB)"
+            "CREATE TABLE IF NOT EXISTS task (id INTEGER PRIMARY KEY, name TEXT UNIQUE, session TEXT, tenant TEXT,"
+            " user TEXT, task BLOB)"
         )
 
     async def remember(self, tasks: Any) -> int:
-        rows = [(task.task_id, task.session_id or task.run_id, pickle.dumps(task)) for task in tasks]
-        sql = "INSERT OR IGNORE INTO task (name, session, task) VALUES (?, ?, ?)"
+        rows = [
+            (
+                task.task_id,
+                task.session_id or task.run_id,
+                task.metadata.get("tenant", ""),
+                task.metadata.get("user_id", ""),
+                pickle.dumps(task),
+            )
+            for task in tasks
+        ]
+        sql = "INSERT OR IGNORE INTO task (name, session, tenant, user, task) VALUES (?, ?, ?, ?, ?)"
         new = self.db.executemany(sql, rows).rowcount
         self.db.commit()
         return new
@@ -122,7 +132,8 @@ class TaskTable:
         return tuple(task for task in tasks if task.task_id not in known)
 
     def _found(self, view: Any, keep: Any = lambda hit: True) -> Any:
-        rows = self.db.execute("SELECT id, task FROM task WHERE session = ? ORDER BY id DESC", (view.session_id,))
+        sql = "SELECT id, task FROM task WHERE session = ? AND tenant = ? AND user = ? ORDER BY id DESC"
+        rows = self.db.execute(sql, (view.session_id, view.owner.tenant, view.owner.user_id))
         hits = [self._hit(number, pickle.loads(task)) for number, task in rows]
         allowed = [
             hit
@@ -174,8 +185,9 @@ class TaskTable:
         return None
 
     async def export(self, session_id: str) -> Any:
-        for hit in self._found(Values(session_id=session_id, without_run=None, actions=(), limit=1000)):
-            yield hit.memory
+        sql = "SELECT id, task FROM task WHERE session = ? ORDER BY id"
+        for number, task in self.db.execute(sql, (session_id,)).fetchall():
+            yield self._hit(number, pickle.loads(task)).memory
 
     async def forget(self, session_id: str) -> Any:
         gone = self.db.execute("DELETE FROM task WHERE session = ?", (session_id,)).rowcount
