@@ -259,7 +259,9 @@ class LanguageModel:
         # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
         message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
-        plans = await self._planner.plans(message.tool_calls, spec, grants=request.grants, run_id=request.origin.run_id)
+        plans = await self._planner.plans(
+            message.tool_calls, spec, grants=request.grants, origin=request.origin, turn=request.turn
+        )
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         took = milliseconds(perf_counter() - started)
         replied = model_replied(spec.model, request, answer.usage, cost, ms=took, text=message.text)

@@ -91,7 +91,7 @@ class CrewConductor:
             writer.emit(crew_planned(plan_view(message, request.turn)))
             _log.info("crew_conducted", **request.origin.log_ids, turn=request.turn, step=message.text[:200])
             await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
-            plans = await self._planner.handed_out(message.tool_calls, spec, run_id=run_id)
+            plans = await self._planner.handed_out(message.tool_calls, spec, origin=request.origin, turn=request.turn)
             self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)
             stop: StopReason = "tools" if plans else "end"
             fits = None if request.wrap_up else checked(spec, transcript.messages, message, plans, stop=stop, pieces=0)

@@ -17,7 +17,8 @@ from loom.activities.toolbox.pipeline import plan
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Objection, Registered, stricter_of
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import ToolCall, call_digest
+from loom.domain.core.messages import ToolCall, ask_digest
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict, describe
 from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.permissions.judge import Judgement
@@ -49,46 +50,49 @@ class CallPreparer:
         self._obeyed = obeyed  # the files that this worker reads, for a workspace
 
     async def plans(
-        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
+        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], origin: Origin, turn: int
     ) -> tuple[PreparedCall, ...]:
         """Return a prepared call for each new call from the model, in order."""
         registered = self._of(spec)
         if not registered:
-            return await self.plans_again(calls, spec, grants=grants, run_id=run_id)
-        met = await asyncio.gather(*(before_call(call, run_id, spec.name, registered) for call in calls))
-        plans = await self.plans_again([each.call for each in met], spec, grants=grants, run_id=run_id)
+            return await self.plans_again(calls, spec, grants=grants, origin=origin, turn=turn)
+        met = await asyncio.gather(*(before_call(call, origin.run_id, spec.name, registered) for call in calls))
+        plans = await self.plans_again([each.call for each in met], spec, grants=grants, origin=origin, turn=turn)
         return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
 
     async def plans_again(
-        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], run_id: str
+        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], origin: Origin, turn: int
     ) -> tuple[PreparedCall, ...]:
         """Prepare calls that interceptors have already processed. If the rules or a person's grants have changed,
         pending calls are prepared this way again.
         """
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
-        objections = await self._objections(calls, spec, run_id)
+        objections = await self._objections(calls, spec, origin.run_id)
         planned = partial(
             plan,
             box=box,
             spec=spec,
             grants=grants,
-            run_id=run_id,
+            origin=origin,
+            turn=turn,
             agents=self._agents,
             is_intercepted=bool(self._of(spec)),
             obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,
         )
         return tuple(planned(call, objection=objection) for call, objection in zip(calls, objections, strict=True))
 
-    async def handed_out(self, calls: Sequence[ToolCall], spec: AgentSpec, *, run_id: str) -> tuple[PreparedCall, ...]:
+    async def handed_out(
+        self, calls: Sequence[ToolCall], spec: AgentSpec, *, origin: Origin, turn: int
+    ) -> tuple[PreparedCall, ...]:
         """Return a prepared call for each assignment of a crew. Hooks apply to assignments, but rules and interceptors
         don't.
 
         Rules apply to the members' own tool calls. Assigning work to members is the purpose of a crew.
         """
-        objections = await self._objections(calls, spec, run_id)
+        objections = await self._objections(calls, spec, origin.run_id)
         return tuple(
-            _with_objection(call, run_id, objection) for call, objection in zip(calls, objections, strict=True)
+            _with_objection(call, origin, turn, objection) for call, objection in zip(calls, objections, strict=True)
         )
 
     async def met(self, call: ToolCall, spec: AgentSpec, *, run_id: str) -> tuple[Intercepted, Objection | None]:
@@ -149,12 +153,14 @@ class CallPreparer:
                     writer.emit(event)
 
 
-def _with_objection(call: ToolCall, run_id: str, objection: Objection | None) -> PreparedCall:
+def _with_objection(call: ToolCall, origin: Origin, turn: int, objection: Objection | None) -> PreparedCall:
     judged = stricter_of(_HANDED_OUT, objection)
     made = PreparedCall(
         verdict=judged.verdict, rule=judged.rule, reason=judged.reason, effect=Effect.READ, parallel=True
     )
-    return replace(made, digest=call_digest(run_id, call)) if judged.verdict is Verdict.ASK else made
+    if judged.verdict is not Verdict.ASK:
+        return made
+    return replace(made, digest=ask_digest(origin.run_id, origin.execution, turn, call))
 
 
 class CallReviewer:
@@ -174,7 +180,7 @@ class CallReviewer:
         return PreparedCalls(plans=plans)
 
     async def _again(self, request: PrepareCallsRequest) -> tuple[PreparedCall, ...]:
-        run_id = request.origin.run_id
-        if request.spec.crew is not None:
-            return await self._planner.handed_out(request.calls, request.spec, run_id=run_id)
-        return await self._planner.plans_again(request.calls, request.spec, grants=request.grants, run_id=run_id)
+        origin, turn, spec = request.origin, request.turn, request.spec
+        if spec.crew is not None:
+            return await self._planner.handed_out(request.calls, spec, origin=origin, turn=turn)
+        return await self._planner.plans_again(request.calls, spec, grants=request.grants, origin=origin, turn=turn)

@@ -37,7 +37,8 @@ from loom.domain.core.errors import (
     ToolUnavailableError,
     ToolValidationError,
 )
-from loom.domain.core.messages import JsonObject, ToolCall, call_digest
+from loom.domain.core.messages import JsonObject, ToolCall, ask_digest
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import (
     LOCAL_READ,
     Effect,
@@ -73,7 +74,8 @@ def plan(
     box: ToolSet,
     spec: AgentSpec,
     grants: Sequence[str],
-    run_id: str,
+    origin: Origin,
+    turn: int,
     agents: Sequence[str] = (),
     objection: Objection | None = None,
     is_intercepted: bool = False,
@@ -108,7 +110,11 @@ def plan(
             return replace(made, effect=LOCAL_READ)
         if judged.verdict is not Verdict.ASK:
             return made
-        return replace(made, digest=call_digest(run_id, call), grants=authorized.grants(tool, arguments))
+        return replace(
+            made,
+            digest=ask_digest(origin.run_id, origin.execution, turn, call),
+            grants=authorized.grants(tool, arguments),
+        )
     except LoomError as error:
         return replace(limits, error=error.message, error_type=_error_type(error))
     except Exception as error:  # noqa: BLE001 - see the module's docstring

@@ -283,8 +283,24 @@ def canonical(arguments: JsonObject) -> str:
 
 
 def call_digest(run_id: str, call: ToolCall) -> str:
-    """Return 12 hex digits that identify this call with these arguments in this run."""
+    """Return 12 hex digits that identify this call with these arguments in this run. People approve calls by
+    `ask_digest`, except calls that a worker of a release before 0.4.0 has prepared, and the start of a run.
+    """
     return short_digest("\0".join((run_id, call.id, call.name, canonical(call.arguments))))
+
+
+ASK_DIGEST_LENGTH: Final = 32
+
+
+def ask_digest(run_id: str, execution: str, turn: int, call: ToolCall) -> str:
+    """Return 32 hex digits (BLAKE2b-128) that identify this call with these arguments in this turn of this execution.
+
+    A person approves the call by its digest. An approval therefore never holds for an equal call in another turn, or
+    in a run that uses the same id later. The call's effect is recorded under the same values, so that it isn't executed
+    a second time if the run is reset.
+    """
+    named = "\0".join((run_id, execution, str(turn), call.id, call.name, canonical(call.arguments)))
+    return blake2b(named.encode("utf-8", "surrogatepass"), digest_size=ASK_DIGEST_LENGTH // 2).hexdigest()
 
 
 def short_digest(text: str) -> str:

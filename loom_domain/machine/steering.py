@@ -13,7 +13,7 @@ from typing import Any, Final, assert_never
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import AGENT, JsonObject, call_digest, canonical, user
+from loom.domain.core.messages import AGENT, JsonObject, canonical, user
 from loom.domain.core.requests import ParkedOn, RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
@@ -36,7 +36,7 @@ from loom.domain.run.events import (
     RetryRequested,
     SteeringEvent,
 )
-from loom.domain.run.pending_approvals import find_ask, open_asks, own_ask
+from loom.domain.run.pending_approvals import digest_like, find_ask, open_asks, own_ask
 from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at, note, with_calls
 from loom.domain.tree.signals import PARENT, with_answer
 from loom.domain.tree.tree import TreeAsk
@@ -244,7 +244,7 @@ def _approve(state: RunState, event: Approved) -> RunState:
     decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
     if edited and event.arguments is not None:
         changed = replace(call.call, arguments=event.arguments, malformed=None)
-        plan = replace(call.plan, digest=call_digest(state.run_id, changed))
+        plan = replace(call.plan, digest=digest_like(call.plan.digest, state, changed))
         call = replace(call, call=changed, plan=plan, stale=1)
     state = _decide(state, call, decision)
     return state if edited or scope == "once" else granted(state, call.plan.grants)

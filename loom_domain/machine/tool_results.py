@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from loom.domain.core.messages import JsonObject, ToolCall, call_digest, canonical
+from loom.domain.core.messages import JsonObject, ToolCall, canonical
 from loom.domain.core.tool_calls import (
     LOST,
     Effect,
@@ -31,6 +31,7 @@ from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, PYTHON, TODO
 from loom.domain.machine.input_step import restarted, sampling_due, with_asks_noted, with_needed
 from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools, SampleModel
 from loom.domain.run.events import CallsPrepared, ToolsReturned
+from loom.domain.run.pending_approvals import digest_like
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, RetryLimits, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
 from loom.domain.run.stream_events import not_run_notice
@@ -179,7 +180,7 @@ def _asked_again(state: RunState, call: OpenCall, error: str, at: datetime) -> O
     asked = next(c for c in state.transcript.messages[-1].tool_calls if c.id == call.call.id)
     asked = asked if call.plan.arguments is None else replace(asked, arguments=call.plan.arguments)
     reason = f"the changed arguments cannot be carried out ({error}); these are the model's own again"
-    plan = replace(call.plan, digest=call_digest(state.run_id, asked), reason=reason)
+    plan = replace(call.plan, digest=digest_like(call.plan.digest, state, asked), reason=reason)
     return replace(call, call=asked, plan=plan, decision=None, asked_at=at, stale=0)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from loom.domain.core.messages import JsonObject, canonical
+from loom.domain.core.messages import ASK_DIGEST_LENGTH, JsonObject, ToolCall, ask_digest, call_digest, canonical
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.core.tool_input import Exchange
 from loom.domain.permissions.risk import risk_of
@@ -27,6 +27,15 @@ def find_ask(state: RunState, call_id: str | None) -> TreeAsk | None:
     if call_id is None:
         return asks[0] if len(asks) == 1 else None
     return next((ask for ask in asks if ask.call_id == call_id), None)
+
+
+def digest_like(known: str, state: RunState, call: ToolCall) -> str:
+    """Return the digest by which people approve a call of this turn, in the form of another digest. Workers of earlier
+    releases have prepared calls with the shorter form.
+    """
+    if len(known) < ASK_DIGEST_LENGTH:
+        return call_digest(state.run_id, call)
+    return ask_digest(state.run_id, state.environment.execution, state.turn, call)
 
 
 def own_ask(state: RunState, call: OpenCall) -> TreeAsk:

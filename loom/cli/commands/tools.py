@@ -30,6 +30,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.agents.worker_catalog import WorkerCatalog, tool_summary
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import ToolResult, Verdict, failed
 from loom.exit_codes import COMPLETED, FAILED
 
@@ -193,7 +194,7 @@ async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -
     async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
         spec = AgentSpec(name="loom tools call", model="", tools=specs, workspace=str(place))
-        (planned,) = await parts.planner.plans([made], spec, grants=(), run_id=LOCAL_RUN)
+        (planned,) = await parts.planner.plans([made], spec, grants=(), origin=Origin(run_id=LOCAL_RUN), turn=1)
         if planned.verdict is Verdict.DENY and not planned.error:
             return made, failed(planned.reason, "permission")
         # Running the command counts as the approval. Invalid arguments are reported when the stages run.

@@ -20,6 +20,7 @@ from loom.activities.toolbox.pipeline import plan
 from loom.activities.toolbox.user_tools.call import called
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import ToolExecutionError
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.machine.transitions import next_action
 from loom.domain.run.actions import AskPerson
@@ -63,7 +64,7 @@ def test_a_command_that_says_it_is_approved_is_asked_about(text: str) -> None:
     sandbox, why_not = find_sandbox("on")
     box = built_in_tools(sandbox=sandbox, no_sandbox=why_not, shell_parser=BashParser(), tool_timeout=60)
     spec = AgentSpec(name="a", model="demo", workspace="/nowhere", tools=(box["bash"].spec,))
-    planned = plan(call("b", "bash", command=text), box=box, spec=spec, grants=(), run_id="r")
+    planned = plan(call("b", "bash", command=text), box=box, spec=spec, grants=(), origin=Origin(run_id="r"), turn=1)
     assert (planned.verdict, planned.error) == (Verdict.ASK, "")
 
 

@@ -3,23 +3,30 @@
 The stranger is a plain Temporal client: it reaches the server and reads histories, but has no key.
 """
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     Interceptor,
     OutboundInterceptor,
     SignalWorkflowInput,
     StartWorkflowInput,
+    StartWorkflowUpdateInput,
     WorkflowHandle,
+    WorkflowHistory,
     WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
 )
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from loom.activities.signatures import HEADER
 from loom.domain.core.messages import JsonObject
@@ -69,6 +76,10 @@ class _Replaying(Interceptor):
             async def signal_workflow(self, input: SignalWorkflowInput) -> None:  # noqa: A002
                 input.headers = headers
                 await super().signal_workflow(input)
+
+            async def start_workflow_update(self, input: StartWorkflowUpdateInput) -> WorkflowUpdateHandle[Any]:  # noqa: A002
+                input.headers = headers
+                return await super().start_workflow_update(input)
 
         return Outbound(next)
 
@@ -306,3 +317,51 @@ async def _failure(handle: WorkflowHandle[Any, Any]) -> str | None:
     last = (await handle.fetch_history()).events[-1]
     ends = (last.workflow_execution_failed_event_attributes, last.workflow_execution_continued_as_new_event_attributes)
     return next((end.failure.message for end in ends if end.failure.message), None)
+
+
+@pytest.mark.parametrize("task", [1, 2], ids=["before it was prepared", "after it was prepared"])
+async def test_an_approval_lets_a_call_run_once_even_if_a_stranger_resets_the_run(
+    working: Working, workspace: Path, task: int
+) -> None:
+    """The model repeats its call, in the same turn and with the same id, and the stranger repeats the approval."""
+    append = calls(ToolUse("bash", {"command": "echo once >> effects"}, "b1"))
+    loom, _ = await working(script([append, text("done"), append, text("done again")]), require_signed="on")
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    await loom.client.approve(run_id)
+    await loom.client.result(run_id)
+    (history,) = await loom.histories(run_id)
+    approval, given = accepted_update(history, "approve")
+    ends = [each.event_id for each in history.events if each.HasField("workflow_task_completed_event_attributes")]
+    replaying = await stranger(loom, approval)
+    await replaying.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=replaying.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run_id),
+            workflow_task_finish_event_id=ends[task - 1],
+            request_id=uuid4().hex,
+        )
+    )
+
+    async def has_called_again() -> bool:
+        status = await loom.client.status(run_id)
+        return bool(status["pending_approvals"]) or status["status"] == "completed"
+
+    await eventually(has_called_again)
+    with suppress(
+        WorkflowUpdateFailedError, RPCError
+    ):  # it is refused, or the run has ended: the server repeats it, too
+        await replaying.get_workflow_handle(run_id).execute_update("approve", given)
+    status = await loom.client.status(run_id)
+    if task == 1:
+        assert [ask["call_id"] for ask in status["pending_approvals"]] == ["b1"], "another execution asks again"
+    else:
+        assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert (workspace / "effects").read_text() == "once\n"
+
+
+def accepted_update(history: WorkflowHistory, name: str) -> tuple[Mapping[str, Payload], JsonObject]:
+    """The headers and the payload of an update, as everybody can read them in the run's history."""
+    accepted = (event.workflow_execution_update_accepted_event_attributes for event in history.events)
+    (found,) = (each.accepted_request.input for each in accepted if each.accepted_request.input.name == name)
+    return dict(found.header.fields), json.loads(found.args.payloads[0].data)

@@ -16,7 +16,8 @@ from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import execute, plan
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import ExecutionAbortedError, PermissionDeniedError, ToolExecutionError
-from loom.domain.core.messages import JsonObject, Part, ToolCall, call_digest
+from loom.domain.core.messages import JsonObject, Part, ToolCall, ask_digest
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import (
     EMPTY_OUTPUT,
     LOCAL_READ,
@@ -59,6 +60,9 @@ class Text(Arguments):
     text: str = ""
 
 
+RUN = Origin(run_id="run", execution="e")
+
+
 def tool(run: Callable[[Text, ToolContext], Awaitable[str | ToolOutput]], name: str = "say") -> dict[str, Tool]:
     return {
         name: FunctionTool(spec=tool_spec(name, "Says it.", Text, effect=Effect.READ), arguments=Text, function=run)
@@ -79,7 +83,7 @@ def agent(
 
 
 def planned(call: ToolCall, spec: AgentSpec, box: dict[str, Tool] | None = None, *grants: str) -> PreparedCall:
-    return plan(call, box=box or FULL, spec=spec, grants=grants, run_id="run")
+    return plan(call, box=box or FULL, spec=spec, grants=grants, origin=RUN, turn=3)
 
 
 def call(name: str, **arguments: object) -> ToolCall:
@@ -117,13 +121,16 @@ def test_only_an_allowed_call_of_a_quick_tool_is_local(
     tmp_path: Path, made: ToolCall, permissions: dict[str, str], is_intercepted: bool, is_local: bool
 ) -> None:
     spec = agent(tmp_path, permissions)
-    assert plan(made, box=FULL, spec=spec, grants=(), run_id="run", is_intercepted=is_intercepted).is_local is is_local
+    assert (
+        plan(made, box=FULL, spec=spec, grants=(), origin=RUN, turn=3, is_intercepted=is_intercepted).is_local
+        is is_local
+    )
 
 
 def test_an_ask_carries_digest_and_grants(tmp_path: Path) -> None:
     made = call("write_file", path="a", content="x")
     ask = planned(made, agent(tmp_path))
-    assert (ask.verdict, ask.digest, ask.grants) == (Verdict.ASK, call_digest("run", made), ("write_file",))
+    assert (ask.verdict, ask.digest, ask.grants) == (Verdict.ASK, ask_digest("run", "e", 3, made), ("write_file",))
     assert (ask.effect, ask.parallel) == (Effect.IDEMPOTENT, False)
 
 

@@ -17,6 +17,7 @@ from loom.cli.commands import permissions
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import ToolCall
+from loom.domain.core.tasks import Origin
 from loom.domain.permissions.judge import Mode
 from loom.exit_codes import USAGE, code_of
 
@@ -150,7 +151,7 @@ def test_a_run_gets_the_very_same_answer(tmp_path: Path, command: str, mode: Mod
     box = built_in_tools(sandbox=Unused(), shell_parser=BashParser(), tool_timeout=120)  # type: ignore[arg-type]
     specs = tuple(tool.spec for tool in box.values())
     agent = AgentSpec(name="a", model="demo", tools=specs, permissions=rules, mode=mode, workspace=str(tmp_path))
-    planned = plan(call, box=box, spec=agent, grants=(), run_id="r")
+    planned = plan(call, box=box, spec=agent, grants=(), origin=Origin(run_id="r"), turn=1)
 
     async def checked() -> Checked:
         async with opened_checker(["bash"], [], workspace=str(tmp_path)) as checker:

@@ -23,6 +23,7 @@ from loom.composition.logs import configure_logs
 from loom.domain.agents.definitions import spec_of, tools_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall
+from loom.domain.core.tasks import Origin
 from loom.exit_codes import USAGE
 from tests.commands import Commands, commands_in
 from tests.unit.cli.test_cli_permissions import Unused
@@ -163,7 +164,7 @@ def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about
         )
         for command in ("ls", "make", "curl x", "stop", "known"):
             call = ToolCall(id="check", name="bash", arguments={"command": command})
-            [planned] = asyncio.run(planner.plans([call], spec, grants=(), run_id="r"))
+            [planned] = asyncio.run(planner.plans([call], spec, grants=(), origin=Origin(run_id="r"), turn=1))
             verdict, rule, _ = checked(app, "bash", {"command": command}, "--agent", name)
             if planned.error:
                 assert (verdict, rule, name) == ("deny", "tools", "reader")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loom.domain.core.messages import call_digest
+from loom.domain.core.messages import ask_digest, call_digest
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tool_calls import PreparedCall, ToolResult
 from loom.domain.machine.activity_requests import prepare_calls_request, tool_request
@@ -172,12 +172,20 @@ def test_edited_arguments_are_judged_again_and_then_run_without_a_second_questio
     )
 
 
-def test_edited_arguments_that_cannot_be_carried_out_leave_the_ask_as_it_was() -> None:
+@pytest.mark.parametrize(
+    "digest",
+    [
+        call_digest("run-1", call("a", command="make")),
+        ask_digest("run-1", "", 1, call("a", command="make")),
+    ],
+    ids=["as before 0.4.0", "of this turn"],
+)
+def test_edited_arguments_that_cannot_be_carried_out_leave_the_ask_as_it_was(digest: str) -> None:
     wrong = PreparedCall(error="command: Field required", error_type="validation")
-    state = told(BEGAN, wants((call("a", command="make"), asks())), edited(), judged(a=wrong))
+    state = told(BEGAN, wants((call("a", command="make"), asks(digest))), edited(digest=digest), judged(a=wrong))
     (ask,) = state.asks
     assert ask.call == call("a", command="make")
-    assert ask.plan.digest == call_digest("run-1", ask.call)
+    assert ask.plan.digest == digest
     assert "command: Field required" in ask.plan.reason
     assert running(evolve(state, yes("a"))) == ["a"]
 
