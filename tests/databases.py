@@ -9,16 +9,31 @@ from uuid import uuid4
 import psycopg
 from psycopg.sql import SQL, Identifier
 
+from loom.stack.postgres import admin_address
+from loom.testing.harness import Addresses
+
+TEMPLATE = "template_of_tests"
+"""A database with the extension `vector`, which only a superuser creates. The session makes it."""
+ANEW = b"DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner; CREATE EXTENSION vector"
+"""Removes all that a database contains."""
+
 
 @asynccontextmanager
-async def fresh_database(server: str) -> AsyncIterator[str]:
+async def fresh_database(server: str, template: str = TEMPLATE) -> AsyncIterator[str]:
     """The URL of an empty database, beside the one of `server`, that is gone afterwards."""
     name = f"test_{uuid4().hex}"
-    await rows(server, SQL("CREATE DATABASE {}").format(Identifier(name)))
+    await rows(server, SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(template)))
     try:
         yield urlsplit(server)._replace(path=f"/{name}").geturl()
     finally:
         await rows(server, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def as_superuser(addresses: Addresses, url: str) -> str:
+    """The same database, for the superuser of the session's Postgres."""
+    parts = urlsplit(url)
+    admin = urlsplit(admin_address(addresses.home, parts.port or 0))
+    return parts._replace(netloc=admin.netloc).geturl()
 
 
 async def rows(url: str, statement: Any, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -12,13 +12,17 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from loom.stack import state
 from loom.stack.errors import StackError
-from loom.stack.postgres import copy_cluster
+from loom.stack.postgres import admin_address, copy_cluster
 
 DATABASE: Final = "temporal.db"
-_NOT_COPIED: Final = ("temporal.db*", "postgres*", "redis", "logs", "stack.json", "sizes.json", "*.lock", "*.sock")
+_NOT_COPIED: Final = (
+    *("temporal.db*", "postgres", "postgres.new", "redis", "logs"),
+    *("stack.json", "sizes.json", "*.lock", "*.sock"),
+)
 """Data that is copied in another way, or that belongs to the running processes."""
 
 
@@ -39,7 +43,8 @@ def back_up(home: Path, target: Path) -> Path:
     try:
         aside.mkdir(parents=True, mode=0o700)
         _copy_database(home / DATABASE, aside / DATABASE)
-        copy_cluster(server.address, home / "postgres", aside / "postgres")
+        port = urlsplit(server.address).port or 0
+        copy_cluster(f"{admin_address(home, port)}/postgres", home / "postgres", aside / "postgres")
         shutil.copytree(home, aside, symlinks=True, dirs_exist_ok=True, ignore=_ignored_in(home))
         aside.replace(target)
     except (OSError, sqlite3.Error) as error:

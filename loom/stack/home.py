@@ -64,12 +64,13 @@ def log_path(home: Path, part: str) -> Path:
     return path
 
 
-def password(home: Path) -> str:
-    """Return the password of this home's Postgres and Redis. It is generated once.
+def password(home: Path, name: str = "password") -> str:
+    """Return the password in the file with this name, which is generated once. The default is the password that workers
+    use for this home's Postgres and Redis.
 
     The password prevents other users of this machine from accessing the stack's data.
     """
-    path = home / "password"
+    path = home / name
     if not path.exists():
         path.touch(mode=0o600)
         path.write_text(secrets.token_hex(16), encoding="utf-8")

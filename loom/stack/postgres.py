@@ -1,8 +1,11 @@
 """Run Postgres with pgvector from its Python package.
 
+Workers connect as the role `loom`, which owns its database and has no other rights. The superuser `postgres` has a
+password of its own, which only the stack reads.
+
 Postgres refuses to run as root. When the stack runs as root, Postgres runs as `nobody` (or as the user that already
-owns the data) and keeps one capability, CAP_DAC_OVERRIDE. With this capability, the home and the installed packages can
-be in folders that only root can access, such as `/root` or a private temporary folder, and the permissions of these
+owns the data) and keeps one capability, CAP_DAC_READ_SEARCH. With this capability, the home and the installed packages
+can be in folders that only root can access, such as `/root` or a private temporary folder, and the permissions of these
 folders don't have to be changed.
 """
 
@@ -13,6 +16,7 @@ import subprocess
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from loom.stack.errors import StackError, tail
 from loom.stack.home import log_path, password
@@ -20,7 +24,40 @@ from loom.stack.services import Part
 from loom.stack.state import command_line
 
 DATABASE = USER = "loom"
+_ADMIN: Final = "postgres"
+_ADMIN_FILE: Final = "postgres-password"
+"""The file in the home with the superuser's password."""
+_FORMER_ADMIN: Final = "loom_admin"
+"""A superuser that exists only while the superuser `loom` of an earlier release is renamed."""
 _MIB = 1024**2
+
+_OWN: Final = """
+DO $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN
+        SELECT format('ALTER SCHEMA %I OWNER TO loom', nspname) AS command FROM pg_namespace
+        WHERE nspowner = 'postgres'::regrole AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+        UNION ALL
+        SELECT format('ALTER %s %s OWNER TO loom', CASE relkind
+            WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END,
+            pg_class.oid::regclass)
+        FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE relowner = 'postgres'::regrole AND relkind IN ('r', 'p', 'v', 'm', 'S')
+            AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+            AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_class.oid AND deptype IN ('e', 'a', 'i'))
+        UNION ALL
+        SELECT format('ALTER ROUTINE %s OWNER TO loom', pg_proc.oid::regprocedure)
+        FROM pg_proc JOIN pg_namespace ON pg_namespace.oid = pronamespace
+        WHERE proowner = 'postgres'::regrole AND nspname !~ '^pg_' AND nspname <> 'information_schema'
+            AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_proc.oid AND deptype = 'e')
+    LOOP
+        EXECUTE one.command;
+    END LOOP;
+END $$
+"""
+"""Gives `loom` what belonged to the superuser `loom` of an earlier release, except members of extensions."""
 
 
 def postgres(home: Path, ports: Mapping[str, int]) -> Part:
@@ -48,9 +85,14 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
         ),
         address=f"{server}/{DATABASE}",
         prepare=prepare,
-        answers=lambda _: _answers(f"{server}/postgres"),
-        settle=lambda: _ensure_database(server),
+        answers=lambda _: _answers(server),
+        settle=lambda: _ensure_database(home, port),
     )  # fmt: skip
+
+
+def admin_address(home: Path, port: int, admin: str = _ADMIN) -> str:
+    """Return the address at which the superuser of this home's Postgres connects, without a database."""
+    return f"postgresql://{admin}:{password(home, _ADMIN_FILE)}@127.0.0.1:{port}"
 
 
 def _buffers() -> int:
@@ -68,13 +110,14 @@ def _create(home: Path, data: Path) -> None:
     An interrupted start therefore doesn't leave an incomplete cluster behind.
     """
     aside, log = home / "postgres.new", log_path(home, "initdb")
+    password(home, _ADMIN_FILE)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
     if os.geteuid() == 0:
         os.chown(aside, pwd.getpwnam("nobody").pw_uid, -1)
     command = (
-        *_as_owner(aside), str(_programs() / "initdb"), "-D", str(aside), "-U", USER, "--auth=scram-sha-256",
-        f"--pwfile={home / 'password'}", "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
+        *_as_owner(aside), str(_programs() / "initdb"), "-D", str(aside), "-U", _ADMIN, "--auth=scram-sha-256",
+        f"--pwfile={home / _ADMIN_FILE}", "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
         "--locale=C",
     )  # fmt: skip
     with log.open("wb") as output:
@@ -119,7 +162,8 @@ def _as_owner(data: Path) -> tuple[str, ...]:
     nobody = pwd.getpwnam("nobody")
     owner = data.stat().st_uid if data.exists() else nobody.pw_uid
     ids = (f"--reuid={owner}", f"--regid={nobody.pw_gid}", "--clear-groups")
-    capabilities = ("--securebits=+no_setuid_fixup", "--inh-caps=+dac_override", "--ambient-caps=+dac_override")
+    capability = "+dac_read_search"
+    capabilities = ("--securebits=+no_setuid_fixup", f"--inh-caps={capability}", f"--ambient-caps={capability}")
     return (setpriv, *ids, *capabilities, "--")
 
 
@@ -143,30 +187,57 @@ def _programs() -> Path:
     return bundled
 
 
-def _answers(url: str) -> bool:
-    import psycopg  # noqa: PLC0415 - drivers are imported when first used
+def _answers(server: str) -> bool:
+    """Whether the server accepts connections, from whomever."""
+    from psycopg import pq  # noqa: PLC0415 - drivers are imported when first used
 
-    try:
-        psycopg.connect(url, connect_timeout=2).close()
-    except psycopg.OperationalError:
-        return False
-    return True
+    return pq.PGconn.ping(f"{server}/postgres?connect_timeout=2".encode()) == pq.Ping.OK
 
 
-def _ensure_database(server: str) -> None:
+def _ensure_database(home: Path, port: int) -> None:
     import psycopg  # noqa: PLC0415
 
     try:
-        _create_database(server)
+        _rename_admin(home, port)
+        _create_database(home, port)
     except psycopg.Error as error:
         raise StackError(f"postgres: database {DATABASE} cannot be created: {error}", part="postgres") from None
 
 
-def _create_database(server: str) -> None:
+def _rename_admin(home: Path, port: int) -> None:
+    """In the cluster of an earlier release, rename the superuser `loom` to `postgres`. It can't be demoted.
+
+    A superuser can't rename itself, so a second one does it. If this is interrupted, the next start goes on.
+    """
     import psycopg  # noqa: PLC0415
 
-    with psycopg.connect(f"{server}/postgres", autocommit=True, connect_timeout=5) as connection:
-        if not connection.execute("select 1 from pg_database where datname = %s", (DATABASE,)).fetchone():
-            connection.execute(f"create database {DATABASE}")
-    with psycopg.connect(f"{server}/{DATABASE}", autocommit=True, connect_timeout=5) as connection:
-        connection.execute("create extension if not exists vector")
+    secret = password(home, _ADMIN_FILE)
+    try:
+        psycopg.connect(f"{admin_address(home, port)}/postgres", connect_timeout=5).close()
+    except psycopg.OperationalError:
+        pass
+    else:
+        return
+    former = f"postgresql://{USER}:{password(home)}@127.0.0.1:{port}/postgres"
+    with psycopg.connect(former, autocommit=True, connect_timeout=5) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (_FORMER_ADMIN,)).fetchone():
+            connection.execute(f"CREATE ROLE {_FORMER_ADMIN} SUPERUSER LOGIN PASSWORD '{secret}'")
+    with psycopg.connect(f"{admin_address(home, port, _FORMER_ADMIN)}/postgres", connect_timeout=5) as connection:
+        connection.execute(f"ALTER ROLE {USER} RENAME TO {_ADMIN}")
+        connection.execute(f"ALTER ROLE {_ADMIN} PASSWORD '{secret}'")
+
+
+def _create_database(home: Path, port: int) -> None:
+    import psycopg  # noqa: PLC0415
+
+    admin, secret = admin_address(home, port), password(home)
+    with psycopg.connect(f"{admin}/postgres", autocommit=True, connect_timeout=5) as connection:
+        connection.execute(f"DROP ROLE IF EXISTS {_FORMER_ADMIN}")
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (USER,)).fetchone():
+            connection.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{secret}'")
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (DATABASE,)).fetchone():
+            connection.execute(f"CREATE DATABASE {DATABASE}")
+        connection.execute(f"ALTER DATABASE {DATABASE} OWNER TO {USER}")
+    with psycopg.connect(f"{admin}/{DATABASE}", autocommit=True, connect_timeout=5) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute(_OWN)

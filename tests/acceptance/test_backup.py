@@ -19,7 +19,7 @@ import pytest
 from loom.stack.postgres import _programs
 from loom.testing.harness import Addresses
 from loom.testing.model_server import ThreadedModelServer, ToolUse, calls, text
-from tests.databases import fresh_database, rows
+from tests.databases import TEMPLATE, fresh_database, rows
 from tests.docs_pages import SHELLS, blocks_of, lines_of, shell
 from tests.forked_commands import forked
 
@@ -137,7 +137,12 @@ async def test_databases_and_files_are_restored_from_the_guide_s_copies(addresse
     variables = ("TEMPORAL_DATABASE_URL", "TEMPORAL_VISIBILITY_URL", "LOOM_DATABASE_URL")
     async with AsyncExitStack() as databases:
         old, new = [
-            {name: await databases.enter_async_context(fresh_database(addresses.database)) for name in variables}
+            {
+                name: await databases.enter_async_context(
+                    fresh_database(addresses.database, TEMPLATE if name == "LOOM_DATABASE_URL" else "template1")
+                )
+                for name in variables
+            }
             for _ in ("old", "new")
         ]
         for name, url in old.items():

@@ -19,7 +19,7 @@ from loom.activities.ports import StoreUnavailable
 from loom.domain.audit.chain import Checkpoint, next_row
 from loom.domain.audit.entries import AuditEntry
 from loom.testing.harness import Addresses
-from tests.databases import fresh_database, rows
+from tests.databases import as_superuser, fresh_database, rows
 
 AT: Final = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ROWS: Final = 6
@@ -39,11 +39,11 @@ async def opened(url: str, keys: Path | None = None) -> AsyncIterator[PostgresAu
 
 @asynccontextmanager
 async def written(addresses: Addresses, keys: Path | None = None) -> AsyncIterator[tuple[str, PostgresAuditLog]]:
-    """A log with six rows, in a database of its own."""
+    """A log with six rows, in a database of its own, and its address for a superuser."""
     async with fresh_database(addresses.database) as url, opened(url, keys) as log:
         for number in range(1, ROWS + 1):
             await log.append([act(number)])
-        yield url, log
+        yield as_superuser(addresses, url), log
 
 
 async def tamper(url: str, *statements: str) -> None:

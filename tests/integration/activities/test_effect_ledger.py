@@ -20,7 +20,7 @@ from loom.activities.ports import Claim, EffectLedger
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import ToolResult, failed
 from loom.testing.harness import Addresses
-from tests.databases import fresh_database, rows
+from tests.databases import ANEW, as_superuser, fresh_database, rows
 
 RESULT: Final = ToolResult(content="done", stage_ms=(0.1, 2.0))
 OTHER: Final = failed("not done", "execution")
@@ -266,8 +266,7 @@ async def test_a_ledger_whose_tables_were_lost_makes_them_again(addresses: Addre
     async with fresh_database(addresses.database) as url, aclosing(Database(url)) as database:
         ledger = PostgresEffects(database)
         assert await ledger.reserve("key", "run", 1) is None
-        await rows(url, "DROP SCHEMA public CASCADE")
-        await rows(url, "CREATE SCHEMA public")
+        await rows(as_superuser(addresses, url), ANEW)
         assert await ledger.reserve("key", "run", 2) is None
 
 

@@ -34,7 +34,7 @@ from loom.activities.adapters.postgres.schema_migrations import (
 from loom.activities.ports import StoreUnavailable
 from loom.testing.harness import Addresses
 from loom.testing.waiting import eventually
-from tests.databases import fresh_database, rows
+from tests.databases import ANEW, as_superuser, fresh_database, rows
 from tests.integration.activities.conftest import PostgresServer
 
 ONE: Final = Migration(number=1, name="one", sql="CREATE TABLE one (n int)")
@@ -269,11 +269,10 @@ async def test_a_postgres_that_is_killed_is_found_again_without_a_restart(postgr
         await eventually(answers)
 
 
-async def test_a_database_that_was_made_anew_gets_its_tables_again(empty: str) -> None:
+async def test_a_database_that_was_made_anew_gets_its_tables_again(empty: str, addresses: Addresses) -> None:
     async with aclosing(Database(empty)) as database:
         await do(database.connection())
-        await rows(empty, "DROP SCHEMA public CASCADE")
-        await rows(empty, "CREATE SCHEMA public")
+        await rows(as_superuser(addresses, empty), ANEW)
         with pytest.raises(StoreUnavailable, match='"loom_effects" does not exist'):
             await do(database.connection(), "SELECT 1 FROM loom_effects")
         await do(database.connection(), "SELECT 1 FROM loom_effects")
