@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -10,7 +11,6 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from loom.stack.postgres import admin_address
-from loom.testing.harness import Addresses
 
 TEMPLATE = "template_of_tests"
 """A database with the extension `vector`, which only a superuser creates. The session makes it."""
@@ -29,10 +29,10 @@ async def fresh_database(server: str, template: str = TEMPLATE) -> AsyncIterator
         await rows(server, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
 
 
-def as_superuser(addresses: Addresses, url: str) -> str:
-    """The same database, for the superuser of the session's Postgres."""
+def as_superuser(home: Path, url: str) -> str:
+    """The same database, for the superuser of this home's Postgres."""
     parts = urlsplit(url)
-    admin = urlsplit(admin_address(addresses.home, parts.port or 0))
+    admin = urlsplit(admin_address(home, parts.port or 0))
     return parts._replace(netloc=admin.netloc).geturl()
 
 

@@ -43,7 +43,7 @@ async def written(addresses: Addresses, keys: Path | None = None) -> AsyncIterat
     async with fresh_database(addresses.database) as url, opened(url, keys) as log:
         for number in range(1, ROWS + 1):
             await log.append([act(number)])
-        yield as_superuser(addresses, url), log
+        yield as_superuser(addresses.home, url), log
 
 
 async def tamper(url: str, *statements: str) -> None:

@@ -266,7 +266,7 @@ async def test_a_ledger_whose_tables_were_lost_makes_them_again(addresses: Addre
     async with fresh_database(addresses.database) as url, aclosing(Database(url)) as database:
         ledger = PostgresEffects(database)
         assert await ledger.reserve("key", "run", 1) is None
-        await rows(as_superuser(addresses, url), ANEW)
+        await rows(as_superuser(addresses.home, url), ANEW)
         assert await ledger.reserve("key", "run", 2) is None
 
 

@@ -37,7 +37,7 @@ asyncio.run(main())
 
 @pytest.fixture
 async def database(postgres: PostgresServer) -> AsyncIterator[str]:
-    async with fresh_database(postgres.url) as url:
+    async with fresh_database(postgres.url, "template1") as url:
         yield url
 
 

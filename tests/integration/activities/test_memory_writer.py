@@ -47,7 +47,7 @@ def tasks(count: int, action: Action = Action.MESSAGE) -> list[Task]:
 
 @pytest.fixture
 async def database(postgres: PostgresServer) -> AsyncIterator[str]:
-    async with fresh_database(postgres.url) as url:
+    async with fresh_database(postgres.url, "template1") as url:
         yield url
 
 

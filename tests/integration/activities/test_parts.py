@@ -147,7 +147,7 @@ async def test_what_was_stored_without_tenants_belongs_to_its_run_and_to_runs_wi
     postgres: PostgresServer,
 ) -> None:
     runs, contents = [uuid4().hex for _ in range(2)], [uuid4().bytes for _ in range(2)]
-    async with fresh_database(postgres.url) as url, aclosing(Database(url)) as database:
+    async with fresh_database(postgres.url, "template1") as url, aclosing(Database(url)) as database:
         store = PostgresParts(database)
         digests = [await store.save(run, content, None) for run, content in zip(runs, contents, strict=True)]
         await rows(url, "ALTER TABLE loom_payload_owners DROP COLUMN tenant, DROP COLUMN offered")

@@ -272,7 +272,7 @@ async def test_a_postgres_that_is_killed_is_found_again_without_a_restart(postgr
 async def test_a_database_that_was_made_anew_gets_its_tables_again(empty: str, addresses: Addresses) -> None:
     async with aclosing(Database(empty)) as database:
         await do(database.connection())
-        await rows(as_superuser(addresses, empty), ANEW)
+        await rows(as_superuser(addresses.home, empty), ANEW)
         with pytest.raises(StoreUnavailable, match='"loom_effects" does not exist'):
             await do(database.connection(), "SELECT 1 FROM loom_effects")
         await do(database.connection(), "SELECT 1 FROM loom_effects")

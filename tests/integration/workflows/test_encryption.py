@@ -32,6 +32,7 @@ from loom.serve.task_summaries import TaskSummaries
 from loom.testing.harness import Addresses, Harness, harness
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
+from tests.databases import as_superuser
 from tests.disguises import words_in
 from tests.integration.activities.conftest import RedisServer
 from tests.trees import delegate
@@ -122,7 +123,7 @@ async def places(words: dict[str, str], home: Path, url: str, redis: str) -> dic
     """
     stored = {
         "temporal": _rows_of_temporal(home / "temporal.db"),
-        "tables": await _tables(url),
+        "tables": await _tables(as_superuser(home, url)),
         "redis": await _redis(redis),
     }
     found = {where: words_in(data, words.values()) for where, data in stored.items()}
