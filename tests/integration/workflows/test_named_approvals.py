@@ -103,7 +103,7 @@ async def test_the_call_of_a_sub_agent_is_named_at_the_root(working: Working, wo
 async def test_an_approval_that_names_nothing_is_never_queued(
     working: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "STATUS_TRIES", 2)
+    monkeypatch.setattr(client_module, "STATUS_TRIES", 1)
     loom, _ = await working(script([]), replay=False)
     run_id = "nobody-serves-it"
     await loom.client.temporal.start_workflow("AgentRun", {"task": "x"}, id=run_id, task_queue="nobody")
