@@ -260,6 +260,7 @@ def loom(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
         "crews/research.yaml": next(b.text for b in blocks("yaml") if b.page == "docs/crews.md"),
         "handbook/guide.md": "# Rules\nBe kind.",
         "docs/handbook/guide.md": "# Rules\nBe kind.",
+        "acme-handbook/guide.md": "# Rules\nBe kind.",
         "invoice.schema.json": '{"type": "object"}',
         "my_tools.py": next(b.text for b in blocks("python") if b.page == "README.md" and "LoomApp()" in b.text),
         "review_tools.py": tool,
