@@ -160,7 +160,7 @@ def _with_objection(call: ToolCall, origin: Origin, turn: int, objection: Object
     )
     if judged.verdict is not Verdict.ASK:
         return made
-    return replace(made, digest=ask_digest(origin.run_id, origin.execution, turn, call))
+    return replace(made, digest=ask_digest(origin.run_id, origin.execution, turn, call, reset_at=origin.reset_at))
 
 
 class CallReviewer:

@@ -156,6 +156,9 @@ class Preparation:
             await self._forks.begin(origin, asked.forked_from, point.earlier)
         parts = await self._parts.attached(asked.parts, spec, origin) if asked.parts else ()
         await self._transcripts.save_spec(spec)
+        steering_key = above or self._gate.steering_key(widened=widened)
+        if signed and steering_key and request.start is not None:
+            await self._gate.use(request.start, activity.info().workflow_run_id or "")
         async with stream_writer(self._stream, origin, 0) as writer:
             writer.emit(run_started(asked, spec, lineage, skipped_skills=_skipped(resolved)))
         _log.info("run_prepared", **request.origin.log_ids, agent=spec.name, model=spec.model, manifest=spec.digest)
@@ -166,7 +169,7 @@ class Preparation:
             limits=lineage.limits if lineage else self._limits,
             earlier=point.earlier if point else None,
             signed=signed,
-            steering_key=above or self._gate.steering_key(widened=widened),
+            steering_key=steering_key,
             widened=widened,
             approvals_are_named=True,
             execution=origin.execution,

@@ -55,6 +55,7 @@ from loom.domain.run.events import (
     MessageAnswered,
     NoticesPublished,
     RunReopened,
+    RunReset,
     TimeRanOut,
     ToolsReturned,
     TurnBegan,
@@ -113,7 +114,7 @@ class AgentRun:
         self._state = without_local_calls(initial_state(request, carried))
         self._shown: dict[str, str | float] = {}
         self._updates = self._requests = 0
-        self._is_notifying = False
+        self._is_notifying = self._was_reset = False
         self._upgrade_requested = False
         self._rotation_due = False
         self._is_resting = isinstance(next_action(self._state), AwaitMessage)
@@ -127,6 +128,7 @@ class AgentRun:
                 rotate=self._rotate_if_due,
             )
         )
+        workflow.register_random_seed_callback(self._seed_changed)
         register_handlers(
             SteeredRun(
                 current=lambda: self._state,
@@ -139,7 +141,13 @@ class AgentRun:
     @workflow.run
     async def run(self, request: object = None, *carried: object) -> RunResult:
         """Perform actions one at a time until the run is finished."""
-        background = (self._send_tree_signals(), self._watch_time(), self._describe(), self._notify())
+        background = (
+            self._notice_resets(),
+            self._send_tree_signals(),
+            self._watch_time(),
+            self._describe(),
+            self._notify(),
+        )
         tasks = [asyncio.create_task(each) for each in background]
         if self._state.tree.children:
             self._children.follow()
@@ -231,6 +239,15 @@ class AgentRun:
         events, spec = self._requests * options.EVENTS_OF_REQUEST, self._state.spec
         if spec is not None and events >= spec.rotate_after_events and has_change(COUNTED_REQUESTS):
             self._rotation_due = True
+
+    def _seed_changed(self, _seed: int) -> None:
+        self._was_reset = True  # only a reset changes the seed of an execution
+
+    async def _notice_resets(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: self._was_reset)
+            self._was_reset = False
+            self._advance(RunReset(at=workflow.now()))
 
     async def _describe(self) -> None:
         """Keep the details in the Web UI current. They are updated once per workflow activation, not once per event."""

@@ -35,6 +35,9 @@ other events of a task. If these are requests and results, the run can't tell wh
 then leaves the updates unanswered: the server rejects them, and `LoomClient` sends them again. A reset records the
 updates that arrived after the reset point as events, so their position is known.
 
+**A reset.** The SDK tells a run that it was reset only by a new seed for its random numbers, and applies that seed
+after the signals that the server repeats. Loom delivers it before them, because what a run accepts depends on it.
+
 A flag in the completion of the first task distinguishes runs that follow the last two rules from those of earlier
 releases. Others name the changes that the run has from its start (`loom.workflows.changes`).
 """
@@ -58,7 +61,7 @@ _QUERY_ALONE: Final = "legacy_query"
 _START: Final = "initialize_workflow"
 _IN_PARTS: Final = 0x4C6F6F6D
 """The flag of runs that get the events of a task in parts. The SDK's own flags are small numbers."""
-_STARTS: Final = frozenset({_START, *NO_EVENTS})
+_STARTS: Final = frozenset({_START, *NO_EVENTS}) - {RESET}
 _SIGNAL: Final = "signal_workflow"
 _ENDS: Final = (
     "complete_workflow_execution",
@@ -177,15 +180,16 @@ class GuardedRun(WorkflowInstance):
             self._leave_cache(act.run_id)
 
     def _delivered(self, act: WorkflowActivation, *, is_start: bool, is_restored: bool) -> WorkflowActivationCompletion:
-        """Deliver the events of a task in parts: what starts the run, other events, and updates."""
-        parts: tuple[list[WorkflowActivationJob], ...] = ([], [], [])
+        """Deliver the events of a task in parts: what starts the run, a reset, other events, and updates."""
+        parts: tuple[list[WorkflowActivationJob], ...] = ([], [], [], [])
         for job in act.jobs:
             kind = job.WhichOneof("variant")
-            parts[2 if kind == UPDATE else 0 if is_start and kind in _STARTS else 1].append(job)
-        others = {job.WhichOneof("variant") for job in parts[1]}
+            is_first = is_start and kind in _STARTS
+            parts[3 if kind == UPDATE else 1 if kind == RESET else 0 if is_first else 2].append(job)
+        others = {job.WhichOneof("variant") for job in parts[2]}
         is_unclear = is_restored and not act.is_replaying and not is_start and others - NO_EVENTS > {_SIGNAL}
-        is_unclear &= RESET not in others
-        left = [part for part in parts[: 2 if is_unclear else 3] if part]
+        is_unclear &= not parts[1]
+        left = [part for part in parts[: 3 if is_unclear else 4] if part]
         completion = self._instance.activate(_with_jobs(act, left[0]) if len(left[0]) < len(act.jobs) else act)
         for part in left[1:]:
             if not completion.HasField("successful") or _has_ended(completion):

@@ -80,7 +80,8 @@ def refuse_unnamed_approval(state: RunState, event: SteeringEvent) -> None:
 def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
     """Return the fingerprint of the signature of the request that is being handled.
 
-    Raises BadRequest if the signature is missing, invalid, too old, or used before.
+    Raises BadRequest if the signature is missing, invalid, too old, or used before, or if the request permits something
+    and was signed before the run was reset.
     """
     request = _current_request.get(None)
     if request is None or request.signature is None:
@@ -91,7 +92,25 @@ def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], nam
         statement, request.signature, state.signature_checks, began_at=state.began_at, now=workflow.now()
     ):
         raise _refused(state, name, reason)
+    if _permits_anything(name, request.arguments) and request.signature.at < _permitting_since(state):
+        raise _refused(state, name, "was signed before this run began, or before it was reset")
     return fingerprint_of(statement, request.signature.at)
+
+
+def _permits_anything(name: str, arguments: Sequence[Any]) -> bool:
+    """Whether the request permits something, and isn't bound to one call by a digest."""
+    given = arguments[0] if arguments else None
+    has_digest = isinstance(given, Mapping) and given.get("digest") is not None
+    return name == "set_permissions" or (name == "approve" and not has_digest)
+
+
+def _permitting_since(state: RunState) -> int:
+    """Return the earliest time at which such a request may have been signed, in microseconds since the epoch.
+
+    What a person has permitted doesn't hold for another run with the same id, nor for what the run does after a reset.
+    """
+    checks = state.signature_checks
+    return max(microseconds(state.began_at), checks.reset_at) if checks.approvals_are_named else 0
 
 
 def _refused(state: RunState, name: str, reason: str) -> BadRequest:

@@ -112,7 +112,7 @@ def plan(
             return made
         return replace(
             made,
-            digest=ask_digest(origin.run_id, origin.execution, turn, call),
+            digest=ask_digest(origin.run_id, origin.execution, turn, call, reset_at=origin.reset_at),
             grants=authorized.grants(tool, arguments),
         )
     except LoomError as error:

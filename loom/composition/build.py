@@ -219,7 +219,11 @@ def parts_for(
         spans=SpanOutbox() if settings.otlp_endpoint and settings.redis_url else None,
         notify=notify_plan(settings),
         receivers=receivers_from(settings),
-        gate=StartGate(key, requires_signature=settings.require_signed == "on"),
+        gate=StartGate(
+            key,
+            requires_signature=settings.require_signed == "on",
+            ledger=PostgresEffects(database) if database else None,
+        ),
         obeyed=obeyed,
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),

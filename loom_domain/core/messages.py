@@ -292,13 +292,13 @@ def call_digest(run_id: str, call: ToolCall) -> str:
 ASK_DIGEST_LENGTH: Final = 32
 
 
-def ask_digest(run_id: str, execution: str, turn: int, call: ToolCall) -> str:
+def ask_digest(run_id: str, execution: str, turn: int, call: ToolCall, *, reset_at: int) -> str:
     """Return 32 hex digits (BLAKE2b-128) that identify this call with these arguments in this turn of this execution.
 
     A person approves the call by its digest. An approval therefore never holds for an equal call in another turn, or
-    in a run that uses the same id later. The call's effect is recorded under the same values, so that it isn't executed
-    a second time if the run is reset.
+    in a run that uses the same id later. If a reset has made the run's approvals void, `reset_at` is its time, else 0.
     """
+    execution = f"{execution}@{reset_at}" if reset_at else execution
     named = "\0".join((run_id, execution, str(turn), call.id, call.name, canonical(call.arguments)))
     return blake2b(named.encode("utf-8", "surrogatepass"), digest_size=ASK_DIGEST_LENGTH // 2).hexdigest()
 

@@ -3,6 +3,10 @@
 A signature covers a *statement*: the kind and name of the request, the run's id, a digest of the arguments, and the
 time. It therefore holds for one request to one run, and counts once. `activities/signatures.py` verifies signatures,
 and `activities/start_gate.py` makes them.
+
+Anyone who can reach the server can reset a run to an earlier point. The server then repeats the requests that the run
+had received since, and the run no longer knows that it has accepted them. What a person has allowed must not hold for
+what the run does instead. After a reset, a run therefore refuses approvals and rules that were signed before it.
 """
 
 from dataclasses import dataclass, replace
@@ -77,6 +81,16 @@ class SignatureChecks:
     """The fingerprints of the signatures that were accepted most recently, oldest first."""
     forgotten: str = ""
     """The newest fingerprint that is no longer remembered. A signature must be newer."""
+    reset_at: int = 0
+    """The time at which the run went on after its latest reset, in microseconds since the epoch, or 0."""
+
+    @property
+    def asks_renewed_at(self) -> int:
+        """The time of the reset that has made all earlier approvals of this run void, or 0.
+
+        A reset makes a run forget which signatures it has accepted since. Its asks therefore get new digests.
+        """
+        return self.reset_at if self.key and self.approvals_are_named else 0
 
     def refused(self, fingerprint: str) -> bool:
         """Whether a signature with this fingerprint was accepted before, or is too old to tell."""

@@ -100,6 +100,8 @@ class Origin:
     """The tenant that the run works for, if the request names one."""
     user_id: str = ""
     """The person that the run works for, if the request names one."""
+    reset_at: int = 0
+    """The time of the reset since which the run needs new approvals, in microseconds since the epoch, or 0."""
 
     @property
     def owner(self) -> Owner:

@@ -51,6 +51,7 @@ def origin_of(state: RunState) -> Origin:
         root_execution=state.tree.lineage.root_execution if state.tree.lineage else "",
         tenant=state.request.tenant or "",
         user_id=state.request.user_id or "",
+        reset_at=state.signature_checks.asks_renewed_at,
     )
 
 

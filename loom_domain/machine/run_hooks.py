@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment, next_step_after_run, steps_after_run
-from loom.domain.core.messages import ToolCall, call_digest
+from loom.domain.core.messages import ToolCall, ask_digest, call_digest
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import OpenCall, PreparedCall, Verdict
@@ -53,7 +53,7 @@ def _hook_returned(state: RunState, left: tuple[HookPoint, ...], event: HookRetu
         case HookResult(verdict="deny", reason=reason):
             return _refused(state, f"the hook {event.step.name} does not let this run start: {reason}", event.step.name)
         case HookResult(verdict="ask", reason=reason):
-            return _asked(replace(state, hooks_left=left), event.step, reason, event.at)
+            return _asked(replace(state, hooks_left=left), f"hook {event.step.name}", reason, event.at)
         case HookResult(instead=True, text=text):
             return ended(state, Outcome(status=RunStatus.COMPLETED, output=text or "", is_final=True))
         case HookResult(text=text):
@@ -102,11 +102,15 @@ def _refused(state: RunState, message: str, by: str) -> RunState:
     return ended(replace(state, calls=replace(state.calls, open=())), Outcome(status=RunStatus.ABORTED, error=error))
 
 
-def _asked(state: RunState, step: HookPoint, reason: str, at: datetime) -> RunState:
+def start_asked_again(state: RunState, at: datetime) -> RunState:
+    """Return a run whose start waits for approval, with a new ask in place of the one that a reset has made void."""
+    plan = state.calls.open[0].plan
+    return _asked(state, plan.rule, plan.reason, at)
+
+
+def _asked(state: RunState, rule: str, reason: str, at: datetime) -> RunState:
     call = ToolCall(id=_CALL_ID, name=START_RUN, arguments={"task": state.request.task})
-    plan = PreparedCall(
-        verdict=Verdict.ASK, rule=f"hook {step.name}", reason=reason, digest=call_digest(state.run_id, call)
-    )
+    plan = PreparedCall(verdict=Verdict.ASK, rule=rule, reason=reason, digest=_digest(state, call))
     told = note(
         state,
         Action.APPROVAL_REQUESTED,
@@ -121,6 +125,13 @@ def _asked(state: RunState, step: HookPoint, reason: str, at: datetime) -> RunSt
         expires_in=state.agent.approval_timeout,
     )
     return replace(told, calls=replace(told.calls, open=(OpenCall(call=call, plan=plan, asked_at=at),)))
+
+
+def _digest(state: RunState, call: ToolCall) -> str:
+    checks = state.signature_checks
+    if not checks.approvals_are_named:  # a release before 0.4.0 has prepared the run
+        return call_digest(state.run_id, call)
+    return ask_digest(state.run_id, state.environment.execution, 0, call, reset_at=checks.asks_renewed_at)
 
 
 def _after_end(state: RunState, event: HookReturned | HookFailed) -> RunState:

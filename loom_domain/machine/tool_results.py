@@ -133,6 +133,12 @@ def granted(state: RunState, grants: Iterable[str]) -> RunState:
     )
 
 
+def with_asks_renewed(state: RunState) -> RunState:
+    """Return a run whose earlier approvals have become void. Pending asks are made again, with other digests."""
+    state = replace(state, calls=replace(state.calls, rules_changed=state.phase is Phase.THINKING))
+    return with_calls(state, lambda c: replace(c, stale=c.stale + 1) if _is_judged_again(c) else c)
+
+
 def _is_judged_again(call: OpenCall) -> bool:
     return call.exchange is None and (call.awaits_person or (call.stale > 0 and call.result is None))
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from loom.domain.core.requests import RunRequest, RunStatus
+from loom.domain.core.signatures import microseconds
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.chatting import message_answered
 from loom.domain.machine.compression_step import compression_failed, context_compressed
@@ -25,9 +26,22 @@ from loom.domain.machine.model_replies import answered, model_replied
 from loom.domain.machine.model_retry import model_failed
 from loom.domain.machine.parking import attempted_now
 from loom.domain.machine.reopening import reopened
-from loom.domain.machine.run_hooks import due_hook, hook_ended, next_to_start, start_decided, with_last_hooks
+from loom.domain.machine.run_hooks import (
+    due_hook,
+    hook_ended,
+    next_to_start,
+    start_asked_again,
+    start_decided,
+    with_last_hooks,
+)
 from loom.domain.machine.steering import asks_expired, steered
-from loom.domain.machine.tool_results import calls_prepared, next_for_calls, tools_returned, with_calls_ended
+from loom.domain.machine.tool_results import (
+    calls_prepared,
+    next_for_calls,
+    tools_returned,
+    with_asks_renewed,
+    with_calls_ended,
+)
 from loom.domain.machine.tree_sync import ancestry_changed, sync_relatives
 from loom.domain.machine.turn_start import (
     last_turn,
@@ -84,6 +98,7 @@ from loom.domain.run.events import (
     RunPrepared,
     RunRefused,
     RunReopened,
+    RunReset,
     SamplingFailed,
     SignalIgnored,
     SignatureUsed,
@@ -247,6 +262,15 @@ def _signature_used(state: RunState, event: SignatureUsed) -> RunState:
     return replace(state, signature_checks=state.signature_checks.with_used(event.fingerprint))
 
 
+def _reset(state: RunState, event: RunReset) -> RunState:
+    checks = replace(state.signature_checks, reset_at=microseconds(event.at))
+    state = replace(state, signature_checks=checks)
+    if not checks.asks_renewed_at:
+        return state
+    is_starting = state.phase is Phase.STARTING
+    return start_asked_again(state, event.at) if is_starting and state.asks else with_asks_renewed(state)
+
+
 def _admitted(state: RunState, _event: RunAdmitted) -> RunState:
     state = replace(state, admission="admitted")
     return ready(state) if state.phase is Phase.STARTING else state
@@ -402,6 +426,7 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
     WaitEnded: Transition(to=STAYS, change=lambda state, _: state),
     NoticesPublished: Transition(to=STAYS, change=_notices_published),
     SignatureUsed: Transition(to=STAYS, change=_signature_used),
+    RunReset: Transition(to=STAYS, change=_reset),
     SignalIgnored: Transition(to=STAYS, change=_signal_ignored),
     # Requests from people. A request that cannot be carried out adds a notice.
     Approved: Transition(to={**STAYS, S: (S, R)}, change=steered),

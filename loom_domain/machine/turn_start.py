@@ -8,7 +8,6 @@ from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
 from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user, with_parts
 from loom.domain.core.requests import RunError, RunStatus
-from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.chatting import said_in_chat
 from loom.domain.machine.limits import limit_hit, warning, with_share_and_limits
@@ -42,7 +41,8 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
             execution=prepared.execution,
             notify=prepared.notify,
         ),
-        signature_checks=SignatureChecks(
+        signature_checks=replace(
+            state.signature_checks,
             signed=prepared.signed,
             key=prepared.steering_key,
             widened=prepared.widened,

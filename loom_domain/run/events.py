@@ -279,6 +279,14 @@ class SignatureUsed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunReset:
+    """Somebody has reset the run to the point that its history has reached."""
+
+    at: datetime
+    """The time at which the run goes on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SignalIgnored:
     """A signal was unknown, malformed, or too late."""
 
@@ -346,6 +354,7 @@ OwnEvent: TypeAlias = (
     | RunReopened
     | MessageAnswered
     | SignatureUsed
+    | RunReset
     | SignalIgnored
     | PartsStored
     | NoticesPublished

@@ -35,7 +35,8 @@ def digest_like(known: str, state: RunState, call: ToolCall) -> str:
     """
     if len(known) < ASK_DIGEST_LENGTH:
         return call_digest(state.run_id, call)
-    return ask_digest(state.run_id, state.environment.execution, state.turn, call)
+    reset_at = state.signature_checks.asks_renewed_at
+    return ask_digest(state.run_id, state.environment.execution, state.turn, call, reset_at=reset_at)
 
 
 def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
@@ -56,10 +57,10 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
         asked_at=call.asked_at.isoformat() if call.asked_at else None,
         expires_at=expiry.isoformat() if expiry else None,
     )
-    return ask if call.exchange is None else _of_server(ask, call.exchange)
+    return ask if call.exchange is None else _of_server(ask, call.exchange, state)
 
 
-def _of_server(ask: TreeAsk, exchange: Exchange) -> TreeAsk:
+def _of_server(ask: TreeAsk, exchange: Exchange, state: RunState) -> TreeAsk:
     """Return the ask of an MCP server for input. Its digest binds the answer to the question."""
     request = exchange.open
     if request is None:
@@ -68,12 +69,18 @@ def _of_server(ask: TreeAsk, exchange: Exchange) -> TreeAsk:
         ask,
         reason=f"its MCP server asks: {request.message}",
         rule="",
-        digest=exchange.digest(ask.digest or ask.call_id),
+        digest=exchange.digest(_renewed(ask.digest or ask.call_id, state)),
         for_run=(),
         question=request.message,
         schema=request.schema if request.kind == "form" else None,
         url=request.url,
     )
+
+
+def _renewed(digest: str, state: RunState) -> str:
+    """Return the digest of a call that its server has begun, so that it can't be prepared again after a reset."""
+    reset_at = state.signature_checks.asks_renewed_at
+    return f"{digest}@{reset_at}" if reset_at else digest
 
 
 def shortened_for_ancestors(ask: TreeAsk) -> TreeAsk:

@@ -24,7 +24,7 @@ from loom.testing.worker_processes import mortal
 from loom.workflows.options import CHAT_IDLE
 from tests.integration.activities.test_mcp import ECHO
 from tests.integration.workflows.test_mcp_runs import working_with
-from tests.integration.workflows.test_signed_requests import recorded, stranger
+from tests.integration.workflows.test_signed_requests import recorded, reset, stranger
 from tests.skills import COUNT, write_skill
 from tests.trees import by_task, delegate
 
@@ -309,6 +309,19 @@ async def signed(loom: Harness) -> str:
     return run_id
 
 
+async def signed_and_reset(loom: Harness) -> str:
+    """A signed approval, and a reset to the task that it came with."""
+    run_id = await loom.start("write it")
+    (ask,) = (await loom.asked(run_id))["pending_approvals"]
+    signing = loom.client.temporal.get_workflow_handle(run_id)
+    await signing.signal("approve", {"call_id": "w1", "digest": ask["digest"], "by": "ann"})
+    await loom.client.result(run_id)
+    await reset(await stranger(loom), run_id, task=4)
+    await loom.asked(run_id)
+    await loom.client.deny(run_id, "w1", by="ann")
+    return run_id
+
+
 def _uncompressed(request: SeenRequest) -> Reply:
     """Long results until the window is full, and no summary."""
     if "You keep the memory of an agent" in str(request.body["messages"][0]):
@@ -423,6 +436,7 @@ LATER: Final[Mapping[str, Story]] = {
     ),
     "rules-above": (rules_above, by_task(ASKS_BELOW), {}),
     "signed": (signed, script([WRITE, text("done")]), {"require_signed": "on"}),
+    "signed-and-reset": (signed_and_reset, script([WRITE, text("done"), text("pity")]), {"require_signed": "on"}),
     "lent": (partial(plain, task="the root", budget={"turns": 9}), _spending, {}),
     "evaluated": (
         partial(plain, metadata=EVALUATED, budget={"tokens": 200_000}),

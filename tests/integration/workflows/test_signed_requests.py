@@ -5,7 +5,6 @@ The stranger is a plain Temporal client: it reaches the server and reads histori
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,7 +25,6 @@ from temporalio.client import (
     WorkflowUpdateHandle,
 )
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
 
 from loom.activities.signatures import HEADER
 from loom.domain.core.messages import JsonObject
@@ -140,8 +138,11 @@ async def test_the_signature_of_one_start_admits_no_other(working: Working) -> N
     assert HEADER in headers
     replaying = await stranger(loom, headers)
 
-    again = await start_as(replaying, loom, owners)
-    assert (await loom.client.result(again)).error is not None, "the same request once more"
+    elsewhere, _ = await working(script([text("done")]), require_signed="on")
+
+    for worker in (loom, elsewhere):
+        again = await start_as(replaying, worker, owners)
+        assert (await loom.client.result(again)).error is not None, "the same request once more"
     other = await start_as(replaying, loom, mode="bypass")
     assert (await loom.client.result(other)).error is not None
 
@@ -319,9 +320,22 @@ async def _failure(handle: WorkflowHandle[Any, Any]) -> str | None:
     return next((end.failure.message for end in ends if end.failure.message), None)
 
 
-@pytest.mark.parametrize("task", [1, 2], ids=["before it was prepared", "after it was prepared"])
+async def reset(client: Client, run_id: str, task: int) -> None:
+    """Reset a run to the end of one of its workflow tasks, counted from 1, as anybody can who reaches the server."""
+    history = await client.get_workflow_handle(run_id).fetch_history()
+    ends = [each.event_id for each in history.events if each.HasField("workflow_task_completed_event_attributes")]
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run_id),
+            workflow_task_finish_event_id=ends[task - 1],
+            request_id=uuid4().hex,
+        )
+    )
+
+
 async def test_an_approval_lets_a_call_run_once_even_if_a_stranger_resets_the_run(
-    working: Working, workspace: Path, task: int
+    working: Working, workspace: Path
 ) -> None:
     """The model repeats its call, in the same turn and with the same id, and the stranger repeats the approval."""
     append = calls(ToolUse("bash", {"command": "echo once >> effects"}, "b1"))
@@ -332,32 +346,90 @@ async def test_an_approval_lets_a_call_run_once_even_if_a_stranger_resets_the_ru
     await loom.client.result(run_id)
     (history,) = await loom.histories(run_id)
     approval, given = accepted_update(history, "approve")
-    ends = [each.event_id for each in history.events if each.HasField("workflow_task_completed_event_attributes")]
     replaying = await stranger(loom, approval)
-    await replaying.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=replaying.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=run_id),
-            workflow_task_finish_event_id=ends[task - 1],
-            request_id=uuid4().hex,
-        )
-    )
+    await reset(replaying, run_id, task=2)
+    await loom.asked(run_id)
 
-    async def has_called_again() -> bool:
-        status = await loom.client.status(run_id)
-        return bool(status["pending_approvals"]) or status["status"] == "completed"
-
-    await eventually(has_called_again)
-    with suppress(
-        WorkflowUpdateFailedError, RPCError
-    ):  # it is refused, or the run has ended: the server repeats it, too
+    with pytest.raises(WorkflowUpdateFailedError):
         await replaying.get_workflow_handle(run_id).execute_update("approve", given)
+    await replaying.get_workflow_handle(run_id).signal("approve", given)
+
     status = await loom.client.status(run_id)
-    if task == 1:
-        assert [ask["call_id"] for ask in status["pending_approvals"]] == ["b1"], "another execution asks again"
-    else:
-        assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    assert [ask["call_id"] for ask in status["pending_approvals"]] == ["b1"]
+    assert status["pending_approvals"][0]["digest"] != given["digest"]
+    await loom.client.deny(run_id, "b1")
+    await loom.client.result(run_id)
     assert (workspace / "effects").read_text() == "once\n"
+
+
+async def test_a_signed_start_begins_one_run_even_if_a_stranger_resets_it_to_its_start(
+    working: Working, workspace: Path
+) -> None:
+    append = calls(ToolUse("bash", {"command": "echo once >> effects"}, "b1"))
+    loom, model = await working(script([append, text("done")]))
+    run_id = await loom.start(mode="bypass")
+    await loom.client.result(run_id)
+
+    await reset(await stranger(loom), run_id, task=1)
+
+    result = await loom.client.result(run_id)
+    assert result.error is not None
+    assert "has already begun" in result.error.message
+    assert (workspace / "effects").read_text() == "once\n"
+    assert len(model.requests) == 2
+
+
+async def test_rules_do_not_hold_for_what_a_run_does_after_a_reset_unless_they_are_set_again(
+    working: Working, workspace: Path
+) -> None:
+    """The server repeats the owner's requests, and the stranger does so, too."""
+    turns = [calls(WRITE), calls(ToolUse("bash", {"command": "id > effects"}, "b1")), text("done")]
+    loom, _ = await working(script([*turns, *turns[1:]]), require_signed="on")
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    await loom.client.send(run_id, "go on")
+    await loom.client.deny(run_id, "w1")
+    await loom.asked(run_id)
+    await loom.client.set_permissions(run_id, {"bash": "allow"})
+    await loom.client.result(run_id)
+    (workspace / "effects").unlink()
+    (history,) = await loom.histories(run_id)
+    rules, given = accepted_update(history, "set_permissions")
+    replaying = await stranger(loom, rules)
+
+    await reset(replaying, run_id, task=2)
+    await loom.asked(run_id)
+    with pytest.raises(WorkflowUpdateFailedError, match="Workflow update failed") as caught:
+        await replaying.get_workflow_handle(run_id).execute_update("set_permissions", given)
+
+    assert "before it was reset" in str(caught.value.cause)
+    status = await loom.client.status(run_id)
+    assert [ask["call_id"] for ask in status["pending_approvals"]] == ["b1"]
+    assert not (workspace / "effects").exists()
+    await loom.client.set_permissions(run_id, {"bash": "allow"})
+    await loom.client.result(run_id)
+    assert (workspace / "effects").exists()
+    told = [e async for e in loom.client.events(run_id) if e.task.action == "node.message"]
+    assert [each.task.parameters["text"] for each in told][-1] == "go on", "messages are repeated"
+
+
+async def test_rules_are_for_one_run_even_if_another_has_its_id_soon_after(working: Working) -> None:
+    loom, _ = await working(script([calls(WRITE), calls(WRITE)]), require_signed="on")
+    run_id = await loom.start()
+    await loom.asked(run_id)
+    await loom.client.set_permissions(run_id, {"grep": "allow"})
+    (history,) = await loom.histories(run_id)
+    rules, given = accepted_update(history, "set_permissions")
+    await loom.client.abort(run_id)
+    await loom.client.result(run_id)
+    await start_as(loom.client.temporal, loom, run_id)
+    await loom.asked(run_id)
+
+    with pytest.raises(WorkflowUpdateFailedError) as caught:
+        await (await stranger(loom, rules)).get_workflow_handle(run_id).execute_update("set_permissions", given)
+
+    assert "before this run began" in str(caught.value.cause)
+    await loom.client.abort(run_id)
 
 
 def accepted_update(history: WorkflowHistory, name: str) -> tuple[Mapping[str, Payload], JsonObject]:

@@ -130,7 +130,8 @@ def test_only_an_allowed_call_of_a_quick_tool_is_local(
 def test_an_ask_carries_digest_and_grants(tmp_path: Path) -> None:
     made = call("write_file", path="a", content="x")
     ask = planned(made, agent(tmp_path))
-    assert (ask.verdict, ask.digest, ask.grants) == (Verdict.ASK, ask_digest("run", "e", 3, made), ("write_file",))
+    digest = ask_digest("run", "e", 3, made, reset_at=0)
+    assert (ask.verdict, ask.digest, ask.grants) == (Verdict.ASK, digest, ("write_file",))
     assert (ask.effect, ask.parallel) == (Effect.IDEMPOTENT, False)
 
 

@@ -1,24 +1,41 @@
 """What a person is asked before a call runs, and every way to answer."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
 from loom.domain.core.messages import ask_digest, call_digest
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import RunRequest, RunStatus
+from loom.domain.core.signatures import microseconds
 from loom.domain.core.tool_calls import PreparedCall, ToolResult
 from loom.domain.machine.activity_requests import prepare_calls_request, tool_request
 from loom.domain.machine.steering import extent
-from loom.domain.machine.transitions import evolve, next_action
-from loom.domain.run.actions import AskPerson, AwaitPerson
-from loom.domain.run.events import Approved, AsksExpired, MessageReceived, PermissionsSet, SteeringEvent, ToolsReturned
-from loom.domain.run.state import expires_at, status_of
+from loom.domain.machine.transitions import evolve, next_action, start
+from loom.domain.run.actions import AskPerson, AwaitPerson, BeginTurn
+from loom.domain.run.activity_payloads import Prepared
+from loom.domain.run.events import (
+    Approved,
+    AsksExpired,
+    Event,
+    HookReturned,
+    MessageReceived,
+    PermissionsSet,
+    RunPrepared,
+    RunReset,
+    SteeringEvent,
+    ToolsReturned,
+)
+from loom.domain.run.pending_approvals import open_asks
+from loom.domain.run.state import RunState, expires_at, status_of
 from loom.domain.run.status import status_view
 from tests.unit.domain.story import (
     AT,
     BEGAN,
     FORBIDDEN,
     READS,
+    SPEC,
     WEEK,
     WRITES,
     after,
@@ -151,6 +168,57 @@ def test_asks_expire_each_at_its_own_time() -> None:
     assert asked(state) == ["b"]
 
 
+# ---- asks of a run that is reset ------------------------------------------------------------------------------------
+
+
+HOOK = HookPoint(name="checks", moment=Moment.BEFORE)
+RESET = RunReset(at=at(5))
+
+
+def signed(*events: Event, **prepared: Any) -> RunState:
+    """A run that takes only signed requests, after these events."""
+    who = {"signed": True, "steering_key": "key", "approvals_are_named": True, "execution": "e", **prepared}
+    began = start("run-1", RunRequest(task="Do it."), AT)
+    return after(began, RunPrepared(prepared=replace(Prepared(spec=replace(SPEC, hooks=(HOOK,))), **who)), *events)
+
+
+HELD = HookReturned(step=HOOK, answer=HookResult(), at=AT)
+
+
+def test_a_reset_makes_earlier_approvals_void() -> None:
+    state = signed(HELD, BEGAN, wants((call("a"), asks("d1"))), RESET)
+    assert judging(state) == ["a"]
+    request = prepare_calls_request(state, state.calls.open)
+    assert request.origin.reset_at == microseconds(at(5))
+    state = after(state, judged(a=asks("d2")), yes("a", digest="d1"))
+    assert asked(state) == ["a"]
+    assert running(evolve(state, yes("a", digest="d2"))) == ["a"]
+
+
+@pytest.mark.parametrize("begun", [(), (wants((call("a"), asks("d1"))), RULES)], ids=["model", "rules"])
+def test_calls_whose_preparation_began_before_a_reset_are_prepared_again(begun: tuple[Event, ...]) -> None:
+    state = signed(HELD, BEGAN, *begun, RESET)
+    state = evolve(state, judged(a=asks("d1")) if begun else wants((call("a"), asks("d1"))))
+    assert judging(state) == ["a"]
+
+
+def test_a_reset_asks_again_whether_the_run_may_start() -> None:
+    state = signed(HookReturned(step=HOOK, answer=HookResult(verdict="ask", reason="big"), at=AT))
+    (before,) = open_asks(state)
+    state = evolve(state, RESET)
+    (ask,) = open_asks(state)
+    assert (ask.reason, ask.arguments) == (before.reason, before.arguments)
+    assert notices(state)[-1][1]["digest"] == ask.digest != before.digest
+    assert asked(evolve(state, yes("start", digest=before.digest))) == ["start"]
+    assert next_action(evolve(state, yes("start", digest=ask.digest))) == BeginTurn()
+
+
+@pytest.mark.parametrize("who", [{"steering_key": ""}, {"approvals_are_named": False}], ids=["unsigned", "0.3.0"])
+def test_other_runs_keep_their_asks_when_they_are_reset(who: dict[str, Any]) -> None:
+    state = signed(HELD, BEGAN, wants((call("a"), asks("d1"))), RESET, **who)
+    assert running(evolve(state, yes("a", digest="d1"))) == ["a"]
+
+
 # ---- edited arguments -----------------------------------------------------------------------------------------------
 
 
@@ -176,7 +244,7 @@ def test_edited_arguments_are_judged_again_and_then_run_without_a_second_questio
     "digest",
     [
         call_digest("run-1", call("a", command="make")),
-        ask_digest("run-1", "", 1, call("a", command="make")),
+        ask_digest("run-1", "", 1, call("a", command="make"), reset_at=0),
     ],
     ids=["as before 0.4.0", "of this turn"],
 )

@@ -90,21 +90,22 @@ def test_run_call_tool_and_arguments_count() -> None:
     assert {len(digest) for digest in digests} == {12}
 
 
-def test_an_approval_is_for_one_turn_of_one_execution() -> None:
+def test_an_approval_is_for_one_turn_of_one_execution_as_it_is_after_a_reset() -> None:
     digests = {
-        ask_digest(run_id, execution, turn, call("a", x=text))
+        ask_digest(run_id, execution, turn, call("a", x=text), reset_at=reset_at)
         for run_id in ("run-1", "run-2")
         for execution in ("", "e", "f")
         for turn in (1, 11)
         for text in ("1", "2")
+        for reset_at in (0, 1, 2)
     }
-    assert len(digests) == 24
+    assert len(digests) == 72
     assert {len(digest) for digest in digests} == {32}
 
 
 def test_half_a_character_in_arguments_has_a_digest() -> None:
     assert len(call_digest("run-1", call("a", x="\ud83d"))) == 12
-    assert len(ask_digest("run-1", "e", 1, call("a", x="\ud83d"))) == 32
+    assert len(ask_digest("run-1", "e", 1, call("a", x="\ud83d"), reset_at=0)) == 32
 
 
 def test_arguments_have_one_spelling() -> None:

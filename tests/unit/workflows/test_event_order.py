@@ -269,7 +269,14 @@ def test_a_reset_brings_updates_beside_requests_and_results() -> None:
     run = Run()
     guarded = started(run, is_replaying=True)
     guarded.activate(activation(RESET, UPDATE, SIGNAL, RESULT, length=8, seconds=2, size=200))
-    assert run.activations == [[RESET, SIGNAL, RESULT], [UPDATE]]
+    assert run.activations == [[RESET], [SIGNAL, RESULT], [UPDATE]]
+
+
+def test_a_reset_comes_before_the_requests_that_the_server_repeats_with_the_first_task() -> None:
+    run = Run()
+    guarded = GuardedRun(run, None, in_parts=True)
+    guarded.activate(activation(INIT, SIGNAL, RESET, UPDATE, length=4, seconds=1, size=100))
+    assert run.activations == [[INIT], [RESET], [SIGNAL], [UPDATE]]
 
 
 def test_a_workflow_of_your_own_starts_as_the_sdk_starts_it() -> None:
