@@ -221,6 +221,7 @@ def parts_for(
         receivers=receivers_from(settings),
         gate=StartGate(key, requires_signature=settings.require_signed == "on"),
         obeyed=obeyed,
+        definitions=obeyed.definitions,
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
         tenants=settings.tenants,
