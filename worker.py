@@ -58,6 +58,7 @@ from loom.composition.settings import Settings
 from loom.composition.task_handlers import task_handlers_running
 from loom.composition.temporal_connection import connected
 from loom.composition.traces import traces_running
+from loom.composition.worker_files import tell_changed_files
 from loom.composition.worker_parts import WorkerParts
 from loom.composition.worker_report import worker_reporting
 from loom.domain.agents.inheritance import DEFAULT_AGENT
@@ -377,6 +378,8 @@ def _meters(client: Client) -> Meters | None:
 async def _beside(served: _Served, settings: Settings, task_queue: str, identity: str) -> AsyncIterator[None]:
     """Run background services while the worker is running. These services never block a run."""
     parts = served.parts
+    if parts.definitions is not None:
+        await asyncio.to_thread(tell_changed_files, parts.definitions, settings, task_queue)
     async with (
         memory_running(parts.memory, parts.transport, settings, served.client, task_queue),
         task_handlers_running(parts.registry.handlers, parts.transport),

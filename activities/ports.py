@@ -2,7 +2,8 @@
 importing Loom.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence, Set
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -319,6 +320,18 @@ ToolSet: TypeAlias = Mapping[str, Tool]
 """The worker's tools by name. They may change while the worker is running, when MCP servers connect or change their
 tools.
 """
+
+
+class Definitions(Protocol):
+    """The agent, crew and skill files of a worker."""
+
+    def touched(self, paths: Collection[str]) -> Sequence[str]:
+        """Return the worker's folders that a call with these absolute paths may change."""
+        ...
+
+    def attributed(self, folders: Sequence[str], *, run_id: str, call_id: str) -> AbstractAsyncContextManager[None]:
+        """Record the files in these folders that the body changes, as changes of this call."""
+        ...
 
 
 class Redactor(Protocol):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,11 +18,11 @@ from loom.activities.leases import is_given_up, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ephemeral import EphemeralMemory
 from loom.activities.part_storing import PartKeeper
-from loom.activities.ports import EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
+from loom.activities.ports import Definitions, EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
 from loom.activities.publish import LINGER, StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.interceptors import after_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
-from loom.activities.toolbox.pipeline import execute
+from loom.activities.toolbox.pipeline import execute, written_paths
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Registered
 from loom.domain.core.errors import ManifestChangedError
@@ -75,9 +75,11 @@ class ToolRunner:
         registered: Callable[..., Sequence[Registered]] | None,
         manifests: Manifests,
         parts: PartKeeper,
+        definitions: Definitions | None = None,
     ) -> None:
         self._tools = tools
         self._parts = parts
+        self._definitions = definitions
         self._manifests = manifests
         self._own = own
         self._transcripts = transcripts
@@ -174,7 +176,8 @@ class ToolRunner:
         )
 
         async def run(context: ToolContext) -> ToolResult:
-            result = await (_quickly(executed(context=context)) if request.local else executed(context=context))
+            async with self._attributed(call, request, box):
+                result = await (_quickly(executed(context=context)) if request.local else executed(context=context))
             return await self._parts.kept(result, request.origin) if result.parts else result
 
         if request.effect is Effect.READ and not self._has_ledger:
@@ -199,6 +202,15 @@ class ToolRunner:
             _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
         await self._transcripts.save_result(run_id, tool_message(call, result))
         return result
+
+    def _attributed(self, call: ToolCall, request: ToolRequest, box: ToolSet) -> AbstractAsyncContextManager[None]:
+        """Record the worker's own definitions that the call changes in the body."""
+        definitions = None if request.effect is Effect.READ else self._definitions
+        if definitions is None:
+            return nullcontext()
+        paths = written_paths(call, box=box, workspace=Path(request.workspace))
+        folders = definitions.touched(paths)
+        return definitions.attributed(folders, run_id=request.origin.run_id, call_id=request.call_id)
 
     def _context(
         self, request: ToolRequest, state: MutableMapping[str, Any], progress: Callable[[str], None]

@@ -54,6 +54,9 @@ class FunctionTool(Generic[A]):
     quick: bool = False
     """Whether a call only reads and usually takes a few milliseconds, so that it may run as a local activity."""
 
+    is_sandboxed: bool = False
+    """Whether the sandbox keeps the tool from writing the worker's own files."""
+
     uses_state: ClassVar[bool] = False
     """Loom's own tools don't use `ToolContext.state`."""
 

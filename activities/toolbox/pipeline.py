@@ -54,7 +54,7 @@ from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
 from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.rules import Kind, kind_of
-from loom.domain.permissions.subjects import Place, Subject
+from loom.domain.permissions.subjects import Place, Subject, normal
 
 _log = structlog.get_logger("loom.tool")
 
@@ -177,6 +177,22 @@ async def execute(
         length=clean.length,
         stage_ms=tuple(watch.spent),
     )
+
+
+def written_paths(call: ToolCall, *, box: ToolSet, workspace: Path) -> frozenset[str]:
+    """Return the absolute paths that a call may write, as far as its arguments name them. Those of commands in the
+    sandbox are left out, because the sandbox protects the worker's own files, and looking for paths takes time.
+    """
+    tool = box.get(call.name)
+    if tool is None or getattr(tool, "is_sandboxed", False):
+        return frozenset()
+    try:
+        subjects = tool.subjects(tool.parse(call.arguments), workspace)
+    except Exception:  # noqa: BLE001 - the call fails for the same reason, and `execute` reports it
+        return frozenset()
+    files = (file for subject in subjects for file in (*subject.files, *subject.mentions) if file.tool != "read_file")
+    paths = (*(subject.loose for subject in subjects), *(file.loose for file in files))
+    return frozenset(normal(path) for path in paths if path.startswith("/"))
 
 
 @dataclass(slots=True)

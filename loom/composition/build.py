@@ -225,6 +225,7 @@ def parts_for(
             ledger=PostgresEffects(database) if database else None,
         ),
         obeyed=obeyed,
+        definitions=obeyed.definitions,
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
         tenants=settings.tenants,

@@ -9,13 +9,18 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
-from loom.activities.adapters.skills.folders import PLACES
+import structlog
+
+from loom.activities.adapters.definition_files import DefinitionFiles, DefinitionFolder
+from loom.activities.adapters.skills.folders import PLACES, SkillFolders
 from loom.app import agent_files, crew_files
 from loom.app.loading import project_of
 from loom.app.registry import Registry
 from loom.composition.settings import Settings
 from loom.domain.permissions.obeyed import WorkerFiles
 from loom.domain.tools.mcp_servers import McpServer
+
+_log = structlog.get_logger("loom.worker")
 
 _SUFFIXES: Final = (*EXTENSION_SUFFIXES, ".py")
 _LIBRARIES: Final = tuple({f"{sysconfig.get_path(kind)}/" for kind in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -30,6 +35,8 @@ class FilesOfWorker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._known = WorkerFiles()
+        self.definitions = DefinitionFiles(settings.home)
+        """The agent, crew and skill files, and what is recorded of their changes."""
 
     def add(self, registry: Registry) -> None:
         """Add what the worker's registry was read from."""
@@ -42,6 +49,7 @@ class FilesOfWorker:
             folders=frozenset(_spellings(folders)),
             files=frozenset(_spellings(_programs(registry.mcp_servers))),
         )
+        self.definitions.add(_definitions(settings, registry))
 
     def __call__(self, workspace: str) -> WorkerFiles:
         """Return what the worker reads now, also for runs in this workspace. Modules may be imported at any time."""
@@ -49,6 +57,31 @@ class FilesOfWorker:
             folders=self._known.folders.union(_linked_skills(workspace)),
             files=_with_modules(self._known.files, len(sys.modules), next(reversed(sys.modules))),
         )
+
+
+def tell_changed_files(definitions: DefinitionFiles, settings: Settings, task_queue: str) -> None:
+    """Log each agent, crew or skill file that has changed since a worker of this task queue last started here."""
+    for each in definitions.news(settings.temporal_namespace, task_queue):
+        by_run = {"run": each.run_id, "call": each.call_id} if each.run_id else {}
+        later = {} if each.is_latest else {"note": "something else has changed the file since this run"}
+        _log.warning("worker_files_changed", path=each.path, change=each.change, **by_run, **later)
+
+
+def _definitions(settings: Settings, registry: Registry) -> Iterator[DefinitionFolder]:
+    """Yield the folders with definitions that the worker reads when it starts or for each run, without those of other
+    workspaces.
+    """
+    projects = [settings.home, *([project_of(settings.app)] if settings.app else [])]
+    for kind, own in ((agent_files, settings.agents), (crew_files, settings.crews)):
+        for folder in (*(project / kind.FOLDER for project in projects), *own):
+            yield DefinitionFolder(os.path.abspath(folder.expanduser()), kind.ENDINGS)  # noqa: PTH100 - links stay
+    for each in registry.skills:
+        yield DefinitionFolder(os.path.abspath(each.path))  # noqa: PTH100
+    library = SkillFolders(home=settings.skills_home, trusted=settings.trusted_folders)
+    workspace = Path(settings.workspace or Path.cwd()).resolve()
+    for above in (settings.skills_home, workspace if library.trusts(workspace) else None):
+        if above is not None:
+            yield from (DefinitionFolder(str(above / place)) for place in PLACES)
 
 
 def _spellings(paths: Iterable[Path]) -> Iterator[str]:

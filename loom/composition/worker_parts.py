@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from loom.activities.adapters.definition_files import DefinitionFiles
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.admit_moved_run import AdmitMovedRun
 from loom.activities.bus import Transport
@@ -128,6 +129,8 @@ class WorkerParts:
     """The receivers of these notifications."""
     obeyed: Callable[[str], WorkerFiles] | None = None
     """Returns the files that this worker reads as code or instructions, for a workspace."""
+    definitions: DefinitionFiles | None = None
+    """The worker's agent, crew and skill files."""
     refuse_changed_tools: bool = False
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
@@ -315,6 +318,7 @@ class WorkerParts:
             registered=self.registry.hooks_for if self.registry.hooks else None,
             manifests=manifests,
             parts=self.part_keeper,
+            definitions=self.definitions,
         )
         return [
             runner.run_tool,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from loom.activities.adapters.sandbox.command_environment import CommandEnvironment
 from loom.activities.adapters.sandbox.hidden_paths import (
@@ -77,6 +77,9 @@ class PreparedSandbox:
 
 class Bubblewrap:
     """Runs commands in Linux namespaces, within limits."""
+
+    is_isolated: ClassVar[bool] = True
+    """Commands can't write the worker's own files."""
 
     def __init__(
         self,
@@ -147,7 +150,8 @@ class Bubblewrap:
             )
         if finished.limit or finished.timed_out:
             return finished
-        return replace(finished, limit=hint(finished.exit_code, finished.output, self._limits))
+        why = hint(finished.exit_code, finished.output, self._limits)
+        return replace(finished, limit=why or self._repositories.hint(workspace, finished.output))
 
     async def begin(self, program: Sequence[str], *, workspace: Path) -> Session:
         """Start a program that stays between calls."""

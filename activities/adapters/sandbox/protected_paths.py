@@ -6,6 +6,7 @@ occupies its name. Every path is opened one component at a time without followin
 Another run's command in the same workspace therefore can't replace a component with a link.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -125,13 +126,15 @@ def mounted(
         mounts = Mounts()
         here = _opened_folder(workspace, "workspace")
         stack.callback(os.close, here)
-        mounts.add("--bind-fd", here, workspace)
+        read_only = dict.fromkeys((*_read_only(workspace, repositories), *own.read_only))
+        bind = "--ro-bind-fd" if () in read_only else "--bind-fd"
+        mounts.add(bind, here, workspace)
         for parts in sorted({*(folder.relative_to(workspace).parts for folder in fixed), *own.above}):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)
-                mounts.add("--bind-fd", found, workspace.joinpath(*parts))
+                mounts.add(bind, found, workspace.joinpath(*parts))
         _occupy(workspace, own.folders, stack)
-        for parts in dict.fromkeys((*_read_only(workspace, repositories), *own.read_only)):
+        for parts in filter(None, read_only):
             if (found := _opened(workspace, parts)) is not None:
                 stack.callback(os.close, found)
                 mounts.add("--ro-bind-fd", found, workspace.joinpath(*parts))
@@ -221,11 +224,19 @@ def _entries(workspace: Path, parts: Parts) -> Sequence[str]:
 
 
 def _opened(workspace: Path, parts: Parts) -> int | None:
-    """Open a path for mounting. Return None if it doesn't exist or is a link."""
+    """Open a path for mounting. Return None if it doesn't exist or is a link.
+
+    Raises ToolExecutionError if the process can't open more files, because the path would otherwise be unprotected.
+    """
     try:
         with beneath.folder(str(workspace), parts[:-1]) as parent:
             found = os.open(parts[-1], _OPEN, dir_fd=parent)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise ToolExecutionError(
+                f"{'/'.join(parts)} can't be protected ({error.strerror}): nothing was run. Try again later, or raise"
+                " the worker's limit of open files (`ulimit -n`)"
+            ) from None
         return None
     if stat.S_ISLNK(os.fstat(found).st_mode):
         os.close(found)

@@ -189,6 +189,7 @@ def shell_tool(sandbox: Sandbox | None, parser: ShellParser, timeout: float, mis
         missing=missing if sandbox is None else None,
         max_output=OUTPUT_LIMIT,
         grace=GRACE,
+        is_sandboxed=getattr(sandbox, "is_isolated", False),
     )
 
 

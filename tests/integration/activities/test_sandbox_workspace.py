@@ -1,6 +1,7 @@
 """What a command finds in its workspace, and what stays there when it has ended."""
 
 import asyncio
+import errno
 import os
 import shutil
 import stat
@@ -15,7 +16,8 @@ from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.toolbox.workspace.paths import SECRETS
-from loom.domain.permissions.obeyed import NAMES, PRODUCED, REMADE, WorkerFiles, is_obeyed
+from loom.domain.core.errors import ToolExecutionError
+from loom.domain.permissions.obeyed import NAMES, PRODUCED, REMADE, WorkerFiles
 from loom.testing.waiting import eventually
 
 SANDBOX, WHY_NOT = find_sandbox("on")
@@ -243,16 +245,55 @@ def test_what_is_at_the_top_is_found_without_a_delay(place: Path) -> None:
         assert str(place / name) in places
 
 
-def test_the_search_for_what_programs_obey_is_bounded(place: Path) -> None:
-    for number in range(300):
-        (place / f"packages/p{number}").mkdir(parents=True)
-        (place / f"packages/p{number}/AGENTS.md").touch()
+def test_of_very_many_files_that_programs_obey_the_folders_are_read_only(place: Path) -> None:
+    for number in range(230):
+        (place / f"packages/p{number:03}").mkdir(parents=True)
+        (place / f"packages/p{number:03}/AGENTS.md").touch()
     (place / "conftest.py").touch()
-    (place / "packages/p7/.git").mkdir()
-    found = Repositories().inside(place)
-    obeyed = [parts for parts in found if is_obeyed(parts[-1]) and parts[-1] != ".git"]
-    assert (len(obeyed), obeyed[0]) == (100, ("conftest.py",))
-    assert ("packages", "p7", ".git") in found
+    (place / "packages/p007/.git").mkdir()
+    *found, repository = Repositories().inside(place)
+    single = {path[:-1] for path in found[1:200]}
+    assert found[0] == ("conftest.py",)
+    assert {path[-1] for path in found[1:200]} == {"AGENTS.md"}
+    assert single.isdisjoint(found[200:])
+    assert sorted({*single, *found[200:]}) == [("packages", f"p{number:03}") for number in range(230)]
+    assert repository == ("packages", "p007", ".git")
+
+
+@pytest.mark.parametrize("above", ["", "packages/"], ids=["at the top", "nested"])
+async def test_no_command_changes_one_of_500_files_that_programs_obey(place: Path, above: str) -> None:
+    paths = [f"{above}p{number:03}/AGENTS.md" for number in range(500)]
+    for path in paths:
+        (place / path).parent.mkdir(parents=True)
+        (place / path).write_text("kept")
+    sandbox = Bubblewrap(find_program() or "")
+    attack = "for f in p*/AGENTS.md; do echo x >> $f || rm $f || mv ${f%/*} x; done 2> /dev/null; touch p400/x"
+    finished = await sandbox.run(
+        ["bash", "-c", f"cd ./{above}; {attack}"],
+        workspace=place,
+        timeout=20,
+        max_output=9999,
+        on_output=lambda _text: None,
+    )
+    assert {(place / path).read_text() for path in paths} == {"kept"}
+    closed = "packages is" if above else "the whole workspace is"
+    assert finished.limit.startswith(f"{closed} read-only for commands, because the workspace contains more than 200")
+
+
+def test_a_command_does_not_run_if_a_path_cannot_be_opened_for_its_protection(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "AGENTS.md").touch()
+    real = os.open
+
+    def opened(path: str, *given: int, **named: int) -> int:
+        if path == "AGENTS.md":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *given, **named)
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(ToolExecutionError, match="AGENTS.md can't be protected"), mounted(place, Repositories()):
+        pass
 
 
 async def test_a_workspace_swapped_for_a_link_is_not_entered(place: Path) -> None:

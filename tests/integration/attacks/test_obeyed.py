@@ -2,10 +2,13 @@
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+import structlog
 
 from loom.domain.core.requests import RunStatus
+from loom.testing.harness import Addresses, harness
 from loom.testing.model_server import ToolUse, calls, script, text
 from tests.integration.workflows.conftest import Working
 
@@ -61,3 +64,35 @@ async def test_no_program_in_the_sandbox_writes_what_the_worker_reads(
     assert (workspace / "ended").exists()
     assert not (workspace / "loom.toml").exists()
     assert list(crews.iterdir()) == []
+
+
+async def test_the_next_start_of_a_worker_names_the_run_that_changed_its_agents(
+    addresses: Addresses, workspace: Path, agents: Path
+) -> None:
+    replies = script([calls(ToolUse("write_file", WRITES["write_file"], "w1")), text("done")])
+    settings: dict[str, Any] = {"agents": (agents,), "task_queue": f"files-{uuid4().hex[:8]}"}
+    with structlog.testing.capture_logs() as first:
+        async with harness(addresses, workspace, replies, **settings) as (loom, _):
+            run_id = await loom.start()
+            await loom.asked(run_id)
+            await loom.client.approve(run_id, "w1")
+            assert (await loom.client.result(run_id)).status is RunStatus.COMPLETED
+    (agents / "helper.yaml").write_text("description: a person has changed it\n")
+    (agents / "default.yaml").write_text(BYPASS.replace("default", "written"))
+    with structlog.testing.capture_logs() as second:
+        async with harness(addresses, workspace, replies, **settings):
+            pass
+    assert [each for each in first if each["event"] == "worker_files_changed"] == []
+    told = [each for each in second if each["event"] == "worker_files_changed"]
+    shared = {"event": "worker_files_changed", "log_level": "warning"}
+    assert told == [
+        {
+            **shared,
+            "path": str(agents / "default.yaml"),
+            "change": "added",
+            "run": run_id,
+            "call": "w1",
+            "note": "something else has changed the file since this run",
+        },
+        {**shared, "path": str(agents / "helper.yaml"), "change": "changed"},
+    ]
