@@ -42,10 +42,10 @@ _ENDS_WITH_PARENT = ("--pdeathsig=keep",)
 """Options of `setpriv` that keep the signal which the kernel sends when the parent ends. Without them, it is lost."""
 TEMPORAL_DATABASE = "temporal.db"
 RETENTION = "7776000s"  # 90 days; by default, the packaged server deletes closed runs after one day
-_REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous +info"
-"""What workers may do in Redis: whatever concerns data, and `INFO`, from which `loom doctor` reads the server's state.
+_REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous +info +client +keys +flushdb +flushall"
+"""What workers may do in Redis: whatever concerns data and connections, and `INFO`, which `loom doctor` reads.
 
-They may not change the server's settings or users, connect it to other servers, or list or remove all keys at once.
+They may not change the server's settings or users, load modules, write files, or connect it to other servers.
 """
 LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
 _SAME_SITE = {"Content-Type": "application/json", "Cookie": "_csrf=loom", "X-CSRF-TOKEN": "loom"}
@@ -115,6 +115,8 @@ def temporal(
         if not database.exists():
             _move_database(home, database.parent)
         give(database.parent, user)
+        if not os.path.lexists(before := home / TEMPORAL_DATABASE):
+            before.symlink_to(database.relative_to(home))  # an earlier release would begin with an empty database
 
     offline = ("--ui-disable-news-fetch", "--disable-config-file", "--disable-config-env", "--color", "never")
     return Part(

@@ -49,11 +49,8 @@ OF_ADMINISTRATORS = (
     "ACL SETUSER other on nopass ~* +@all",
     "REPLICAOF 127.0.0.1 1",
     "MIGRATE 127.0.0.1 1 key 0 10",
-    "CLIENT LIST",
     "MONITOR",
     "SHUTDOWN NOSAVE",
-    "KEYS *",
-    "FLUSHALL",
 )
 
 
@@ -129,7 +126,7 @@ def test_workers_can_do_nothing_in_redis_that_only_administrators_need(started: 
             with pytest.raises(redis.ResponseError, match=r"no permissions|not allowed"):
                 client.execute_command(*command.split())
         with pytest.raises(redis.ResponseError, match="ACL failure in script|can't run this command"):
-            client.eval("return redis.call('FLUSHALL')", 0)
+            client.eval("return redis.call('SWAPDB', 0, 1)", 0)
 
 
 def test_an_id_is_kept_until_somebody_else_uses_it(tmp_path: Path) -> None:
@@ -156,7 +153,8 @@ def test_temporal_s_database_of_an_earlier_release_is_moved_with_what_its_server
         assert temporal_database(tmp_path) == before
         temporal(tmp_path, {"temporal": 1, "ui": 2}, "default").prepare()
         now = temporal_database(tmp_path)
-        assert [path.name for path in tmp_path.iterdir()] == ["temporal"]
+        assert before.is_symlink()
+        assert before.samefile(now)
         assert len(list(now.parent.glob("temporal.db*"))) == 3
         assert {path.stat().st_uid for path in (now.parent, *now.parent.iterdir())} == {user_of(now)}
         with closing(sqlite3.connect(now)) as reading:

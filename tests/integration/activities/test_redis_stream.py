@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -88,12 +89,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def a_reader_waits(url: str) -> None:
-    """Wait until a client blocks on this server, which is the test's own."""
+    """Wait until a client blocks on this database, which is the test process's own."""
+    number = urlsplit(url).path.removeprefix("/")
     async with aclosing(RedisConnection(url)) as link:
 
         async def look() -> bool:
             clients: Any = await link.call(lambda redis: redis.client_list())
-            return any("b" in client["flags"] for client in clients)
+            return any("b" in client["flags"] and client["db"] == number for client in clients)
 
         await eventually(look)
 
@@ -260,15 +262,15 @@ async def test_following_outlasts_a_silence(
     assert len(await following) == 1
 
 
-async def test_a_reader_can_be_cancelled_and_left(mortal_redis: RedisServer, run_id: str) -> None:
-    reader = RedisReader(mortal_redis.url)
+async def test_a_reader_can_be_cancelled_and_left(
+    stream: RedisStream, reader: RedisReader, redis_url: str, run_id: str
+) -> None:
     following = asyncio.create_task(read_all(reader, run_id, follow=True))
-    await a_reader_waits(mortal_redis.url)
+    await a_reader_waits(redis_url)
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    async with aclosing(RedisStream(RedisConnection(mortal_redis.url))) as stream:
-        await stream.publish([delta(run_id, "x"), delta(run_id, "y")])
+    await stream.publish([delta(run_id, "x"), delta(run_id, "y")])
     async with aclosing(reader.read(run_id)) as entries:
         assert await anext(entries) == (1, delta(run_id, "x"))
 

@@ -3,14 +3,12 @@
 import asyncio
 import json
 from contextlib import aclosing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import typer
-from redis.asyncio import Redis
 from typer.testing import CliRunner, Result
 
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
@@ -202,17 +200,13 @@ async def test_with_a_session_goes_what_its_runs_left_behind(
             "keys": 12,
         }
         assert told_of["left"] == ["not deleted: 2 effects of runs that may still be running"]
-        left = await link.call(partial(_keys, pattern=f"*{session}*"))
+        left = await link.call(lambda redis: redis.keys(f"*{session}*"))
     assert sorted(left) == [
         f"loom:{what}:{foreign}{call}".encode()
         for what, call in (("events", ""), ("fence", ""), ("result", ":c:1"), ("written", ""))
     ]
     artifacts = await rows(url, "SELECT run_id FROM loom_artifacts WHERE starts_with(run_id, %s)", (session,))
     assert artifacts == [(foreign,)]
-
-
-async def _keys(redis: Redis, pattern: str) -> list[bytes]:
-    return [key async for key in redis.scan_iter(pattern, count=1000)]
 
 
 async def test_what_is_remembered_of_a_person_is_shown_edited_and_forgotten(session: str) -> None:
