@@ -31,7 +31,7 @@ from loom.composition.worker_report import differences
 from loom.domain.core.errors import UnreachableError
 from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
-from loom.stack.services import FAIR_QUEUES, TUNED_RATES
+from loom.stack.services import FAIR_QUEUES, TUNED_RATES, temporal_database
 from loom.stack.state import StackState, command_line
 from loom.store_sizes import size_and_growth
 
@@ -66,7 +66,7 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
     part = state.parts.get("temporal")
     if part is None or part.address != settings.temporal_address:
         return {"ok": True, "version": info.server_version, "ui": None}
-    tuning = _tuning(home / "temporal.db", command_line(part.pid))
+    tuning = _tuning(temporal_database(home), command_line(part.pid))
     found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
     if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
         return {**found, "ok": False, "hint": f"the disk that contains {home} is full: free some space"}

@@ -6,7 +6,8 @@ Reading order
     supervisor  the long-lived process that starts the services and the worker, restarts them and stops them
     services    Temporal, Redis and the worker: command line, address, readiness
     private_network  runs Temporal where only this user's processes reach it
-    postgres    the same for Postgres, which can't run as root
+    postgres    the same for Postgres
+    users       the users as which services run when root starts the stack
     backup      copy a running stack to another directory
     processes   start, check and stop child processes
     ports       choose a service's usual port if it is free, or else another one

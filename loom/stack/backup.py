@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 from loom.stack import state
 from loom.stack.errors import StackError
 from loom.stack.postgres import admin_address, copy_cluster
+from loom.stack.services import temporal_database
 
-DATABASE: Final = "temporal.db"
 _NOT_COPIED: Final = (
-    *("temporal.db*", "postgres", "postgres.new", "redis", "logs"),
+    *("temporal", "temporal.db*", "postgres", "postgres.new", "redis", "redis.conf", "logs"),
     *("stack.json", "sizes.json", "*.lock", "*.sock"),
 )
 """Data that is copied in another way, or that belongs to the running processes."""
@@ -32,7 +32,7 @@ def back_up(home: Path, target: Path) -> Path:
     Raises StackError if the stack isn't running, or if the target exists or can't be written.
     """
     server = state.read(home).living().get("postgres")
-    if server is None or server.address is None or not (home / DATABASE).exists():
+    if server is None or server.address is None or not temporal_database(home).exists():
         raise StackError(
             f"no stack is running in {home}: start it with `loom up`, or copy the folder as it is", home=str(home)
         )
@@ -42,7 +42,8 @@ def back_up(home: Path, target: Path) -> Path:
     shutil.rmtree(aside, ignore_errors=True)
     try:
         aside.mkdir(parents=True, mode=0o700)
-        _copy_database(home / DATABASE, aside / DATABASE)
+        (aside / "temporal").mkdir(mode=0o700)
+        _copy_database(temporal_database(home), temporal_database(aside))
         port = urlsplit(server.address).port or 0
         copy_cluster(f"{admin_address(home, port)}/postgres", home / "postgres", aside / "postgres")
         shutil.copytree(home, aside, symlinks=True, dirs_exist_ok=True, ignore=_ignored_in(home))

@@ -3,14 +3,13 @@
 Workers connect as the role `loom`, which owns its database and has no other rights. The superuser `postgres` has a
 password of its own, which only the stack reads.
 
-Postgres refuses to run as root. When the stack runs as root, Postgres runs as `nobody` (or as the user that already
-owns the data) and keeps one capability, CAP_DAC_READ_SEARCH. With this capability, the home and the installed packages
-can be in folders that only root can access, such as `/root` or a private temporary folder, and the permissions of these
-folders don't have to be changed.
+Postgres refuses to run as root. When the stack runs as root, Postgres runs as a user of its own and keeps one
+capability, CAP_DAC_READ_SEARCH. With this capability, the home and the installed packages can be in folders that only
+root can access, such as `/root` or a private temporary folder, and the permissions of these folders don't have to be
+changed.
 """
 
 import os
-import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from loom.stack.errors import StackError, tail
 from loom.stack.home import log_path, password
 from loom.stack.services import Part
 from loom.stack.state import command_line
+from loom.stack.users import READ_SEARCH, as_user, give, nobody, user_of
 
 DATABASE = USER = "loom"
 _ADMIN: Final = "postgres"
@@ -63,7 +63,7 @@ END $$
 def postgres(home: Path, ports: Mapping[str, int]) -> Part:
     """Return the Postgres service, which listens on the loopback interface and requires a password."""
     data, port = home / "postgres", ports["postgres"]
-    server = f"postgresql://{USER}:{password(home)}@127.0.0.1:{port}"
+    server, user = f"postgresql://{USER}:{password(home)}@127.0.0.1:{port}", user_of(data)
     options = {
         "listen_addresses": "127.0.0.1",
         "port": str(port),
@@ -75,12 +75,13 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
     def prepare() -> None:
         if not (data / "PG_VERSION").exists():
             _create(home, data)
+        give(data, user)
         _forget_dead_server(data)
 
     return Part(
         name="postgres",
         command=(
-            *_as_owner(data), str(_programs() / "postgres"), "-D", str(data),
+            *as_user(user, READ_SEARCH), str(_programs() / "postgres"), "-D", str(data),
             *(word for name, value in options.items() for word in ("-c", f"{name}={value}")),
         ),
         address=f"{server}/{DATABASE}",
@@ -107,18 +108,19 @@ def _buffers() -> int:
 def _create(home: Path, data: Path) -> None:
     """Create the cluster in another directory and move it into place.
 
-    An interrupted start therefore doesn't leave an incomplete cluster behind.
+    An interrupted start therefore doesn't leave an incomplete cluster behind. The program `initdb` runs only as a user
+    that has an account. If this process is root's, it runs as `nobody`, and the cluster then gets another owner.
     """
     aside, log = home / "postgres.new", log_path(home, "initdb")
     password(home, _ADMIN_FILE)
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(mode=0o700)
-    if os.geteuid() == 0:
-        os.chown(aside, pwd.getpwnam("nobody").pw_uid, -1)
+    user = nobody() if os.geteuid() == 0 else None
+    give(aside, user)
     command = (
-        *_as_owner(aside), str(_programs() / "initdb"), "-D", str(aside), "-U", _ADMIN, "--auth=scram-sha-256",
-        f"--pwfile={home / _ADMIN_FILE}", "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
-        "--locale=C",
+        *as_user(user, READ_SEARCH), str(_programs() / "initdb"), "-D", str(aside),
+        "-U", _ADMIN, "--auth=scram-sha-256", f"--pwfile={home / _ADMIN_FILE}",
+        "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C",
     )  # fmt: skip
     with log.open("wb") as output:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, cwd="/")
@@ -131,40 +133,15 @@ def _create(home: Path, data: Path) -> None:
 def copy_cluster(address: str, data: Path, target: Path) -> None:
     """Copy the running server's data to a new directory of the same owner. Raises StackError if that fails."""
     target.mkdir(mode=0o700)
-    owner = data.stat()
-    if os.geteuid() == 0:
-        os.chown(target, owner.st_uid, owner.st_gid)
+    user = data.stat().st_uid if os.geteuid() == 0 else None
+    give(target, user)
     done = subprocess.run(
-        (*_as_owner(target), str(_programs() / "pg_basebackup"), f"--dbname={address}", f"--pgdata={target}",
+        (*as_user(user, READ_SEARCH), str(_programs() / "pg_basebackup"), f"--dbname={address}", f"--pgdata={target}",
          "--wal-method=stream", "--checkpoint=fast"),
         capture_output=True, text=True, check=False, cwd="/",
     )  # fmt: skip
     if done.returncode:
         raise StackError(f"postgres: the data can't be copied to {target}: {done.stderr.strip()}", part="postgres")
-
-
-def _as_owner(data: Path) -> tuple[str, ...]:
-    """Return the command prefix that makes root run a Postgres command as the owner of the data.
-
-    Postgres checks its own programs with access(2). For this call, the kernel ignores the capabilities of non-root
-    processes unless the `no_setuid_fixup` secure bit is set. Only ambient capabilities survive the subsequent exec, so
-    the bit doesn't grant any other privileges.
-    """
-    if os.geteuid() != 0:
-        return ()
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise StackError(
-            "Postgres does not run as root, and `setpriv`, which changes the user, is missing: "
-            "install util-linux, or run as an ordinary user",
-            part="postgres",
-        )
-    nobody = pwd.getpwnam("nobody")
-    owner = data.stat().st_uid if data.exists() else nobody.pw_uid
-    ids = (f"--reuid={owner}", f"--regid={nobody.pw_gid}", "--clear-groups")
-    capability = "+dac_read_search"
-    capabilities = ("--securebits=+no_setuid_fixup", f"--inh-caps={capability}", f"--ambient-caps={capability}")
-    return (setpriv, *ids, *capabilities, "--")
 
 
 def _forget_dead_server(data: Path) -> None:

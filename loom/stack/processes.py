@@ -48,14 +48,24 @@ class Running:
         return self.child.poll() if self.child else None
 
 
-def spawn(command: Sequence[str], *, log: Path, env: Mapping[str, str], cwd: Path | None = None) -> Running:
-    """Start a child process that appends its output to `log`. Raises `StackError` if the process can't be started."""
+def spawn(
+    command: Sequence[str],
+    *,
+    log: Path,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    reads: Path = Path(os.devnull),
+) -> Running:
+    """Start a child process that appends its output to `log` and gets the file `reads` as its standard input.
+
+    Raises `StackError` if the process can't be started.
+    """
     try:
-        with log.open("ab") as output:
+        with log.open("ab") as output, reads.open("rb") as given:
             began = output.tell()
             child = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=given,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=dict(env),

@@ -22,6 +22,7 @@ from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.stack.errors import StackError
 from loom.stack.home import password
 from loom.stack.state import Identity, socket_path
+from loom.stack.users import READ_SEARCH, as_user, give, user_of
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
 """Rates that prevent a dispatch delay. The packaged server's default rates delay each task by about 52 ms."""
@@ -37,7 +38,15 @@ other. All four are still read, since a server without this setting may have lef
 """
 TUNED_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 """With these pragmas, commits survive a server crash. If the machine crashes, the latest commits may be lost."""
+_ENDS_WITH_PARENT = ("--pdeathsig=keep",)
+"""Options of `setpriv` that keep the signal which the kernel sends when the parent ends. Without them, it is lost."""
+TEMPORAL_DATABASE = "temporal.db"
 RETENTION = "7776000s"  # 90 days; by default, the packaged server deletes closed runs after one day
+_REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous +info +client +keys +flushdb +flushall"
+"""What workers may do in Redis: whatever concerns data and connections, and `INFO`, which `loom doctor` reads.
+
+They may not change the server's settings or users, load modules, write files, or connect it to other servers.
+"""
 LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
 _SAME_SITE = {"Content-Type": "application/json", "Cookie": "_csrf=loom", "X-CSRF-TOKEN": "loom"}
 """The Web UI accepts a change only if a header repeats a cookie, which a page of another site can't do."""
@@ -60,6 +69,7 @@ class Part:
     ui: str | None = None
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: Path | None = None
+    reads: Path = Path(os.devnull)  # its standard input
     prepare: Callable[[], None] = _nothing  # before each start
     settle: Callable[[], None] = _nothing  # when it first responds
 
@@ -70,10 +80,11 @@ def temporal(
     """Return the Temporal server with its Web UI. It stores its data in SQLite.
 
     A private server runs in its own network namespace, which only this user's processes reach. `codec` is the address
-    of the codec server that the Web UI asks.
+    of the codec server that the Web UI asks. If this process is root's, the server runs as a user of its own. It keeps
+    CAP_DAC_READ_SEARCH, because SQLite opens a database by its full path, which may lead through root's folders.
     """
-    program, database = _temporal_program(), home / "temporal.db"
-    fresh = not database.exists()
+    database, user = home / "temporal" / TEMPORAL_DATABASE, user_of(temporal_database(home))
+    fresh = not temporal_database(home).exists()
     address, ui = (
         (f"unix:{socket_path(home)}",) * 2
         if private
@@ -95,19 +106,48 @@ def temporal(
     }
     # The user's Temporal client settings must not affect the server.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TEMPORAL_")}
+
+    if user is not None:  # it has no account in which the server finds these
+        env |= {"USER": "temporal", "HOME": str(database.parent)}
+
+    def prepare() -> None:
+        database.parent.mkdir(exist_ok=True, mode=0o700)
+        if not database.exists():
+            _move_database(home, database.parent)
+        give(database.parent, user)
+        if not os.path.lexists(before := home / TEMPORAL_DATABASE):
+            before.symlink_to(database.relative_to(home))  # an earlier release would begin with an empty database
+
     offline = ("--ui-disable-news-fetch", "--disable-config-file", "--disable-config-env", "--color", "never")
     return Part(
         name="temporal",
         command=(
-            *(_privately(home, ports) if private else ()), program, "server", "start-dev", *offline,
+            *(_privately(home, ports) if private else ()),
+            *as_user(user, READ_SEARCH, options=_ENDS_WITH_PARENT if private else ()),
+            _temporal_program(), "server", "start-dev", *offline,
             *(word for flag, values in flags.items() for value in values for word in (flag, value)),
         ),
         address=address,
         ui=ui,
         env=env | {"TEMPORAL_VERSION_CHECK_DISABLED": "1"},
+        prepare=prepare,
         answers=lambda _: ask_temporal(ui, f"namespaces/{quote(namespace)}") is not None,
         settle=(lambda: _keep_ended_runs(ui, namespace)) if fresh else _nothing,
     )  # fmt: skip
+
+
+def temporal_database(home: Path) -> Path:
+    """Return the file of Temporal's database, which was in the home itself in earlier releases."""
+    now, before = home / "temporal" / TEMPORAL_DATABASE, home / TEMPORAL_DATABASE
+    return before if before.exists() and not now.exists() else now
+
+
+def _move_database(home: Path, folder: Path) -> None:
+    """Move the database of an earlier release. Its main file comes last, so that an interrupted move is continued."""
+    for suffix in ("-wal", "-shm", ""):
+        file = home / f"{TEMPORAL_DATABASE}{suffix}"
+        if file.exists():
+            file.replace(folder / file.name)
 
 
 def _privately(home: Path, ports: Mapping[str, int]) -> tuple[str, ...]:
@@ -120,25 +160,32 @@ def _privately(home: Path, ports: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def redis(home: Path, ports: Mapping[str, int], program: Path | None = None) -> Part:
-    """Return Redis or Valkey with an append-only file. `program` is the server from the settings, if any."""
+    """Return Redis or Valkey with an append-only file. `program` is the server from the settings, if any.
+
+    If this process is root's, the server runs as a user of its own, without capabilities. It then can't open its
+    configuration in a folder that only root can access, so it reads it from its standard input.
+    """
     port, secret, directory = ports["redis"], password(home), home / "redis"
-    config = directory / "redis.conf"
+    config, user = home / "redis.conf", user_of(directory)
     address = f"redis://:{secret}@127.0.0.1:{port}/0"
 
     def prepare() -> None:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True, mode=0o700)
+        (directory / config.name).unlink(missing_ok=True)  # of an earlier release
+        give(directory, user)
         config.touch(mode=0o600)  # every user could read a password on the command line
         config.write_text(
-            f"bind 127.0.0.1\nport {port}\nrequirepass {secret}\nappendonly yes\nappendfsync everysec\n"
-            'save ""\ndaemonize no\ndir ./\n',
+            f"bind 127.0.0.1\nport {port}\nuser default on >{secret} {_REDIS_RIGHTS}\nappendonly yes\n"
+            'appendfsync everysec\nsave ""\ndaemonize no\ndir ./\n',
             encoding="utf-8",
         )
 
     return Part(
         name="redis",
-        command=(redis_program(program), "redis.conf"),
+        command=(*as_user(user), redis_program(program), "-"),
         address=address,
         cwd=directory,
+        reads=config,
         prepare=prepare,
         answers=lambda _: _redis_answers(address),
     )

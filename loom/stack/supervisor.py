@@ -163,7 +163,7 @@ class Supervisor:
     def _spawn(self, part: Part) -> None:
         part.prepare()
         log = log_path(self._home, part.name)
-        process = spawn(part.command, log=log, env=part.env, cwd=part.cwd)
+        process = spawn(part.command, log=log, env=part.env, cwd=part.cwd, reads=part.reads)
         self._services[part.name] = _Service(part=part, process=process)
 
     def _await(self, name: str) -> None:

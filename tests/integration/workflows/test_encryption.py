@@ -29,6 +29,7 @@ from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.requests import RunStatus
 from loom.run_overviews import RunOverviews
 from loom.serve.task_summaries import TaskSummaries
+from loom.stack.services import temporal_database
 from loom.testing.harness import Addresses, Harness, harness
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
@@ -122,13 +123,13 @@ async def places(words: dict[str, str], home: Path, url: str, redis: str) -> dic
     A file may contain a value in pieces, so values are also read whole, and searched for disguised words.
     """
     stored = {
-        "temporal": _rows_of_temporal(home / "temporal.db"),
+        "temporal": _rows_of_temporal(temporal_database(home)),
         "tables": await _tables(as_superuser(home, url)),
         "redis": await _redis(redis),
     }
     found = {where: words_in(data, words.values()) for where, data in stored.items()}
     files = b"".join(file.read_bytes() for file in (home / "postgres").rglob("*") if file.is_file())
-    found["temporal"] |= {word for file in home.glob("temporal.db*") for word in _plain(file.read_bytes(), words)}
+    found["temporal"] |= {word for file in home.glob("temporal/*") for word in _plain(file.read_bytes(), words)}
     found["postgres"] = _plain(files, words)
     return {where: {piece for piece, word in words.items() if word in there} for where, there in found.items()}
 
