@@ -88,10 +88,16 @@ def _with_deletions(uses: Iterable[Use], words: Words) -> Iterator[Use]:
 def _paths(use: Use, path: str, workspace: Path) -> Iterator[Touched]:
     """Yield the path as written and, if a link changes it, the link's target."""
     for each in dict.fromkeys((path, _real(path))):
-        inside = Path(each).is_relative_to(workspace)
         if use.only_existing and not os.path.lexists(each):
             continue
-        yield Touched(tool=use.tool, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each)
+        yield Touched(tool=use.tool, text=_inside(each, str(workspace)), loose=each)
+
+
+def _inside(path: str, workspace: str) -> str:
+    """Return the path within the workspace, or unchanged if it is elsewhere. Both are normal; `Path` would be slow."""
+    if path == workspace:
+        return "."
+    return path.removeprefix(workspace.rstrip("/") + "/")
 
 
 def _real(path: str) -> str:
