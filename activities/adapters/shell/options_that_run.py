@@ -272,7 +272,7 @@ RUNS: Final[Mapping[str, Runs]] = {
         options="-l -f -u --eval --execute --load --funcall --script --directory -L --insert --user --init-directory",
         starts="-ex -script -insert -dir -init",
     ),
-    "nano": Runs(options="-s --speller --rcfile --syntax -f"),
+    "nano": Runs(options="--speller --rcfile --syntax", words=re.compile(r"-(?!-).*[sf].*", re.DOTALL)),
     "ed": Runs(words=re.compile(r"!.*", re.DOTALL)),
     **dict.fromkeys(("dc", "bc"), Runs(options="-e -f --expression --file", words=re.compile(r"!.*", re.DOTALL))),
     "ctags": Runs(options="--options --options-maybe --optlib-dir --kinddef --extra --mline-regex"),

@@ -429,15 +429,17 @@ _TEXTS: Final = re.compile(
 """Matches each part of a word at which a command may start."""
 
 
-_FLAGS: Final = r"[A-Za-z0-9~@#$%?!^+*/.:\"]"
-"""Matches the letters of options that may precede another one in a cluster. `less -~k x` reads `x`."""
+_FLAGS: Final = r"[^-=]?(?:[A-Za-z0-9~@#$%?!^+*\"]|(?<!\d):)*"
+"""Matches the options that may precede another one in a cluster: `less -~k x` reads `x`. Most other signs begin the value
+of an option, as in `ssh -L80:host:80`.
+"""
 
 
 def _is(word: str, option: str) -> bool:
     if option.startswith("--"):
         name = word.partition("=")[0].lower()  # `vim --CMD` is `--cmd`
         return word != "--" and option.lower().startswith(name)
-    return re.fullmatch(rf"-(?!-){_FLAGS}*{option[1:]}.*", word, re.DOTALL) is not None
+    return re.fullmatch(rf"-{_FLAGS}{option[1:]}.*", word, re.DOTALL) is not None
 
 
 def script_of(name: str, values: Values) -> Script:

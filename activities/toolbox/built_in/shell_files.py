@@ -22,6 +22,8 @@ _BOTH: Final[tuple[Literal["read_file"], Literal["delete_file"]]] = ("read_file"
 """Together, all tools whose rules protect a path from a program that may read or write it."""
 _MOST_MENTIONED: Final = 2_000
 """Maximum number of files that the words of a line may be. Each of them is looked up."""
+_MOST_TOUCHED: Final = 2_000
+"""Maximum number of files that the commands of a line access, counted once for each folder that they may be in."""
 _GLOB: Final = frozenset("*?[{")
 
 
@@ -30,10 +32,11 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
     folders = folders_of(commands, str(workspace), home)
     # The words that `xargs` appends are known only when the command runs.
     appended = (None,) if is_fed(commands) else ()
-    touched = {
-        words: tuple(_touched((*words, *appended), folders, workspace, home))
-        for words in dict.fromkeys(each.words for each in commands if each.words)
-    }
+    touched: dict[Words, tuple[Touched, ...]] = {}
+    left = _MOST_TOUCHED
+    for words in dict.fromkeys(each.words for each in commands if each.words):
+        touched[words] = _certain((*words, *appended), folders, workspace, home, most=left)
+        left = max(0, left - len(touched[words]))
     possible: dict[Words, tuple[Touched, ...]] = {}
     left = _MOST_MENTIONED
     for words in touched:
@@ -45,6 +48,17 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
         else each
         for each in commands
     )
+
+
+def _certain(
+    words: Words, folders: Sequence[str | None], workspace: Path, home: str, *, most: int
+) -> tuple[Touched, ...]:
+    """Return the files that the command accesses. If there are more than `most`, they may be any file."""
+    found = tuple(islice(_touched(words, folders, workspace, home), most + 1))
+    if len(found) > most:
+        tools = dict.fromkeys(use.tool for use in _with_deletions(uses_of(words), words))
+        return tuple(Touched(tool=tool, opaque=True) for tool in tools)
+    return found
 
 
 def _possible(

@@ -114,6 +114,7 @@ WORDS = [
     *("sed -e 'a\\' -e 's/x\ne id\n/y/' x", 'sed "s/a/$x/" f', 'sed "1e id$HOME" x', "awk -W exec x", "gawk '@f(1)'"),
     *("tar -C -- -I ./evil x", "sort -o -- --compress-program=id", "gcc -o -- -wrapper id x", "ssh -l -- -F c x"),
     *("less -~k x", "curl -#K x", "zip -qTT id x", "ssh -Fo BatchMode=yes x", "vim --CMD id x", "emacs -script x"),
+    *("nano -A/s id x", "curl -s:K x", "ssh -4F c x"),
     *('tar "c$x" id', 'make "SH$x"', 'make "SHELL=$HOME/x"', 'ed "!id $HOME"', "sqlite3 x '. shell id'"),
     *("sqlite3 x '.\"shell\" id'", "mysql '-esystem id'", "COLUMNS=-Iid; tar ${COLUMNS} x", "gcc-12 -B./ x"),
     *("x86_64-linux-gnu-gcc-12 -wrapper id x", "vim.basic -c id x", "lcov --criteria-script id"),
@@ -148,7 +149,13 @@ HARMLESS = [
     *("gcc -O2 -o a a.c", "gcc -Wall -DBIG -DDEBUG=1 -Iinclude -Llib -lBlas a.c", "g++ -std=c++20 -fPIC -shared a.cc"),
     *("wget https://h/x", "wget -qO- https://h/x", "wget -c -nv -P d https://h/x", "curl -sSfL https://h/x -o y"),
     *("ssh h ls", "ssh -p 22 -i key u@h uptime", "ssh -o StrictHostKeyChecking=no -o ConnectTimeout=5 h ls"),
-    *("ssh -oBatchMode=yes -J jump h ls", "scp -r -P 22 x h:y", "scp -o UserKnownHostsFile=/dev/null x h:y", "sftp h"),
+    *(
+        "ssh -oBatchMode=yes -J jump h ls",
+        "ssh -L80:host:80 -N h",
+        "scp -r -P 22 x h:y",
+        "scp -o UserKnownHostsFile=/dev/null x h:y",
+        "sftp h",
+    ),
     *(
         "npm test",
         "npm ci",
