@@ -36,7 +36,7 @@ HARMLESS_KEYS: Final = frozenset(
 
 _CONFIG: Final = "--config --config-file"
 _COMPILERS: Final = "cc gcc g++ c++ cpp gfortran clang clang++ clang-cpp tcc"
-_SSH: Final = "-o -F -I -S"
+_SSH: Final = "-o -F -I -S -J"
 _TOOLS: Final = "|".join(
     """
     CC CXX CPP FC LD AR AS NM RANLIB STRIP OBJCOPY OBJDUMP RM INSTALL LEX YACC CO GET PC M2C TANGLE WEAVE CWEAVE CTANGLE

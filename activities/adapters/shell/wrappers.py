@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from loom.activities.adapters.shell import sed
 from loom.activities.adapters.shell.options_that_run import (
     CODE,
     HARMLESS_KEYS,
@@ -17,6 +16,7 @@ from loom.activities.adapters.shell.options_that_run import (
     TAR_LETTERS,
     Runs,
 )
+from loom.domain.permissions import sed
 from loom.domain.permissions.command_words import FIND_RUNS, FIND_WRITES
 
 Values = Sequence[str | None]
@@ -399,11 +399,15 @@ def _runs_something(runs: Runs, word: str) -> bool:
 
 
 def _is_harmless(name: str, values: Values, at: int) -> bool:
-    """Whether an option of `ssh` is `-o` with a key whose value runs nothing."""
-    given = re.fullmatch(r"-[A-CEG-HJ-LN-RT-Za-z0-9]*?o\s*(.*)", values[at] or "", re.DOTALL)  # without DFIMS
+    """Whether an option of `ssh` is `-o` with a key whose value runs nothing, or `-J` with a plain host: `ssh` puts the
+    host into a command of a shell.
+    """
+    given = re.fullmatch(r"-[A-CEGHK-LN-RT-Za-z0-9]*?([oJ])\s*(.*)", values[at] or "", re.DOTALL)  # without DFIMS
     if name not in SSH or given is None:
         return False
-    setting = given[1] or (values[at + 1] if at + 1 < len(values) else "") or ""
+    setting = given[2] or (values[at + 1] if at + 1 < len(values) else "") or ""
+    if given[1] == "J":
+        return re.fullmatch(r"[\w.@:,%\[\]][\w.@:,%\[\]-]*", setting) is not None
     return re.split(r"[\s=]", setting.strip(), maxsplit=1)[0].lower() in HARMLESS_KEYS
 
 
@@ -430,8 +434,8 @@ _TEXTS: Final = re.compile(
 
 
 _FLAGS: Final = r"[^-=]?(?:[A-Za-z0-9~@#$%?!^+*\"]|(?<!\d):)*"
-"""Matches the options that may precede another one in a cluster: `less -~k x` reads `x`. Most other signs begin the value
-of an option, as in `ssh -L80:host:80`.
+"""Matches the options that may precede another one in a cluster: `less -~k x` reads `x`. Most other signs are in the
+value of an option, as in `ssh -L80:host:80`.
 """
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
-from loom.activities.adapters.shell import sed
+from loom.domain.permissions import sed
 from loom.domain.permissions.command_words import (
     FIND_WRITES,
     Arguments,

@@ -114,7 +114,7 @@ WORDS = [
     *("sed -e 'a\\' -e 's/x\ne id\n/y/' x", 'sed "s/a/$x/" f', 'sed "1e id$HOME" x', "awk -W exec x", "gawk '@f(1)'"),
     *("tar -C -- -I ./evil x", "sort -o -- --compress-program=id", "gcc -o -- -wrapper id x", "ssh -l -- -F c x"),
     *("less -~k x", "curl -#K x", "zip -qTT id x", "ssh -Fo BatchMode=yes x", "vim --CMD id x", "emacs -script x"),
-    *("nano -A/s id x", "curl -s:K x", "ssh -4F c x"),
+    *("nano -A/s id x", "curl -s:K x", "ssh -4F c x", "ssh -J 'x$(id)' h", "ssh -4J$x h"),
     *('tar "c$x" id', 'make "SH$x"', 'make "SHELL=$HOME/x"', 'ed "!id $HOME"', "sqlite3 x '. shell id'"),
     *("sqlite3 x '.\"shell\" id'", "mysql '-esystem id'", "COLUMNS=-Iid; tar ${COLUMNS} x", "gcc-12 -B./ x"),
     *("x86_64-linux-gnu-gcc-12 -wrapper id x", "vim.basic -c id x", "lcov --criteria-script id"),
@@ -152,6 +152,7 @@ HARMLESS = [
     *(
         "ssh -oBatchMode=yes -J jump h ls",
         "ssh -L80:host:80 -N h",
+        "ssh -vJ u@jump:22 h",
         "scp -r -P 22 x h:y",
         "scp -o UserKnownHostsFile=/dev/null x h:y",
         "sftp h",

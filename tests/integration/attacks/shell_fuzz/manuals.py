@@ -72,7 +72,8 @@ _GCC: Final = Manual(
 _BINUTILS: Final = Manual(reads="@", folders="-plugin --plugin", is_exact=True)
 _SSH: Final = Manual(
     flags="46AaCfGgKkMNnqsTtVvXxYy",
-    values="BbcDEeiJLlmOopQRWw",
+    values="BbcDEeiLlmOopQRWw",
+    tries=("-Jx$(%)", "-Jx`%`", "-4Jx;%"),
     runs="-oProxyCommand= -oLocalCommand= -oKnownHostsCommand= -oPKCS11Provider= -oXAuthLocation= "
     "-oRemoteCommand= -oSecurityKeyProvider=",
     reads="-F",

@@ -14,6 +14,11 @@ _PROGRAMS: Final = sorted(program for program, runs in RUNS.items() if runs.opti
 _VALUES: Final = ("./evil", "y", "./y", "a", "a/", "id.d")
 """Values of options: a program, files with commands, and folders with programs."""
 _COSMETIC: Final = ("LANG", "LC_ALL", "TZ", "CI", "NODE_ENV", "COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR")
+_COMPUTED: Final = (
+    *("${v}", '"${v}"', "$v", '"$v"', "${v:-}", "${v%z}", "${v#z}", "${v//z/}", "$v$v_", "''$v", "{$v,}", "$v{,}"),
+    *("${v:0}", '"${v[0]}"', "${v[@]}", '""$v', "`echo $v`", "$(echo $v)", '"$(echo "$v")"', "${z:-$v}"),
+)
+"""What a variable `v` is put into."""
 _RUNNERS: Final = (
     *("nice @", "timeout 5 @", "time @", "nohup @", "env @", "command @", "stdbuf -o0 @", "xargs @ <<< x", "! @"),
     *("ls | xargs @", "echo x | xargs -I{} @ {}", "find . -maxdepth 0 -exec @ \\;", "find . -maxdepth 0 -exec @ {} +"),
@@ -91,28 +96,10 @@ def _spelled(random: Random, program: str, words: Sequence[str], at: int) -> str
     cut = random.randint(1, max(1, len(word) - 1))
     head, tail = word[:cut], _single(word[cut:])
     variable = random.choice(_COSMETIC) if random.random() < 0.4 else "x"
-    computed = random.choice(
-        (
-            *(
-                "${v}",
-                '"${v}"',
-                "$v",
-                '"$v"',
-                "${v:-}",
-                "${v%z}",
-                "${v#z}",
-                "${v//z/}",
-                "$v$v_",
-                "''$v",
-                "{$v,}",
-                "$v{,}",
-            ),
-            *("${v:0}", '"${v[0]}"', "${v[@]}", '""$v', "`echo $v`", "$(echo $v)", '"$(echo "$v")"', "${z:-$v}"),
-        )
-    ).replace("v", variable)
+    computed = random.choice(_COMPUTED).replace("v", variable)
     ways = [
         *(("", plain),) * 5,
-        ("", [*plain[:at], "$" + QUOTES["$"](word)[1:], *plain[at + 1 :]]),
+        ("", [*plain[:at], QUOTES["$"](word), *plain[at + 1 :]]),
         ("", [*plain[:at], word[:1] + "''" + tail if word[:1] in _PLAIN else _single(word), *plain[at + 1 :]]),
         ("", [*plain[:at], QUOTES["\\"](word), *plain[at + 1 :]]),
         ("", [*plain[:at], QUOTES['"'](word)[:-1] + '${HOME#/tmp}"', *plain[at + 1 :]]),
