@@ -32,7 +32,7 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
     folders = folders_of(commands, str(workspace), home)
     # The words that `xargs` appends are known only when the command runs.
     appended = (None,) if is_fed(commands) else ()
-    touched: dict[Words, tuple[Touched, ...]] = {}
+    touched: dict[tuple[str | None, ...], tuple[Touched, ...]] = {}
     left = _MOST_TOUCHED
     for words in dict.fromkeys(each.words for each in commands if each.words):
         touched[words] = _certain((*words, *appended), folders, workspace, home, most=left)
