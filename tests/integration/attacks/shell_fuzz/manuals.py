@@ -312,7 +312,8 @@ MANUALS: Final[Mapping[str, Manual]] = {
     "composer": Manual(flags="qnvh", folders="-d --working-dir"),
     "php": Manual(flags="ailmnqsvw", values="StHr", runs="-B -R -E --define -d", reads="-c -z -F --php-ini "
                                                                                      "--zend-extension"),
-    **_for("rake rspec", _RUBY_TEST),
+    "rake": replace(_RUBY_TEST, runs="-e -p -E --execute --execute-print --execute-continue"),
+    "rspec": replace(_RUBY_TEST, flags="bcdfhnvw", values="EPt", runs=""),
     "ruby": Manual(flags="acdhlnpsSvwyU0", values="eEFKTxW", reads="-r --require", folders="-I -C"),
     "gem": Manual(flags="qVhi", values="nvr", folders="-C", reads="--config-file"),
     "bundle": Manual(flags="v", runs="--ext", reads="--gemfile"),
@@ -415,7 +416,10 @@ MANUALS: Final[Mapping[str, Manual]] = {
     **_for("docker podman nerdctl", Manual(flags="Dv", values="lc", runs="-H --host", folders="--config")),
     **_for("kubectl helm", Manual(flags="v", values="nsl", runs="--post-renderer", reads="--kubeconfig")),
     "terraform": Manual(folders="-chdir= --chdir= -plugin-dir= --plugin-dir=", is_exact=True),
-    **_for("ansible ansible-playbook", _ANSIBLE),
+    "ansible": _ANSIBLE,
+    "ansible-playbook": replace(
+        _ANSIBLE, runs="-e --extra-vars --ssh-common-args --ssh-extra-args --scp-extra-args --sftp-extra-args"
+    ),
     "flatpak": Manual(flags="vu", runs="--command"),
     "sbatch": Manual(flags="HhIkOQsvW", values="AbcCdDeGiJLmMnNopqtw", runs="--wrap"),
     "gcloud": Manual(flags="q", runs="--command --ssh-flag", reads="--flags-file"),

@@ -17,8 +17,8 @@ _HARMLESS: Final = frozenset(
     {"bash", "sh", "dash", "timeout", "time", "nice", "nohup", "stdbuf", "xargs", "echo", "true", "false", "[", "test"}
 )
 """Programs through which the rules look, and a few that do nothing: what the former run is recorded as well."""
-_COMPRESSORS: Final = ("gzip", "bzip2", "xz", "zstd", "compress", "lzip", "lzma", "lzop")
-"""Programs that `tar` runs for its own options."""
+_HELPERS: Final = ("gzip", "bzip2", "xz", "zstd", "compress", "lzip", "lzma", "lzop", "diff")
+"""Programs that `tar` and `sdiff` run for their own options."""
 _SYSTEM: Final = re.compile(r"(?:/usr)?/s?bin/[^/]+")
 
 
@@ -134,7 +134,7 @@ RULE_SETS: Final[Sequence[RuleSet]] = (
             ),
             BAD,
         ),
-        may_run=only(*RUNS, "cat", "ls", "find", "env", *_COMPRESSORS),
+        may_run=only(*RUNS, "cat", "ls", "find", "env", *_HELPERS),
     ),
     _allowing("xargs, ls", "xargs ls", "ls", "ls -l", "xargs ls", "xargs -n1 ls <<< x"),
     _allowing(
