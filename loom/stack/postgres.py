@@ -4,9 +4,9 @@ Workers connect as the role `loom`, which owns its database and has no other rig
 password of its own, which only the stack reads.
 
 Postgres refuses to run as root. When the stack runs as root, Postgres runs as a user of its own and keeps one
-capability, CAP_DAC_READ_SEARCH. With this capability, the home and the installed packages can be in folders that only
-root can access, such as `/root` or a private temporary folder, and the permissions of these folders don't have to be
-changed.
+capability, CAP_DAC_READ_SEARCH (or CAP_DAC_OVERRIDE in a container that lacks the former). With this capability, the
+home and the installed packages can be in folders that only root can access, such as `/root` or a private temporary
+folder, and the permissions of these folders don't have to be changed.
 """
 
 import os
@@ -21,7 +21,7 @@ from loom.stack.errors import StackError, tail
 from loom.stack.home import log_path, password
 from loom.stack.services import Part
 from loom.stack.state import command_line
-from loom.stack.users import READ_SEARCH, as_user, give, nobody, user_of
+from loom.stack.users import SEARCH, as_user, give, nobody, user_of
 
 DATABASE = USER = "loom"
 _ADMIN: Final = "postgres"
@@ -81,7 +81,7 @@ def postgres(home: Path, ports: Mapping[str, int]) -> Part:
     return Part(
         name="postgres",
         command=(
-            *as_user(user, READ_SEARCH), str(_programs() / "postgres"), "-D", str(data),
+            *as_user(user, SEARCH), str(_programs() / "postgres"), "-D", str(data),
             *(word for name, value in options.items() for word in ("-c", f"{name}={value}")),
         ),
         address=f"{server}/{DATABASE}",
@@ -118,7 +118,7 @@ def _create(home: Path, data: Path) -> None:
     user = nobody() if os.geteuid() == 0 else None
     give(aside, user)
     command = (
-        *as_user(user, READ_SEARCH), str(_programs() / "initdb"), "-D", str(aside),
+        *as_user(user, SEARCH), str(_programs() / "initdb"), "-D", str(aside),
         "-U", _ADMIN, "--auth=scram-sha-256", f"--pwfile={home / _ADMIN_FILE}",
         "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C",
     )  # fmt: skip
@@ -136,7 +136,7 @@ def copy_cluster(address: str, data: Path, target: Path) -> None:
     user = data.stat().st_uid if os.geteuid() == 0 else None
     give(target, user)
     done = subprocess.run(
-        (*as_user(user, READ_SEARCH), str(_programs() / "pg_basebackup"), f"--dbname={address}", f"--pgdata={target}",
+        (*as_user(user, SEARCH), str(_programs() / "pg_basebackup"), f"--dbname={address}", f"--pgdata={target}",
          "--wal-method=stream", "--checkpoint=fast"),
         capture_output=True, text=True, check=False, cwd="/",
     )  # fmt: skip

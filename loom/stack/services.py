@@ -4,6 +4,7 @@ The supervisor queries Temporal through the Web UI's HTTP API. It therefore need
 These queries also ensure that the Web UI works once the stack is ready.
 """
 
+import filecmp
 import http.client
 import json
 import os
@@ -22,7 +23,7 @@ from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.stack.errors import StackError
 from loom.stack.home import password
 from loom.stack.state import Identity, socket_path
-from loom.stack.users import READ_SEARCH, as_user, give, user_of
+from loom.stack.users import SEARCH, as_user, give, user_of
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
 """Rates that prevent a dispatch delay. The packaged server's default rates delay each task by about 52 ms."""
@@ -81,7 +82,7 @@ def temporal(
 
     A private server runs in its own network namespace, which only this user's processes reach. `codec` is the address
     of the codec server that the Web UI asks. If this process is root's, the server runs as a user of its own. It keeps
-    CAP_DAC_READ_SEARCH, because SQLite opens a database by its full path, which may lead through root's folders.
+    the capability to search all folders, because SQLite opens a database by its full path.
     """
     database, user = home / "temporal" / TEMPORAL_DATABASE, user_of(temporal_database(home))
     fresh = not temporal_database(home).exists()
@@ -112,7 +113,9 @@ def temporal(
 
     def prepare() -> None:
         database.parent.mkdir(exist_ok=True, mode=0o700)
-        if not database.exists():
+        if database.exists():
+            _check_former_database(home / TEMPORAL_DATABASE, database)
+        else:
             _move_database(home, database.parent)
         give(database.parent, user)
         if not os.path.lexists(before := home / TEMPORAL_DATABASE):
@@ -123,7 +126,7 @@ def temporal(
         name="temporal",
         command=(
             *(_privately(home, ports) if private else ()),
-            *as_user(user, READ_SEARCH, options=_ENDS_WITH_PARENT if private else ()),
+            *as_user(user, SEARCH, options=_ENDS_WITH_PARENT if private else ()),
             _temporal_program(), "server", "start-dev", *offline,
             *(word for flag, values in flags.items() for value in values for word in (flag, value)),
         ),
@@ -140,6 +143,23 @@ def temporal_database(home: Path) -> Path:
     """Return the file of Temporal's database, which was in the home itself in earlier releases."""
     now, before = home / "temporal" / TEMPORAL_DATABASE, home / TEMPORAL_DATABASE
     return before if before.exists() and not now.exists() else now
+
+
+def _check_former_database(before: Path, now: Path) -> None:
+    """Raise StackError if a second database is where the symbolic link to the first one should be.
+
+    An earlier release stores one there if it makes a backup of a home of this release. A program that follows symbolic
+    links stores a copy of the first database there. This copy is removed.
+    """
+    if before.is_symlink() or not before.exists():
+        return
+    if before.with_name(f"{before.name}-wal").exists() or not filecmp.cmp(before, now, shallow=False):
+        raise StackError(
+            f"temporal: {before} and {now} are different databases, and an earlier release has written the former: "
+            f"move {before} away to use the latter, or move {now.parent} away to use the former",
+            part="temporal",
+        )
+    before.unlink()
 
 
 def _move_database(home: Path, folder: Path) -> None:

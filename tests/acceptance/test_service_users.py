@@ -8,6 +8,7 @@ import pwd
 import signal
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import pytest
 import redis
 
 from loom.stack import up_down as stack
+from loom.stack.errors import StackError
 from loom.stack.home import log_path
 from loom.stack.plan import Plan
 from loom.stack.ports import choose
@@ -25,13 +27,23 @@ from loom.stack.postgres import _create
 from loom.stack.processes import spawn, wait_until
 from loom.stack.services import temporal, temporal_database
 from loom.stack.state import StackState
-from loom.stack.users import ROOT, nobody, user_of
+from loom.stack.users import ROOT, give, nobody, user_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of other users")
 
 SERVICES = ("temporal", "redis", "postgres")
-CAPABILITIES = {"temporal": 1 << 2, "redis": 0, "postgres": 1 << 2}
-"""Of each service. The one that is left is CAP_DAC_READ_SEARCH."""
+DAC_READ_SEARCH, DAC_OVERRIDE = 1 << 2, 1 << 1
+DOCKER_S = (
+    "chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+net_raw,+sys_chroot,+mknod,"
+    "+audit_write,+setfcap"
+)
+"""The capabilities of root in a container, by Docker's default."""
+SHOWN_AS_A_SERVICE = """
+import os
+from loom.stack.users import SEARCH, as_user
+command = (*as_user(2_100_000_000, SEARCH), "cat", "/proc/self/status")
+os.execv(command[0], command)
+"""
 REACHES = """
 for process in $PROCESSES; do kill -0 $process && echo "signals $process"; done
 for file in $FILES; do (: < $file) && echo "reads $file"; (: >> $file) && echo "writes $file"; done
@@ -66,6 +78,11 @@ class Started:
         return int(self.process(name).uids().real)
 
 
+def fields(status: str) -> dict[str, str]:
+    """Return the contents of a file such as /proc/self/status."""
+    return dict(line.split(":\t", 1) for line in status.splitlines())
+
+
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     home = tmp_path_factory.mktemp("stack") / ".loom"
@@ -90,8 +107,9 @@ def test_a_service_runs_as_a_user_that_nothing_else_uses_and_has_no_rights_that_
         pwd.getpwuid(user)
     own = {process.pid, *(child.pid for child in process.children(recursive=True))}
     assert {each.pid for each in psutil.process_iter(["uids"]) if user in (each.info["uids"] or ())} <= own
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
-    assert [int(status[f"Cap{kind}"], 16) for kind in ("Eff", "Prm", "Inh", "Amb")] == [CAPABILITIES[name]] * 4
+    status = fields(Path(f"/proc/{process.pid}/status").read_text())
+    kept = 0 if name == "redis" else (int(status["CapBnd"], 16) & DAC_READ_SEARCH) or DAC_OVERRIDE
+    assert [int(status[f"Cap{kind}"], 16) for kind in ("Eff", "Prm", "Inh", "Amb")] == [kept] * 4
     assert (status["Groups"].strip(), status["NoNewPrivs"]) == ("", "1")
 
 
@@ -144,6 +162,62 @@ def test_an_id_is_kept_until_somebody_else_uses_it(tmp_path: Path) -> None:
     assert user_of(tmp_path) == 1234  # the folder of a person
 
 
+@pytest.mark.parametrize("owner", [2_100_000_000, nobody()])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_folder_is_not_taken_away_from_a_server_that_still_uses_it(
+    tmp_path: Path, owner: int, is_named: bool
+) -> None:
+    folder, copy = tmp_path / "postgres", tmp_path / "copy"
+    for each in (folder, copy):
+        each.mkdir()
+        os.chown(each, owner, owner)
+    named, inside = (str(folder / "file"), "/") if is_named else ("server", folder)
+    with subprocess.Popen(
+        ["sh", "-c", "read line", named],
+        stdin=subprocess.PIPE, user=owner, group=owner, extra_groups=[], cwd=inside,
+    ) as server:  # fmt: skip
+        try:
+            assert user_of(folder) == owner
+            assert user_of(copy) not in {owner, ROOT, nobody()}
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    ("root_s", "kept"),
+    [
+        ("-dac_read_search", DAC_OVERRIDE),
+        (f"-all,+{DOCKER_S}", DAC_OVERRIDE),
+        ("-dac_read_search,-dac_override", 0),
+    ],
+)
+def test_a_service_gets_the_narrowest_capability_that_root_itself_has(root_s: str, kept: int) -> None:
+    done = subprocess.run(
+        ["setpriv", "--bounding-set", root_s, "--inh-caps", "+chown", "--", sys.executable, "-c", SHOWN_AS_A_SERVICE],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    status = fields(done.stdout)
+    assert [int(status[f"Cap{kind}"], 16) for kind in ("Eff", "Prm", "Amb")] == [kept] * 3
+
+
+def test_what_an_earlier_release_has_stored_as_root_is_handed_over_but_nothing_that_is_also_elsewhere(
+    tmp_path: Path,
+) -> None:
+    folder, outside = tmp_path / "redis", tmp_path / "outside"
+    (folder / "appendonlydir").mkdir(parents=True)
+    user = user_of(folder)
+    assert user is not None
+    os.chown(folder, user, user)
+    outside.touch()
+    (folder / "appendonlydir" / "aof").touch()
+    (folder / "symbolic").symlink_to(outside)
+    (folder / "hard").hardlink_to(outside)
+    give(folder, user)
+    owned = {path.name: path.lstat().st_uid for path in folder.rglob("*")}
+    assert owned == {"appendonlydir": user, "aof": user, "symbolic": user, "hard": ROOT}
+    assert outside.stat().st_uid == ROOT
+
+
 def test_temporal_s_database_of_an_earlier_release_is_moved_with_what_its_server_had_not_yet_merged(
     tmp_path: Path,
 ) -> None:
@@ -159,6 +233,21 @@ def test_temporal_s_database_of_an_earlier_release_is_moved_with_what_its_server
         assert {path.stat().st_uid for path in (now.parent, *now.parent.iterdir())} == {user_of(now)}
         with closing(sqlite3.connect(now)) as reading:
             assert reading.execute("SELECT number FROM kept").fetchall() == [(1,)]
+
+
+def test_a_second_database_of_temporal_is_neither_ignored_nor_overwritten(tmp_path: Path) -> None:
+    before, now = tmp_path / "temporal.db", tmp_path / "temporal" / "temporal.db"
+    now.parent.mkdir()
+    part = temporal(tmp_path, {"temporal": 1, "ui": 2}, "default")
+    for each in (before, now):
+        each.write_text("database")
+    part.prepare()
+    assert before.is_symlink()  # the copy that a program has made which follows symbolic links
+    before.unlink()
+    before.write_text("backup")  # of an earlier release
+    with pytest.raises(StackError, match="different databases"):
+        part.prepare()
+    assert (before.read_text(), now.read_text()) == ("backup", "database")
 
 
 @pytest.mark.slow
