@@ -6,7 +6,7 @@ takes its options from the same tables.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -36,7 +36,7 @@ HARMLESS_KEYS: Final = frozenset(
 
 _CONFIG: Final = "--config --config-file"
 _COMPILERS: Final = "cc gcc g++ c++ cpp gfortran clang clang++ clang-cpp tcc"
-_SSH: Final = "-o -F -I -S"
+_SSH: Final = "-o -F -I -S -J"
 _TOOLS: Final = "|".join(
     """
     CC CXX CPP FC LD AR AS NM RANLIB STRIP OBJCOPY OBJDUMP RM INSTALL LEX YACC CO GET PC M2C TANGLE WEAVE CWEAVE CTANGLE
@@ -59,13 +59,14 @@ _BUNDLER: Final = Runs(
     options="-c -r --require --preload --plugin --plugins --parser --rulesdir --resolve-plugins-relative-to "
     "--global-setup --globalSetup --global-teardown --globalTeardown --setupFiles --setupFilesAfterEnv --runner "
     "--testRunner --transform --transformer --reporters --env --testEnvironment --resolver --formatter "
-    f"--bootstrap --project --cwd {_CONFIG}"
+    "--presets --plugin-search-dir --custom-syntax --custom-formatter --testSequencer --testResultsProcessor "
+    f"--watchPlugins --configPlugin --configuration --extension --bootstrap --project --cwd {_CONFIG}"
 )
 _AWK: Final = Runs(
-    options="-f --file -l --load -i --include -E --exec -D --debug",
-    words=re.compile(r".*(?:\bsystem\s*\(|(?<!\|)\|(?!\|)|@load|@include|/inet[46]?/).*", re.DOTALL),
+    options="-f --file -l --load -i --include -E --exec -D --debug -W",
+    words=re.compile(r".*(?:\bsystem[\s\\]*\(|(?<!\|)\|(?!\|)|@load|@include|@\s*\w+\s*\(|/inet[46]?/).*", re.DOTALL),
 )
-_VI: Final = Runs(options="-c -S -s -u -U -w -W --cmd --remote-send --remote-expr --startuptime", starts="+")
+_VI: Final = Runs(options="-c -S -s -u -U -w -W -l --cmd --remote-send --remote-expr --startuptime", starts="+")
 _RUBY_TEST: Final = Runs(options="-r -e -f -R -O -I --require --execute --rakefile --rakelibdir --libdir --options")
 
 SSH: Final = frozenset({"ssh", "slogin", "scp", "sftp", "autossh", "ssh-copy-id"})
@@ -192,9 +193,10 @@ RUNS: Final[Mapping[str, Runs]] = {
     # Python
     "pytest": Runs(
         options="-p -c -o --rootdir --confcutdir --override-ini --config-file --pdbcls --debugger --pyargs "
-        "--import-mode"
+        "--import-mode",
+        starts="--cov-c",
     ),
-    "py.test": Runs(options="-p -c -o --rootdir --confcutdir --override-ini --config-file --pdbcls"),
+    "py.test": Runs(options="-p -c -o --rootdir --confcutdir --override-ini --config-file --pdbcls", starts="--cov-c"),
     "tox": Runs(options="-c -x --conf --override --workdir --root --runner --default-runner"),
     "nox": Runs(options="-f --noxfile"),
     "pip": Runs(options="--config-settings --python --editor --global-option --build-option --cert"),
@@ -233,35 +235,31 @@ RUNS: Final[Mapping[str, Runs]] = {
     "ts-node": _NODE,
     "deno": Runs(options="--config --preload --import-map -c --import --eval"),
     **dict.fromkeys(
-        "jest webpack vite vitest rollup eslint prettier babel mocha phpunit ava esbuild stylelint".split(),  # noqa: SIM905
+        "jest webpack vite vitest rollup prettier babel phpunit ava esbuild stylelint".split(),  # noqa: SIM905
         _BUNDLER,
     ),
+    "eslint": replace(_BUNDLER, options=f"{_BUNDLER.options} -f"),
+    "mocha": replace(_BUNDLER, options=f"{_BUNDLER.options} -R -u --ui --file"),
     "tsc": Runs(options="--plugins"),
     "composer": Runs(options="-d --working-dir"),
     "php": Runs(options="-d -c -z -B -R -E -F --define --php-ini --zend-extension"),
-    **dict.fromkeys(("rake", "rspec"), _RUBY_TEST),
+    "rake": replace(_RUBY_TEST, options=f"{_RUBY_TEST.options} -p -E --execute-print --execute-continue"),
+    "rspec": _RUBY_TEST,
     "ruby": Runs(options="-r -I -C --require"),
     "gem": Runs(options="-C --config-file"),
-    "bundle": Runs(options="--ext"),
+    "bundle": Runs(options="--ext --gemfile"),
     "perl": Runs(starts="-M -m -d -I"),
     "lua": Runs(options="-l"),
     # Text
     "rg": Runs(options="--pre --hostname-bin"),
+    **dict.fromkeys(
+        ("bat", "batcat", "delta"), Runs(options="--pager --config --config-file --config-dir --diff-args")
+    ),
     **dict.fromkeys(("ag", "ack", "ugrep", "ug"), Runs(options="--pager --ackrc --filter --config")),
     "man": Runs(options="--pager --html --preprocessor -P -H -C -M --config-file"),
     **dict.fromkeys(("diff3", "sdiff"), Runs(options="--diff-program")),
     "patch": Runs(options="-g --get -e --ed"),
-    **dict.fromkeys(
-        ("sed", "gsed"),
-        Runs(
-            options="-f --file",
-            words=re.compile(
-                r"(?!-[A-Za-z]*e\Z)(?:.*[\n;{}$\d!/,]|.*[^\w\s\\][gpiImMw\d]*)?"
-                r"[ \t]*e(?:[ \t]+\S.*|[ \t]*(?:[\n;}].*)?)",
-                re.DOTALL,
-            ),
-        ),
-    ),
+    **dict.fromkeys(("sed", "gsed"), Runs(options="-f --file")),
     **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), _AWK),
     "jq": Runs(options="-L -f --from-file"),
     "yq": Runs(options="--from-file", words=re.compile(r".*\b(?:load\w*|system|exec)\s*\(.*", re.DOTALL)),
@@ -271,8 +269,11 @@ RUNS: Final[Mapping[str, Runs]] = {
     ),
     "more": Runs(words=re.compile(r"\+.*[!v].*", re.DOTALL)),
     **dict.fromkeys(("vim", "vi", "nvim", "ex", "view", "gvim", "vimdiff", "rvim"), _VI),
-    "emacs": Runs(options="-l -f --eval --execute --load --funcall --script --directory -L --insert"),
-    "nano": Runs(options="-s --speller --rcfile --syntax -f"),
+    "emacs": Runs(
+        options="-l -f -u --eval --execute --load --funcall --script --directory -L --insert --user --init-directory",
+        starts="-ex -script -insert -dir -init",
+    ),
+    "nano": Runs(options="--speller --rcfile --syntax", words=re.compile(r"-(?!-).*[sf].*", re.DOTALL)),
     "ed": Runs(words=re.compile(r"!.*", re.DOTALL)),
     **dict.fromkeys(("dc", "bc"), Runs(options="-e -f --expression --file", words=re.compile(r"!.*", re.DOTALL))),
     "ctags": Runs(options="--options --options-maybe --optlib-dir --kinddef --extra --mline-regex"),
@@ -285,8 +286,8 @@ RUNS: Final[Mapping[str, Runs]] = {
     **dict.fromkeys(
         ("latex", "pdflatex", "xelatex", "lualatex", "tex", "pdftex", "luatex"),
         Runs(
-            starts="-shell-escape --shell-escape -enable-write18 --enable-write18 -cnf-line --cnf-line -output-driver "
-            "-lua --lua -fmt --fmt",
+            starts="-shell-escape --shell-escape -enable-write18 --enable-write18 -cnf-line --cnf-line "
+            "-output-driver --output-driver -lua --lua -fmt --fmt",
             words=re.compile(r".*\\(?:write18|input|directlua|immediate).*", re.DOTALL),
         ),
     ),
@@ -296,11 +297,19 @@ RUNS: Final[Mapping[str, Runs]] = {
     "gnuplot": Runs(options="-e -c"),
     "gs": Runs(starts="-dNOSAFER @ -I -c"),
     "dot": Runs(),
-    "geninfo": Runs(options="--demangle-cpp --rc --config-file --gcov-tool --compat"),
-    "genhtml": Runs(options="--demangle-cpp --rc --config-file --annotate-script --version-script"),
-    "lcov": Runs(options="--demangle-cpp --rc --config-file --gcov-tool"),
-    "convert": Runs(words=re.compile(r"(?:msl|mvg|ephemeral|url|delegate):.*|.*\|.*", re.DOTALL)),
-    "sox": Runs(words=re.compile(r"\|.*", re.DOTALL)),
+    **dict.fromkeys(
+        ("geninfo", "genhtml", "lcov"),
+        Runs(
+            options="--demangle-cpp --rc --config-file --gcov-tool --compat --annotate-script --version-script "
+            "--criteria-script --resolve-script --unreachable-script --simplify-script --context-script "
+            "--history-script --select-script"
+        ),
+    ),
+    **dict.fromkeys(
+        "convert magick mogrify identify compare composite montage import display animate stream conjure gm".split(),  # noqa: SIM905
+        Runs(words=re.compile(r"(?:msl|mvg|ephemeral|url|delegate):.*|.*\|.*", re.DOTALL)),
+    ),
+    **dict.fromkeys(("sox", "play", "rec", "soxi"), Runs(words=re.compile(r"\|.*", re.DOTALL))),
     # Networks
     "curl": Runs(options="-K --config --engine"),
     "wget": Runs(options="-e --execute --config --use-askpass"),
@@ -340,7 +349,7 @@ RUNS: Final[Mapping[str, Runs]] = {
         options="-cmd -init --cmd --init -A",
         starts="-cmd --cmd -init --init",
         words=re.compile(
-            r"(?:.*\n)?\s*\.(?:sh|sy|loa|rea|imp|onc|ou|ex|www|che|tes|arc|ar\b).*|"
+            r"(?:.*\n)?\s*\.\s*(?:[\"']|sh|sy|loa|rea|imp|onc|ou|ex|www|che|tes|arc|ar\b).*|"
             r"(?i:.*(?:load_extension|\bedit\s*\(|readfile|writefile|fts3_tokenizer).*)|.*\|\s*[./\w]+\s*",
             re.DOTALL,
         ),
@@ -356,7 +365,7 @@ RUNS: Final[Mapping[str, Runs]] = {
         ("mysql", "mariadb"),
         Runs(
             options="--pager --defaults-file --defaults-extra-file --plugin-dir --init-command --tee",
-            words=re.compile(r"(?i:.*(?:\\!|\bsystem\b|\bsource\b|\\\.|\\P|\bpager\b|\bedit\b).*)", re.DOTALL),
+            words=re.compile(r"(?i:.*(?:\\!|\\\.|\\P).*|(?:.*\b|-\w*e)(?:system|source|pager|edit)\b.*)", re.DOTALL),
         ),
     ),
     **dict.fromkeys(

@@ -16,6 +16,7 @@ from loom.activities.adapters.shell.options_that_run import (
     TAR_LETTERS,
     Runs,
 )
+from loom.domain.permissions import sed
 from loom.domain.permissions.command_words import FIND_RUNS, FIND_WRITES
 
 Values = Sequence[str | None]
@@ -209,10 +210,13 @@ TAKES_DATA: Final = frozenset(
 _FIND_CHANGES: Final = ("-delete", *FIND_WRITES)
 _OPERAND: Final = re.compile(r'"[\w./][^"@]*"')
 """Matches one word that can't be an option, although its value isn't known."""
+_SET_BY_LINES: Final = (
+    "BASH|OPT|REPLY|PWD|OLDPWD|RANDOM|DIRSTACK|FUNCNAME|PIPESTATUS|MAPFILE|COPROC|NODE_ENV|LANG|LC_|TZ|CI|TERM|COLUMNS"
+    "|LINES|PYTHONUNBUFFERED|FORCE_COLOR|NO_COLOR|RUST_BACKTRACE"
+)
+"""Starts of the names in upper case that a line may assign although no rule covers the assignment."""
 _FROM_ENVIRONMENT: Final = re.compile(
-    r"\$(?!(?:BASH|OPT|REPLY|PWD|OLDPWD|RANDOM|DIRSTACK|FUNCNAME|PIPESTATUS|NODE_ENV|LANG|LC_|TZ|CI|PYTHONUNBUFFERED"
-    r"|FORCE_COLOR|NO_COLOR|TERM|COLUMNS|LINES|RUST_BACKTRACE|\{(?:BASH|OPT|REPLY|PWD|OLDPWD|LANG|LC_|CI|TZ|TERM)))"
-    r"(?:[A-Z][A-Z0-9_]*(?![a-z])|\{[A-Z][A-Z0-9_]*(?:[#%]{1,2}[\w./*-]*)?\})"
+    rf"\$(?!\{{?(?:{_SET_BY_LINES}))(?:[A-Z][A-Z0-9_]*(?![a-z])|\{{[A-Z][A-Z0-9_]*(?:[#%]{{1,2}}[\w./*-]*)?\}})"
 )
 _FOLDER: Final = re.compile(r"(?<=^\")\$(?:PWD\b|\{PWD\})")
 _UNCERTAIN: Final = tuple("{*?[-+@~\\") + tuple(quote + each for quote in "'\"" for each in "-+@'\"\\")
@@ -334,36 +338,58 @@ def forwarded_from(name: str, nowhere: int) -> int:
 
 def word_that_runs(name: str, values: Values, texts: Sequence[str]) -> int:
     """Return the position of the word that makes a program run another program, or may do so, or 0 if there is none."""
+    name = name if name in RUNS else _without_version(name)
     if name not in RUNS:
         return 0
-    runs, ended = RUNS[name], False
+    runs = RUNS[name]
+    scripts = dict(sed.scripts_in(values)) if name in sed.SED else {}
     for at in range(1, len(values)):
         value = values[at]
         if value is None:
-            found = _may_run_something(runs, texts[at], is_option=not ended)
+            # The first word of `tar` is options, whatever its first character is.
+            is_any = runs.words is not None or at in scripts or (at == 1 and name in TAR)
+            found = _may_run_something(runs, texts[at], is_any=is_any)
         else:
-            found = _runs_something(runs, value, is_option=not ended) and not _is_harmless(name, values, at)
-            ended = ended or value == "--"
+            # Words after `--` count as well, because `--` may be the value of an option: `tar -C -- -I ./x`.
+            found = _runs_something(runs, value) and not _is_harmless(name, values, at)
         if found:
             return at
+    # What `sed` runs is the text of all parts of its script. What an environment sets is one of their words.
+    parts = [
+        (_without_environment(texts[at]) if values[at] is None else values[at] or "")[start:]
+        for at, start in scripts.items()
+    ]
+    if sed.runs_something("\n".join(parts)):
+        return next(iter(scripts))
     return 1 if name in TAR and _is_old_cluster(values) else 0
 
 
-def _may_run_something(runs: Runs, text: str, *, is_option: bool) -> bool:
-    """Whether a computed word may become a word that runs something. A line can't change what its environment sets."""
-    text = _FROM_ENVIRONMENT.sub("x", _FOLDER.sub("/", text))
-    if _OPERAND.fullmatch(text):
-        return False
-    if set(text) & set("$`") or text.startswith(_UNCERTAIN):
-        return is_option or runs.words is not None
-    return runs.words is not None and "{" in text
+def _without_version(name: str) -> str:
+    """Return the usual name of a program: `gcc` for `x86_64-linux-gnu-gcc-12`, `vim` for `vim.basic`."""
+    return re.sub(r"(?<=[A-Za-z+])(?:-?\d[\d.]*|\.[a-z]\w*)\Z", "", name.rpartition("-gnu-")[2])
 
 
-def _runs_something(runs: Runs, word: str, *, is_option: bool) -> bool:
+def _without_environment(text: str) -> str:
+    """Return the text of a computed word without quotes, and with other words for what the environment sets. A line
+    can't change what its environment sets.
+    """
+    return _FROM_ENVIRONMENT.sub("x", _FOLDER.sub("/", text)).replace('"', "")
+
+
+def _may_run_something(runs: Runs, text: str, *, is_any: bool) -> bool:
+    """Whether a computed word may become a word that runs something. If `is_any`, words other than options may run
+    something as well.
+    """
+    known = _FROM_ENVIRONMENT.sub("x", _FOLDER.sub("/", text))
+    is_computed = not set("$`").isdisjoint(known)
+    if is_any and (is_computed or "{" in known or _runs_something(runs, _without_environment(text))):
+        return True
+    return not _OPERAND.fullmatch(known) and (is_computed or known.startswith(_UNCERTAIN))
+
+
+def _runs_something(runs: Runs, word: str) -> bool:
     if runs.words is not None and runs.words.fullmatch(word):
         return True
-    if not is_option:
-        return False
     starts = runs.starts.split()
     if word.startswith("+"):
         return "+" in starts and not HARMLESS_PLUS.fullmatch(word)
@@ -373,11 +399,15 @@ def _runs_something(runs: Runs, word: str, *, is_option: bool) -> bool:
 
 
 def _is_harmless(name: str, values: Values, at: int) -> bool:
-    """Whether an option of `ssh` is `-o` with a key whose value runs nothing."""
-    given = re.fullmatch(r"-[A-Za-z0-9]*?o\s*(.*)", values[at] or "", re.DOTALL)
+    """Whether an option of `ssh` is `-o` with a key whose value runs nothing, or `-J` with a plain host: `ssh` puts the
+    host into a command of a shell.
+    """
+    given = re.fullmatch(r"-[A-CEGHK-LN-RT-Za-z0-9]*?([oJ])\s*(.*)", values[at] or "", re.DOTALL)  # without DFIMS
     if name not in SSH or given is None:
         return False
-    setting = given[1] or (values[at + 1] if at + 1 < len(values) else "") or ""
+    setting = given[2] or (values[at + 1] if at + 1 < len(values) else "") or ""
+    if given[1] == "J":
+        return re.fullmatch(r"[\w.@:,%\[\]][\w.@:,%\[\]-]*", setting) is not None
     return re.split(r"[\s=]", setting.strip(), maxsplit=1)[0].lower() in HARMLESS_KEYS
 
 
@@ -403,13 +433,17 @@ _TEXTS: Final = re.compile(
 """Matches each part of a word at which a command may start."""
 
 
+_FLAGS: Final = r"[^-=]?(?:[A-Za-z0-9~@#$%?!^+*\"]|(?<!\d):)*"
+"""Matches the options that may precede another one in a cluster: `less -~k x` reads `x`. Most other signs are in the
+value of an option, as in `ssh -L80:host:80`.
+"""
+
+
 def _is(word: str, option: str) -> bool:
     if option.startswith("--"):
-        name = word.partition("=")[0]
-        return len(name) > 2 and option.startswith(name)
-    if len(option) > 2:
-        return word.startswith(option)
-    return re.fullmatch(rf"-[A-Za-z0-9]*{option[1]}.*", word, re.DOTALL) is not None
+        name = word.partition("=")[0].lower()  # `vim --CMD` is `--cmd`
+        return word != "--" and option.lower().startswith(name)
+    return re.fullmatch(rf"-{_FLAGS}{option[1:]}.*", word, re.DOTALL) is not None
 
 
 def script_of(name: str, values: Values) -> Script:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
+from loom.domain.permissions import sed
 from loom.domain.permissions.command_words import (
     FIND_WRITES,
     Arguments,
@@ -245,21 +246,12 @@ def _of_sed(words: Words) -> _Uses:
     if any(option == "-i" or _is_in_place(option) for option, _ in arguments.options):
         yield from _write(*files)
     for script in scripts:
-        yield from _write(*((None,) if script is None or _SED_RUNS.search(script) else _written_by_sed(script)))
+        yield from _write(*((None,) if script is None or sed.runs_something(script) else sed.written_by(script)))
 
 
 def _is_in_place(option: str) -> bool:
     """Whether an option of `sed` is `--in-place`, in full or abbreviated."""
     return len(option) > 3 and "--in-place".startswith(option)
-
-
-_SED_WRITES: Final = re.compile(r"(?:^|[^A-Za-z]|[^A-Za-z][gpiImMe]+)[wW][ \t]*(?=(\S[^\n]*))")
-_SED_RUNS: Final = re.compile(r"(?:^|[\n;{}$\d!]|[^\w\s\\][gpiImMw\d]*)[ \t]*e(?:[ \t]+\S|[ \t]*(?:$|[\n;}]))")
-
-
-def _written_by_sed(script: str) -> list[str]:
-    """Return the texts that may be the file of a `w` command. The file's name extends to the end of the line."""
-    return [match[1].strip() for match in _SED_WRITES.finditer(script)]
 
 
 _AWK_WRITES: Final = re.compile(r"\bprintf?\b[^;{}\n]*?>>?\s*(?:\"([^\"]*)\"\s*(?=$|[;}\n]))?")

@@ -22,6 +22,8 @@ _BOTH: Final[tuple[Literal["read_file"], Literal["delete_file"]]] = ("read_file"
 """Together, all tools whose rules protect a path from a program that may read or write it."""
 _MOST_MENTIONED: Final = 2_000
 """Maximum number of files that the words of a line may be. Each of them is looked up."""
+_MOST_TOUCHED: Final = 2_000
+"""Maximum number of files that the commands of a line access, counted once for each folder that they may be in."""
 _GLOB: Final = frozenset("*?[{")
 
 
@@ -30,10 +32,11 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
     folders = folders_of(commands, str(workspace), home)
     # The words that `xargs` appends are known only when the command runs.
     appended = (None,) if is_fed(commands) else ()
-    touched = {
-        words: tuple(_touched((*words, *appended), folders, workspace, home))
-        for words in dict.fromkeys(each.words for each in commands if each.words)
-    }
+    touched: dict[tuple[str | None, ...], tuple[Touched, ...]] = {}
+    left = _MOST_TOUCHED
+    for words in dict.fromkeys(each.words for each in commands if each.words):
+        touched[words] = _certain((*words, *appended), folders, workspace, home, most=left)
+        left = max(0, left - len(touched[words]))
     possible: dict[Words, tuple[Touched, ...]] = {}
     left = _MOST_MENTIONED
     for words in touched:
@@ -45,6 +48,17 @@ def with_files(commands: Sequence[Subject], workspace: Path, home: str) -> tuple
         else each
         for each in commands
     )
+
+
+def _certain(
+    words: Words, folders: Sequence[str | None], workspace: Path, home: str, *, most: int
+) -> tuple[Touched, ...]:
+    """Return the files that the command accesses. If there are more than `most`, they may be any file."""
+    found = tuple(islice(_touched(words, folders, workspace, home), most + 1))
+    if len(found) > most:
+        tools = dict.fromkeys(use.tool for use in _with_deletions(uses_of(words), words))
+        return tuple(Touched(tool=tool, opaque=True) for tool in tools)
+    return found
 
 
 def _possible(
@@ -88,10 +102,16 @@ def _with_deletions(uses: Iterable[Use], words: Words) -> Iterator[Use]:
 def _paths(use: Use, path: str, workspace: Path) -> Iterator[Touched]:
     """Yield the path as written and, if a link changes it, the link's target."""
     for each in dict.fromkeys((path, _real(path))):
-        inside = Path(each).is_relative_to(workspace)
         if use.only_existing and not os.path.lexists(each):
             continue
-        yield Touched(tool=use.tool, text=Path(each).relative_to(workspace).as_posix() if inside else each, loose=each)
+        yield Touched(tool=use.tool, text=_inside(each, str(workspace)), loose=each)
+
+
+def _inside(path: str, workspace: str) -> str:
+    """Return the path within the workspace, or unchanged if it is elsewhere. Both are normal; `Path` would be slow."""
+    if path == workspace:
+        return "."
+    return path.removeprefix(workspace.rstrip("/") + "/")
 
 
 def _real(path: str) -> str:

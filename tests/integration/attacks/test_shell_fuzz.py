@@ -1,11 +1,15 @@
 """A short, seeded hunt for shell lines that run what their rules don't name. `make fuzz-shell` hunts longer."""
 
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from loom.activities.adapters.shell.options_that_run import RUNS, Runs
 from tests.integration.attacks.shell_fuzz.arena import Arena
 from tests.integration.attacks.shell_fuzz.hunt import Hunt, seeds
+from tests.integration.attacks.shell_fuzz.manuals import MANUALS
+from tests.integration.attacks.shell_fuzz.options import written
 
 LONG = pytest.mark.slow
 
@@ -25,6 +29,23 @@ def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_
     assert not report.findings, "\n".join(map(str, report.findings))
 
 
+def test_the_arena_has_a_manual_of_every_program_whose_options_run_something() -> None:
+    without = {"apk", "brew", "dot", "gofmt", "rustup", "ssh-agent"}  # what these run, no stub can show
+    assert RUNS.keys() - MANUALS.keys() == without
+
+
+def test_the_hunt_tries_the_options_of_every_program() -> None:
+    lines = [
+        written(
+            Random(seed),
+            "id",
+        )
+        for seed in range(8_000)
+    ]
+    tried = {word for line in lines for word in line.split()}
+    assert not {program for program, runs in RUNS.items() if runs != Runs()} - tried
+
+
 @pytest.mark.parametrize(
     ("line", "programs"),
     [
@@ -38,9 +59,15 @@ def test_no_line_with_which_the_hunt_begins_runs_what_its_rules_do_not_name(tmp_
         ("tar x --to-command=id", ["id", "tar"]),
         ("ssh -o ProxyCommand='rm y' x", ["rm", "ssh"]),
         ("make SHELL=id", ["id", "make"]),
+        ("tar -C -- -I id", ["id", "tar"]),
+        ("curl -#K y", ["curl", "id"]),
+        ("curl -o -K y", ["curl"]),
+        ("gcc -wrapper id x", ["gcc", "id"]),
+        ("npm x --script-s id", ["id", "npm"]),
         ("echo x", []),
     ],
 )
 def test_the_arena_sees_what_a_line_runs(tmp_path: Path, line: str, programs: list[str]) -> None:
     (ran,) = Arena(tmp_path.resolve()).run([line])
-    assert sorted(each[0].rpartition("/")[2] for each in ran) == programs
+    names = {each[0].rpartition("/")[2] for each in ran}
+    assert sorted(names - {"sh"}) == programs  # the shell through which the real `ssh` and `make` run a command

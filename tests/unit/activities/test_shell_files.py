@@ -244,9 +244,13 @@ def test_any_words_are_read_without_an_error(program: str, words: list[str | Non
         assert use.tool in ("read_file", "write_file")
 
 
-def test_many_changes_of_the_folder_take_no_time(tmp_path: Path) -> None:
-    line = "; ".join(f"cd f{number}" for number in range(500)) + "; cat x"
-    assert any(file.opaque for file in touched(line, tmp_path))
+@pytest.mark.parametrize("repeated", ["cd f{n}", "cd a; cd f{n}; cat f{n}", "cd a; cd f{n}; rm f{n}"])
+def test_many_changes_of_the_folder_take_no_time(tmp_path: Path, repeated: str) -> None:
+    line = "; ".join(repeated.replace("{n}", str(number)) for number in range(300)) + "; cat x"
+    files = touched(line, tmp_path)
+    assert len(files) < 5_000  # each of them is looked up
+    assert any(file.opaque and file.tool == "read_file" for file in files)
+    assert "rm" not in line or any(file.opaque and file.tool == "delete_file" for file in files)
 
 
 def test_a_line_with_many_words_that_may_be_files_may_mean_any_file(tmp_path: Path) -> None:

@@ -110,6 +110,14 @@ WORDS = [
     ),
     *("socat EXEC:./evil -", "socat - system:./evil", "sox '|./evil' x", "convert msl:evil x", "pandoc -t evil.lua x"),
     *("make $x", "gcc $(cat opts)", "x='SHELL=./evil'; make $x", "tar {cIf,./evil,x}", "make SHEL{L=./evil,x}"),
+    *("sed 1eid x", "sed s_a_id_ep x", "sed saaidae x", "sed '\\cxce id' x", "sed -ne1 -ee x", "sed 'p;e id' x"),
+    *("sed -e 'a\\' -e 's/x\ne id\n/y/' x", 'sed "s/a/$x/" f', 'sed "1e id$HOME" x', "awk -W exec x", "gawk '@f(1)'"),
+    *("tar -C -- -I ./evil x", "sort -o -- --compress-program=id", "gcc -o -- -wrapper id x", "ssh -l -- -F c x"),
+    *("less -~k x", "curl -#K x", "zip -qTT id x", "ssh -Fo BatchMode=yes x", "vim --CMD id x", "emacs -script x"),
+    *("nano -A/s id x", "curl -s:K x", "ssh -4F c x", "ssh -J 'x$(id)' h", "ssh -4J$x h"),
+    *('tar "c$x" id', 'make "SH$x"', 'make "SHELL=$HOME/x"', 'ed "!id $HOME"', "sqlite3 x '. shell id'"),
+    *("sqlite3 x '.\"shell\" id'", "mysql '-esystem id'", "COLUMNS=-Iid; tar ${COLUMNS} x", "gcc-12 -B./ x"),
+    *("x86_64-linux-gnu-gcc-12 -wrapper id x", "vim.basic -c id x", "lcov --criteria-script id"),
     *(
         'make "$x"',
         "wget *",
@@ -123,7 +131,7 @@ WORDS = [
 
 @pytest.mark.parametrize("command", WORDS)
 def test_a_word_that_runs_something_is_not_allowed_by_a_rule_for_its_program(command: str) -> None:
-    program = next(word for word in command.split() if word in RUNS)
+    program = next((word for word in command.split() if word in RUNS), command.split(maxsplit=1)[0])
     rules = {f"bash({program}:*)": "allow", "bash(cat:*)": "allow"}
     assert verdict(command, **rules) is Verdict.ASK
 
@@ -141,7 +149,14 @@ HARMLESS = [
     *("gcc -O2 -o a a.c", "gcc -Wall -DBIG -DDEBUG=1 -Iinclude -Llib -lBlas a.c", "g++ -std=c++20 -fPIC -shared a.cc"),
     *("wget https://h/x", "wget -qO- https://h/x", "wget -c -nv -P d https://h/x", "curl -sSfL https://h/x -o y"),
     *("ssh h ls", "ssh -p 22 -i key u@h uptime", "ssh -o StrictHostKeyChecking=no -o ConnectTimeout=5 h ls"),
-    *("ssh -oBatchMode=yes -J jump h ls", "scp -r -P 22 x h:y", "scp -o UserKnownHostsFile=/dev/null x h:y", "sftp h"),
+    *(
+        "ssh -oBatchMode=yes -J jump h ls",
+        "ssh -L80:host:80 -N h",
+        "ssh -vJ u@jump:22 h",
+        "scp -r -P 22 x h:y",
+        "scp -o UserKnownHostsFile=/dev/null x h:y",
+        "sftp h",
+    ),
     *(
         "npm test",
         "npm ci",
@@ -171,6 +186,13 @@ HARMLESS = [
         "cmake --build build -j4",
         "cmake -B build -G Ninja",
         "ninja -C build test",
+    ),
+    *(
+        "sed -n '/a/,$!{=;p}' x",
+        "sed '1i e id' x",
+        "sed ':a;N;$!ba;s/e/e/g' x",
+        "sed -E 's_(e)_\\1_2' e",
+        "sed y/e/f/ e",
     ),
     *("sed -n 1,5p x", "sed -i s/a/b/g x", "sed -e 's/the/x/' -e /re/d x", "awk '{print $1}' x", "awk -F: '$3 > 9' x"),
     *("docker ps -a", "docker build -t x .", "docker run --rm x ls", "kubectl get pods -o wide", "helm list -A"),

@@ -1,8 +1,10 @@
 """A sandbox in which every program is a stub that records that it ran, so that it shows what a shell line really runs.
 
 Programs that run others (`env`, `xargs`, `find` …) are the real ones, behind a stub. Those that the machine lacks, or
-that need privileges, only run their operands. The dynamic loader is replaced as well: the copies of the real programs
-use another one, so that `ld.so PROGRAM` is seen like any other way to run a program.
+that need privileges, only run their operands. A program with options that run others does what its manual says about
+them (`manuals`), and after that the real one runs as well, if it is in `ALSO_REAL` and the machine has it. The dynamic
+loader is replaced as well: the copies of the real programs use another one, so that `ld.so PROGRAM` is seen like any
+other way to run a program.
 """
 
 import re
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from loom.activities.adapters.sandbox.bubblewrap import find_program
-from loom.activities.adapters.shell.options_that_run import RUNS
+from tests.integration.attacks.shell_fuzz.manuals import MANUALS
 
 Ran: TypeAlias = tuple[str, ...]
 """A program that ran: its path and its arguments."""
@@ -39,12 +41,15 @@ STAND_INS: Final = frozenset(
     """
     sudo doas su runuser chroot unshare nsenter capsh systemd-run strace ltrace busybox toybox parallel watch
     entr chronic unbuffer faketime xvfb-run dbus-run-session setterm start-stop-daemon catchsegv valgrind gdb rlwrap
+    ccache ssh-agent
     """.split()  # noqa: SIM905
 )
 """Programs that would run others with privileges or packages that are not there: they run the words that follow."""
 
-WITH_OPTIONS: Final = ("tar", "make", "ssh", "wget", "npm", "sort")
-"""Programs whose stubs run the values of options, as the rules' own tables say."""
+ALSO_REAL: Final = frozenset(
+    "tar sed awk mawk gawk sort split make install diff3 sdiff zip sqlite3 git ssh scp sftp gcc cc cpp ed".split()  # noqa: SIM905
+)
+"""Programs whose options run others, and that start fast: the real ones run as well, because no manual says it all."""
 
 _STUB: Final = r"""#!/real/bash -p
 [[ $- == *p* ]] || exit 126 # `bash rm` reads it as a script, which the real program is not
@@ -56,24 +61,103 @@ for variable in GIT_PAGER GIT_EXTERNAL_DIFF GIT_SSH_COMMAND GIT_EDITOR PAGER EDI
   command=${!variable-}
   if [[ -n $command ]]; then unset "$variable"; /real/bash -c "$command"; fi
 done
-if [[ -r /runs/$name ]]; then
-  mapfile -t options <"/runs/$name"
-  given=("$@")
-  for ((at = 0; at < $#; at++)); do
-    for option in "${options[@]}"; do
-      command=
-      case ${given[at]} in
-        "$option") command=${given[at + 1]-} ;;
-        "$option"=*) command=${given[at]#*=} ;;
-        "$option"*) [[ $option == -? ]] && command=${given[at]:2} ;;
-        SHELL=*) [[ $name == make ]] && command=${given[at]#*=} ;;
-      esac
-      [[ $name == ssh ]] && command=${command#*ProxyCommand=}
-      if [[ -n $command ]]; then /real/bash -c "$command"; break; fi
-    done
+obey() { # the kind of an option, and its value
+  case $1 in
+    run) /real/bash -c "$2" ;;
+    file) [[ -f $2 ]] && /real/bash "$2" ;;
+    folder) if [[ -x $2/id ]]; then "$2/id"; elif [[ -f $2 && -x $2 ]]; then "$2"; fi ;;
+  esac
+}
+obey_keyed() { # the same, where a key may have to precede the value
+  local key=
+  [[ $2 == -?*=* ]] && key=${2#*=}
+  [[ $2 == -[!-]?*= ]] && key=${2:2}
+  if [[ ${3,,} == "${key,,}"* || ${3,,} == "${key,,%=} "* ]]; then obey "$1" "${3:${#key}}"; fi
+}
+option_of() { # set `found` to the place of the option with this letter
+  for found in "${!options[@]}"; do
+    [[ ${options[found]} == "-$1" || ${options[found]} == "-$1"?*= ]] && [[ ${options[found]} != --* ]] && return
   done
-fi
+  return 1
+}
+cluster() { # letters; the value of the last one is attached or in the next word
+  local letters=$1 letter
+  while [[ -n $letters ]]; do
+    letter=${letters:0:1} letters=${letters:1}
+    if option_of "$letter"; then
+      [[ -z $letters && -z $is_old ]] && letters=${given[++at]-}
+      [[ -n $is_old ]] && { obey_keyed "${kinds[found]}" "${options[found]}" "${given[++at]-}"; continue; }
+      for found in "${!options[@]}"; do
+        [[ ${options[found]} == "-$letter" || ${options[found]} == "-$letter"?*= ]] || continue
+        obey_keyed "${kinds[found]}" "${options[found]}" "$letters"
+      done
+      return
+    elif [[ $values == *"$letter"* ]]; then
+      [[ -n $is_old ]] && { ((++at)); continue; }
+      [[ -z $letters ]] && ((++at))
+      return
+    elif [[ $flags != *"$letter"* ]]; then
+      return 1
+    fi
+  done
+}
+by_manual() {
+  local exact old values flags is_old= ended= at found word line value options=() kinds=() templates=() given=("$@")
+  while IFS= read -r -d '' line; do
+    case ${line%% *} in
+      exact | old | values | flags) printf -v "${line%% *}" %s "${line#* }" ;;
+      word) templates+=("${line#* }") ;;
+      *) kinds+=("${line%% *}") options+=("${line#* }") ;;
+    esac
+  done <"/runs/$name"
+  for ((at = 0; at < $#; at++)); do
+    word=${given[at]}
+    for line in "${templates[@]}"; do
+      if [[ $word == "${line%%\%*}"*"${line#*\%}" ]]; then
+        value=${word#"${line%%\%*}"}
+        obey run "${value%"${line#*\%}"}"
+      fi
+    done
+    [[ -n $ended ]] && continue
+    if [[ $word == -- ]]; then
+      [[ -z $exact || ${given[at - 1]-} != -* ]] && ended=yes
+    elif [[ -n $exact ]]; then
+      for found in "${!options[@]}"; do
+        line=${options[found]}
+        [[ $word == "$line"* ]] || continue
+        value=${word#"$line"}
+        [[ $line == *= ]] || value=${value#=}
+        [[ -z $value && $line != *= ]] && value=${given[++at]-}
+        obey "${kinds[found]}" "$value"
+        break
+      done
+    elif [[ $word == --?* ]]; then
+      line=${word%%=*}
+      for found in "${!options[@]}"; do
+        [[ ${options[found]} == --* && ${options[found]%%=*} == "$line"* ]] || continue
+        if [[ $word == *=* ]]; then value=${word#*=}; else value=${given[++at]-}; fi
+        obey_keyed "${kinds[found]}" "${options[found]}" "$value"
+        break
+      done
+    elif [[ $word == -?* ]]; then
+      for found in "${!options[@]}"; do
+        line=${options[found]}
+        [[ $line == -[!-]?* && $line != *= && $word == "$line"* ]] || continue
+        value=${word#"$line"}
+        obey "${kinds[found]}" "${value:-${given[++at]-}}"
+        continue 2
+      done
+      cluster "${word:1}" || return
+    elif [[ -n $old && $at == 0 ]]; then
+      is_old=yes
+      cluster "$word" || return
+      is_old=
+    fi
+  done
+}
+[[ -r /runs/$name ]] && by_manual "$@"
 case $name in
+  ALSO) (exec -a "$0" "/real/$name" "$@"); printf 'id\n' ;;
   REAL) exec -a "$0" "/real/$name" "$@" ;;
   ld-*) while [[ ${1-} == --library-path || ${1-} == --argv0 ]]; do shift 2; done
         while [[ ${1-} == -* ]]; do shift; done
@@ -186,11 +270,11 @@ class Arena:
                 words += ["--symlink", str(top.readlink()), str(top)]
             elif top.is_dir():
                 words += ["--ro-bind", str(top), str(top)]
-        words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+        words += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind", "/etc/passwd", "/etc/passwd"]
         real = self.folder / "real"
         real.mkdir()
         loaders: set[bytes] = set()
-        for program in (*sorted(REAL), "rm"):
+        for program in (*sorted(REAL | ALSO_REAL), "rm"):
             if found := shutil.which(program):
                 content = Path(found).read_bytes()
                 loaders.update(_LOADER.findall(content))
@@ -210,8 +294,10 @@ class Arena:
         stub = self.folder / "stub"
         if not stub.exists():
             text = _STUB.replace("STAND_INS)", "|".join(sorted(STAND_INS)) + ")")
-            there = sorted(name for name in REAL if (self.folder / "real" / name).exists())
-            stub.write_text(text.replace("REAL)", "|".join(there) + ")"))
+            for mark, names in (("REAL)", REAL), ("ALSO)", ALSO_REAL)):
+                there = sorted(name for name in names if (self.folder / "real" / name).exists())
+                text = text.replace(mark, "|".join(there or ["NONE"]) + ")")
+            stub.write_text(text)
             stub.chmod(0o755)
         return stub
 
@@ -219,7 +305,7 @@ class Arena:
         programs = self.folder / "bin"
         programs.mkdir()
         there = {path.name for path in (self.folder / "real").iterdir()}
-        for name in PROGRAMS | STAND_INS | {"stdbuf"} | (REAL & there):
+        for name in PROGRAMS | STAND_INS | MANUALS.keys() | {"stdbuf"} | (REAL & there):
             (programs / name).symlink_to("/stub")
         return [
             *("--ro-bind", str(self._stub()), "/stub", "--ro-bind", str(programs), "/usr/bin"),
@@ -228,11 +314,11 @@ class Arena:
         ]
 
     def _runs(self) -> Path:
-        """For each program that has them, the options whose value its stub runs."""
+        """The manuals of the programs, for the stubs."""
         runs = self.folder / "runs"
         runs.mkdir()
-        for name in WITH_OPTIONS:
-            (runs / name).write_text("".join(f"{option}\n" for option in RUNS[name].options.split()))
+        for name, manual in MANUALS.items():
+            (runs / name).write_text("".join(f"{line}\0" for line in manual.lines))
         return runs
 
     def _workspace(self) -> list[str]:

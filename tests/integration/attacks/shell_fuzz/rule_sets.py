@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import dropwhile
 from typing import Final
 
+from loom.activities.adapters.shell.options_that_run import RUNS
 from tests.integration.attacks.shell_fuzz.arena import Ran
 from tests.integration.attacks.shell_fuzz.grammar import Vocabulary
 
@@ -16,6 +17,8 @@ _HARMLESS: Final = frozenset(
     {"bash", "sh", "dash", "timeout", "time", "nice", "nohup", "stdbuf", "xargs", "echo", "true", "false", "[", "test"}
 )
 """Programs through which the rules look, and a few that do nothing: what the former run is recorded as well."""
+_HELPERS: Final = ("gzip", "bzip2", "xz", "zstd", "compress", "lzip", "lzma", "lzop", "diff")
+"""Programs that `tar` and `sdiff` run for their own options."""
 _SYSTEM: Final = re.compile(r"(?:/usr)?/s?bin/[^/]+")
 
 
@@ -110,10 +113,28 @@ RULE_SETS: Final[Sequence[RuleSet]] = (
         "[ x = x ]",
         ":",
     ),
-    _allowing(
-        "programs with options that run",
-        "tar make ssh wget npm sort",
-        *("tar -cf y x", "make x", "make -C a x=y", "ssh -o BatchMode=yes x", "wget -qO- x", "npm test", "sort -u x"),
+    RuleSet(
+        name="programs with options that run",
+        rules={
+            f"bash({program}:*)": "allow" for program in (*RUNS, "echo", "cat", "ls", "find", "xargs", "env", "nice")
+        },
+        vocabulary=Vocabulary(
+            (
+                *("tar -cf y x", "make x", "make -C a x=y", "ssh -o BatchMode=yes x", "wget -qO- x", "npm test"),
+                *(
+                    "sort -u x",
+                    "sed s/x/y/ x",
+                    "awk '{print $1}' x",
+                    "gcc -c x",
+                    "vim +1 x",
+                    "less +F x",
+                    "pytest -q x",
+                ),
+                *("sqlite3 x .tables", "curl -s x", "zip -r x y", "go build x", "cargo test", "psql -l", "echo x"),
+            ),
+            BAD,
+        ),
+        may_run=only(*RUNS, "cat", "ls", "find", "env", *_HELPERS),
     ),
     _allowing("xargs, ls", "xargs ls", "ls", "ls -l", "xargs ls", "xargs -n1 ls <<< x"),
     _allowing(
