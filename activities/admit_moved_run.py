@@ -11,7 +11,7 @@ from temporalio import activity
 
 from loom.activities.failures import to_application_error
 from loom.activities.start_gate import StartGate
-from loom.domain.core.errors import BadRequest, LoomError
+from loom.domain.core.errors import BadRequest, LoomError, UnreachableError
 from loom.domain.core.notifications import NotifyPlan
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.run.activity_payloads import AdmittedRun, MovedRunRequest
@@ -51,6 +51,9 @@ class AdmitMovedRun:
                 )
             self._owner_bounds.refuse_mode(request.mode)
             self._refuse_workspace(request.workspace)
+            await self._gate.use(request.start, activity.info().workflow_run_id or "")
+        except UnreachableError:
+            raise  # Temporal retries the activity
         except LoomError as error:
             raise to_application_error(error, self._redact) from None
         widened = request.widened or self._bounds.refuses(_real(request.workspace), request.mode)

@@ -461,6 +461,14 @@ class Ledger(Protocol[T]):
         ...
 
 
+class UsedStarts(Protocol):
+    """Records which signed starts have begun a run. The method raises StoreUnavailable."""
+
+    async def use(self, start: str, run_id: str, execution: str) -> str:
+        """Let the start begin this execution, and return the execution that it has begun first."""
+        ...
+
+
 EffectLedger: TypeAlias = Ledger[ToolResult]
 """Records effects: the calls of tools."""
 

@@ -169,6 +169,7 @@ class Preparation:
             limits=lineage.limits if lineage else self._limits,
             earlier=point.earlier if point else None,
             signed=signed,
+            signed_at=request.start.signature.at if signed and request.start is not None else 0,
             steering_key=steering_key,
             widened=widened,
             approvals_are_named=True,

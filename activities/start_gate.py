@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import PayloadConverter
 
-from loom.activities.ports import EffectLedger, StoreUnavailable
+from loom.activities.ports import StoreUnavailable, UsedStarts
 from loom.activities.signatures import header_of, is_signed
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.schedules import schedule_of
@@ -22,7 +22,6 @@ from loom.domain.core.signatures import (
     is_near,
     microseconds,
 )
-from loom.domain.core.tool_calls import ToolResult
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -49,11 +48,11 @@ class SigningKey:
 class StartGate:
     """Decides whether the owner of the worker's key started a run, and whether other runs may start."""
 
-    def __init__(self, key: SigningKey | None, *, requires_signature: bool, ledger: EffectLedger | None = None) -> None:
-        """`ledger` records which starts have been used, for all workers. Without it, each worker remembers its own."""
+    def __init__(self, key: SigningKey | None, *, requires_signature: bool, starts: UsedStarts | None = None) -> None:
+        """`starts` records which starts have been used, for all workers. Without it, each worker remembers its own."""
         self._key = key
         self.requires_signature = requires_signature
-        self._ledger = ledger
+        self._starts = starts
         self._used: dict[str, str] = {}  # the execution that each accepted start belongs to
 
     def steering_key(self, *, widened: bool) -> str:
@@ -81,20 +80,19 @@ class StartGate:
         """Let a valid start count for this execution alone, which is ready to begin its work.
 
         The id of the execution is the server's. A reset to a point before the run was prepared has another one. Raises
-        BadRequest if the start has begun another execution, and UnreachableError if the ledger doesn't respond.
+        BadRequest if the start has begun another execution, and UnreachableError if the store doesn't respond.
         """
-        if self._ledger is None:
+        if self._starts is None:
             return
         run_id = start.statement.run_id
-        key = f"{run_id}/start/{fingerprint_of(start.statement, start.signature.at)}"
+        name = fingerprint_of(start.statement, start.signature.at)
+        if schedule_of(run_id) is not None:  # a schedule's one signature holds for all of its runs
+            name = f"{name}-{start.execution}"
         try:
-            used = await self._ledger.reserve(key, run_id, 1)
-            if not isinstance(used, ToolResult):
-                await self._ledger.finish(key, 1, ToolResult(content=execution))
-                return
+            used_by = await self._starts.use(name, run_id, execution)
         except StoreUnavailable as error:
             raise UnreachableError(f"Loom's database doesn't say whether run {run_id!r} has begun: {error}") from error
-        if used.content != execution:
+        if used_by != execution:
             raise BadRequest(
                 f"the signature of this start has already begun run {run_id!r} once, and holds for that alone; the run"
                 " was reset, or somebody has repeated its start. Start it again with `loom run` or LoomClient",

@@ -247,7 +247,11 @@ class AgentRun:
         while True:
             await workflow.wait_condition(lambda: self._was_reset)
             self._was_reset = False
-            self._advance(RunReset(at=workflow.now()))
+            if self._state.spec is None or self._state.signature_checks.is_renewed_by_resets:
+                self._advance(RunReset(at=workflow.now()))
+                # The SDK joins a task without a command with the next one, and the time would differ in a replay.
+                recorded = workflow.sleep(options.SHORTEST_WAIT, summary="so that the time of the reset is recorded")
+                asyncio.create_task(recorded)  # noqa: RUF006 - nothing waits for it
 
     async def _describe(self) -> None:
         """Keep the details in the Web UI current. They are updated once per workflow activation, not once per event."""

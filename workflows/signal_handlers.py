@@ -19,7 +19,12 @@ from loom.domain.machine.steering import extent, refusal
 from loom.domain.run.events import Event, MessageReceived, SignalIgnored, SignatureUsed, SteeringEvent
 from loom.domain.run.state import RunState, status_of
 from loom.workflows.changes import LENIENT_STOPS, has_change
-from loom.workflows.signed_requests import has_signed_start, refuse_unnamed_approval, verified_fingerprint
+from loom.workflows.signed_requests import (
+    has_signed_start,
+    refuse_unnamed_approval,
+    verified_fingerprint,
+    without_outdated,
+)
 from loom.workflows.validation import RELATIVES, STEERING, STOPS, read_from_relative, read_steering, read_stop
 
 UNSIGNED: Final = STOPS
@@ -61,9 +66,7 @@ def _on_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]]:
         run.count_signal()
         try:
             await _verify_signal(run, name)
-            event = read_steering(name, payload, workflow.now())
-            refuse_unnamed_approval(run.current(), event)
-            run.advance(_without_own_run(event))
+            run.advance(_without_own_run(_read(run, name, payload)))
         except BadRequest as error:
             # Releases before 0.3.0 ignored such a request, and the histories of runs that continued must still replay.
             if name in STOPS and has_change(LENIENT_STOPS):
@@ -87,7 +90,7 @@ def _on_tree_signal(run: SteeredRun, name: str) -> Callable[..., Awaitable[None]
         run.count_signal()
         try:
             await _verify_signal(run, name)
-            run.advance(read_from_relative(name, payload))
+            run.advance(without_outdated(run.current(), name, read_from_relative(name, payload)))
         except BadRequest as error:
             _ignore(run, name, error.message)
 
@@ -123,7 +126,7 @@ def _on_update(run: SteeredRun, name: str) -> Callable[..., Awaitable[JsonObject
             await _until_prepared(run, name)
         if fingerprint := _verify_update(run, name):
             run.advance(SignatureUsed(fingerprint=fingerprint))
-        event = read_steering(name, payload, workflow.now())
+        event = _read_update(run, name, payload)
         given = extent(run.current(), event)
         run.advance(event)
         state = run.current()
@@ -135,11 +138,7 @@ def _on_update(run: SteeredRun, name: str) -> Callable[..., Awaitable[JsonObject
 def _validator(run: SteeredRun, name: str) -> Callable[..., None]:
     def validate(payload: object = None, *_: object) -> None:
         _verify_update(run, name)
-        try:
-            event = read_steering(name, payload, workflow.now())
-            refuse_unnamed_approval(run.current(), event)
-        except BadRequest as error:
-            raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
+        event = _read_update(run, name, payload)
         if why := refusal(run.current(), event):
             raise ApplicationError(why, type="Refused", non_retryable=True)
 
@@ -154,6 +153,20 @@ def _verify_update(run: SteeredRun, name: str) -> str | None:
         return verified_fingerprint(run.current(), "update", name)
     except BadRequest as error:
         raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
+
+
+def _read_update(run: SteeredRun, name: str, payload: object) -> SteeringEvent:
+    try:
+        return _read(run, name, payload)
+    except BadRequest as error:
+        raise ApplicationError(error.message, type="BadRequest", non_retryable=True) from None
+
+
+def _read(run: SteeredRun, name: str, payload: object) -> SteeringEvent:
+    """Return the request, as far as its signature holds for what the run does now. Raises BadRequest."""
+    event = read_steering(name, payload, workflow.now())
+    refuse_unnamed_approval(run.current(), event)
+    return without_outdated(run.current(), name, event)
 
 
 def _ignore(run: SteeredRun, signal: str, why: str) -> None:

@@ -5,8 +5,8 @@ A run decides only with the public key that its preparation recorded, so a repla
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, TypeVar
 
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
@@ -21,8 +21,12 @@ from loom.domain.core.signatures import (
     fingerprint_of,
     microseconds,
 )
-from loom.domain.run.events import Approved, SteeringEvent
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.run.events import Approved, PermissionsSet, SteeringEvent
 from loom.domain.run.state import RunState
+from loom.domain.tree.events import AncestryChanged, TreeEvent
+
+_Event = TypeVar("_Event", bound=SteeringEvent | TreeEvent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +36,8 @@ class _Request:
     signature: Signature | None
     arguments: Sequence[Any]
 
+
+_OUTDATED: Final = "was signed before this run began, or before it was reset (compare the clocks of the machines)"
 
 _current_request: Final[ContextVar[_Request]] = ContextVar("current_request")
 
@@ -80,8 +86,7 @@ def refuse_unnamed_approval(state: RunState, event: SteeringEvent) -> None:
 def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], name: str) -> str:
     """Return the fingerprint of the signature of the request that is being handled.
 
-    Raises BadRequest if the signature is missing, invalid, too old, or used before, or if the request permits something
-    and was signed before the run was reset.
+    Raises BadRequest if the signature is missing, invalid, too old, or used before.
     """
     request = _current_request.get(None)
     if request is None or request.signature is None:
@@ -92,25 +97,29 @@ def verified_fingerprint(state: RunState, kind: Literal["signal", "update"], nam
         statement, request.signature, state.signature_checks, began_at=state.began_at, now=workflow.now()
     ):
         raise _refused(state, name, reason)
-    if _permits_anything(name, request.arguments) and request.signature.at < _permitting_since(state):
-        raise _refused(state, name, "was signed before this run began, or before it was reset")
     return fingerprint_of(statement, request.signature.at)
 
 
-def _permits_anything(name: str, arguments: Sequence[Any]) -> bool:
-    """Whether the request permits something, and isn't bound to one call by a digest."""
-    given = arguments[0] if arguments else None
-    has_digest = isinstance(given, Mapping) and given.get("digest") is not None
-    return name == "set_permissions" or (name == "approve" and not has_digest)
+def without_outdated(state: RunState, name: str, event: _Event) -> _Event:
+    """Return a request without what it permits, if it was signed before the run began, or before its latest reset.
 
-
-def _permitting_since(state: RunState) -> int:
-    """Return the earliest time at which such a request may have been signed, in microseconds since the epoch.
-
-    What a person has permitted doesn't hold for another run with the same id, nor for what the run does after a reset.
+    What a person has permitted doesn't hold for another run with the same id, nor for what a run does after a reset. A
+    digest binds an approval to the call as it is now, so its time doesn't matter. What a person forbids always holds.
+    Raises BadRequest if nothing is left of the request.
     """
-    checks = state.signature_checks
-    return max(microseconds(state.began_at), checks.reset_at) if checks.approvals_are_named else 0
+    request = _current_request.get(None)
+    if request is None or request.signature is None or request.signature.at >= state.signature_checks.permits_since:
+        return event
+    match event:
+        case Approved(digest=None) | AncestryChanged():
+            raise _refused(state, name, _OUTDATED)
+        case PermissionsSet(rules=rules) if Verdict.ALLOW in rules.values():
+            kept = {rule: verdict for rule, verdict in rules.items() if verdict != Verdict.ALLOW}
+            if not kept:
+                raise _refused(state, name, _OUTDATED)
+            return replace(event, rules=kept)
+        case _:
+            return event
 
 
 def _refused(state: RunState, name: str, reason: str) -> BadRequest:

@@ -24,6 +24,7 @@ from loom.activities.adapters.postgres.effects import PostgresAnswers, PostgresE
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.postgres.parts import PostgresParts
 from loom.activities.adapters.postgres.tenants import PostgresTenants
+from loom.activities.adapters.postgres.used_starts import PostgresUsedStarts
 from loom.activities.adapters.redaction.known_secrets import secrets_of
 from loom.activities.adapters.redaction.mask import WORDS, SecretMask, StreamingMask
 from loom.activities.adapters.redis.bus import RedisBus
@@ -222,7 +223,7 @@ def parts_for(
         gate=StartGate(
             key,
             requires_signature=settings.require_signed == "on",
-            ledger=PostgresEffects(database) if database else None,
+            starts=PostgresUsedStarts(database) if database else None,
         ),
         obeyed=obeyed,
         definitions=obeyed.definitions,

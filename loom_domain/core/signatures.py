@@ -71,6 +71,8 @@ class SignatureChecks:
 
     signed: bool = False
     """Whether the start was signed with the key of the workers."""
+    signed_at: int = 0
+    """The time at which the start was signed, in microseconds since the epoch, or 0."""
     key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
     widened: bool = False
@@ -85,12 +87,26 @@ class SignatureChecks:
     """The time at which the run went on after its latest reset, in microseconds since the epoch, or 0."""
 
     @property
+    def is_renewed_by_resets(self) -> bool:
+        """Whether a reset makes earlier approvals of this run void. False for runs from before 0.4.0."""
+        return bool(self.key) and self.approvals_are_named
+
+    @property
     def asks_renewed_at(self) -> int:
         """The time of the reset that has made all earlier approvals of this run void, or 0.
 
         A reset makes a run forget which signatures it has accepted since. Its asks therefore get new digests.
         """
-        return self.reset_at if self.key and self.approvals_are_named else 0
+        return self.reset_at if self.is_renewed_by_resets else 0
+
+    @property
+    def permits_since(self) -> int:
+        """The earliest time at which somebody can have permitted what this run does now.
+
+        This is the time of the latest reset, or of the signature of the start, which usually comes from the same clock
+        as later requests.
+        """
+        return max(self.signed_at, self.reset_at) if self.is_renewed_by_resets else 0
 
     def refused(self, fingerprint: str) -> bool:
         """Whether a signature with this fingerprint was accepted before, or is too old to tell."""

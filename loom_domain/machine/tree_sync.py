@@ -53,6 +53,7 @@ def report_of(state: RunState) -> ChildReport:
         all_turns=state.turns + sum(child.all_turns for child in state.tree.children),
         sub_agents=sum(1 + child.sub_agents for child in state.tree.children),
         asks=tuple(map(shortened_for_ancestors, open_asks(state))),
+        reset_at=state.signature_checks.asks_renewed_at,
     )
 
 

@@ -44,6 +44,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         signature_checks=replace(
             state.signature_checks,
             signed=prepared.signed,
+            signed_at=prepared.signed_at,
             key=prepared.steering_key,
             widened=prepared.widened,
             approvals_are_named=prepared.approvals_are_named,

@@ -69,6 +69,8 @@ class Prepared:
     """Set for a forked run. Workers have already cached its transcript."""
     signed: bool = False
     """Whether the owner of the worker's key signed the run's start."""
+    signed_at: int = 0
+    """The time at which the start was signed, in microseconds since the epoch, or 0."""
     steering_key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
     widened: bool = False

@@ -55,6 +55,8 @@ def with_report_sent(tree: Tree, report: ChildReport) -> Tree:
     if known == tree.reported:
         return tree
     payload = {**asdict(report), "asks": [plain_ask(ask) for ask in report.asks]}
+    if not report.reset_at:  # as in histories of earlier releases
+        del payload["reset_at"]
     return with_signal(replace(tree, reported=known), tree.lineage.parent_run_id, REPORT, payload)
 
 
@@ -63,6 +65,8 @@ def with_report(tree: Tree, report: ChildReport) -> Tree:
     child = child_of(tree, report.run_id)
     if child is None or child.ended:
         return tree
+    if report.reset_at != child.reset_at:  # it has forgotten its instructions, so they are sent again
+        tree = with_child(tree, report.run_id, lambda c: replace(c, levels="", held=False, reset_at=report.reset_at))
     keys = {ask.key for ask in report.asks}
     return with_child(
         tree,
@@ -141,4 +145,6 @@ def _report_digest(report: ChildReport, *, regularly: bool) -> str:
         facts = {"status": report.status, "waiting_on": report.waiting_on, "asks": asks}
     if regularly and (reports := report.turns // TURNS_BETWEEN_REPORTS):
         facts["reports"] = reports
+    if report.reset_at:
+        facts["reset_at"] = report.reset_at
     return short_digest(canonical(facts)) if facts else ""

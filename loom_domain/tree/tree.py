@@ -81,6 +81,8 @@ class ChildReport:
     sub_agents: int = 0
     asks: tuple[TreeAsk, ...] = ()
     """The pending asks of the child and its descendants."""
+    reset_at: int = 0
+    """The time of the child's latest reset, in microseconds since the epoch, or 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +124,8 @@ class Child:
     """Whether the last instruction was to pause."""
     end_sent: bool = False
     """Whether the child was instructed to end."""
+    reset_at: int = 0
+    """The time of the child's latest reset, as last reported."""
 
     @property
     def spend(self) -> Spend:

@@ -21,6 +21,7 @@ SELECT run_id FROM (
     SELECT run_id, created_at FROM loom_artifacts
     UNION ALL SELECT run_id, created_at FROM loom_effects
     UNION ALL SELECT owner, stored_at FROM loom_payload_owners WHERE owner <> ''
+    UNION ALL SELECT run_id, used_at FROM loom_used_starts
 ) AS stored
 WHERE created_at < %(before)s AND NOT EXISTS (
     SELECT FROM loom_stored_runs AS known WHERE known.server = %(server)s AND known.run_id = stored.run_id
@@ -47,6 +48,7 @@ ORDER BY max(checked_at) NULLS FIRST LIMIT %(limit)s
 _KEEP: Final = "UPDATE loom_stored_runs SET checked_at = now() WHERE server = %s AND tree = %s"
 _DELETE_ARTIFACTS: Final = "DELETE FROM loom_artifacts WHERE run_id = ANY(%s) AND created_at < %s"
 _DELETE_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND created_at < %s"
+_DELETE_STARTS: Final = "DELETE FROM loom_used_starts WHERE run_id = ANY(%s) AND used_at < %s"
 _DISOWN: Final = "DELETE FROM loom_payload_owners WHERE owner = ANY(%s) AND stored_at < %s RETURNING payload"
 _DELETE_PAYLOADS: Final = """
 DELETE FROM loom_payloads
@@ -108,6 +110,7 @@ class PostgresStoredData:
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
             artifacts = (await connection.execute(_DELETE_ARTIFACTS, of)).rowcount
             effects = (await connection.execute(_DELETE_EFFECTS, of)).rowcount
+            await connection.execute(_DELETE_STARTS, of)
             disowned = [payload for (payload,) in await (await connection.execute(_DISOWN, of)).fetchall()]
             payloads = (await connection.execute(_DELETE_PAYLOADS, (disowned,))).rowcount
             await connection.execute(_FORGET, (server, tree.root))

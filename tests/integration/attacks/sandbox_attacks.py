@@ -63,7 +63,7 @@ IN_BASH: Final[Mapping[str, str]] = {
     "write beside the workspace": "touch ../loom-was-here ../../loom-was-here; cd ..; touch loom-was-here; true",
     "write through a symbolic link": "ln -s /etc l; touch l/loom-was-here && echo ESCAPED; ln -s @HOME@ h; touch h/loom-was-here; true",
     "write through a hard link": "ln /etc/passwd p && echo x >> p && echo ESCAPED; ln /proc/1/root/etc/passwd q && echo ESCAPED",
-    "an archive with names that climb": "mkdir -p a/b && cd a/b && echo x > y && tar -cPf z.tar --transform 's,^,../../../../../../../../etc/loom-,' y && tar -xPf z.tar && echo ESCAPED",
+    "an archive with names that climb": "mkdir -p a/b && cd a/b && echo x > y && tar -cPf z.tar --transform 's,^,../../../../../../../../../../../../../../../../etc/loom-,' y && tar -xPf z.tar && echo ESCAPED",
     "hooks of the repository": "echo x > .git/hooks/post-checkout && echo ESCAPED; cp /bin/true .git/hooks/ && echo ESCAPED",
     "settings of the repository": "git config core.fsmonitor /bin/true && echo ESCAPED; echo '[core]' >> .git/config && echo ESCAPED",
     "another repository in its place": "mv .git .old && echo ESCAPED; rm -rf .git; [ -e .git/config ] || echo ESCAPED; mount --bind . .git && echo ESCAPED",

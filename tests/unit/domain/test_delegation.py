@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.signatures import SignatureChecks, microseconds
 from loom.domain.core.tool_calls import Effect, PreparedCall, Verdict
 from loom.domain.machine.activity_requests import origin_of
 from loom.domain.machine.delegation import child_start
@@ -19,7 +20,14 @@ from loom.domain.machine.transitions import closed, evolve, next_action, start
 from loom.domain.permissions.judge import Level
 from loom.domain.run.actions import AwaitBudget, CallModel, Finish, RunChildren, RunTools
 from loom.domain.run.activity_payloads import Prepared
-from loom.domain.run.events import AbortRequested, PauseRequested, PermissionsSet, ResumeRequested, RunPrepared
+from loom.domain.run.events import (
+    AbortRequested,
+    PauseRequested,
+    PermissionsSet,
+    ResumeRequested,
+    RunPrepared,
+    RunReset,
+)
 from loom.domain.run.pending_approvals import LONGEST_TEXT, open_asks, shortened_for_ancestors
 from loom.domain.run.state import RunState, status_of
 from loom.domain.tree.budget import Share, Spend
@@ -173,6 +181,25 @@ def test_pause_resume_rules_and_abort_go_down_once_each() -> None:
     )
     assert letters(stopped) == [(CHILD, name) for name in ("pause", "resume", "set_ancestry", "abort")]
     assert letters(with_child(ChildEnded(run_id=CHILD, result=result(), at=AT), AbortRequested(at=AT))) == []
+
+
+def test_a_child_that_was_reset_is_told_again_what_holds_for_it() -> None:
+    parent = with_child(PermissionsSet(rules={"bash": "deny"}, at=AT), PauseRequested(at=AT))
+    parent = replace(parent, tree=replace(parent.tree, unsent=()))
+    report = ChildReport(run_id=CHILD, status=RunStatus.RUNNING)
+    assert letters(evolve(parent, ChildReported(report=report))) == []
+    told = evolve(parent, ChildReported(report=replace(report, reset_at=5)))
+    assert letters(told) == [(CHILD, "set_ancestry"), (CHILD, "pause")]
+    assert letters(evolve(told, ChildReported(report=replace(report, reset_at=5)))) == letters(told)
+
+
+def test_a_signed_child_reports_its_reset() -> None:
+    child = run(lineage=BELOW)
+    signed = replace(child, signature_checks=SignatureChecks(signed=True, key="key", approvals_are_named=True))
+    assert letters(evolve(child, RunReset(at=AT))) == []
+    reset = evolve(signed, RunReset(at=AT))
+    assert letters(reset) == [(BELOW.parent_run_id, "child_report")]
+    assert reset.tree.unsent[0].payload["reset_at"] == microseconds(AT)
 
 
 def test_a_child_that_has_not_started_yet_is_told_when_it_has() -> None:
