@@ -418,7 +418,9 @@ MANUALS: Final[Mapping[str, Manual]] = {
     "terraform": Manual(folders="-chdir= --chdir= -plugin-dir= --plugin-dir=", is_exact=True),
     "ansible": _ANSIBLE,
     "ansible-playbook": replace(
-        _ANSIBLE, runs="-e --extra-vars --ssh-common-args --ssh-extra-args --scp-extra-args --sftp-extra-args"
+        _ANSIBLE,
+        runs="-e --extra-vars --ssh-common-args --ssh-extra-args --scp-extra-args --sftp-extra-args",
+        folders="-M --module-path",
     ),
     "flatpak": Manual(flags="vu", runs="--command"),
     "sbatch": Manual(flags="HhIkOQsvW", values="AbcCdDeGiJLmMnNopqtw", runs="--wrap"),
