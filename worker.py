@@ -9,6 +9,7 @@ import ctypes
 import gc
 import inspect
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -89,6 +90,7 @@ EAGER_TOOLS: Final = 10
 """Maximum number of eager activities per Workflow Task. Eager activities start without a server round trip."""
 GRACE: Final = timedelta(seconds=8)
 """Time that running activities have to finish when the worker shuts down."""
+_OPEN_FILES: Final = 65_536
 
 
 class LoomPlugin(SimplePlugin):
@@ -479,6 +481,7 @@ def main(*, fail_fast: bool = False) -> None:
     the settings or the app are invalid.
     """
     _return_freed_memory()
+    _raise_open_files()
     settings = load_settings()
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
     with suppress(asyncio.CancelledError):  # stopped before it was ready
@@ -501,6 +504,15 @@ def _return_freed_memory() -> None:
         for name, (parameter, value) in options.items():
             if name not in os.environ:
                 ctypes.CDLL(None).mallopt(parameter, value)
+
+
+def _raise_open_files() -> None:
+    """Raise the soft limit of open files, because one sandboxed command may need hundreds, and it is often 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # some systems permit fewer than the hard limit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _main(settings: Settings, *, fail_fast: bool) -> None:

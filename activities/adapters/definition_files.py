@@ -15,8 +15,8 @@ import os
 import stat
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -36,6 +36,10 @@ T = TypeVar("T")
 
 LARGE: Final = 1024 * 1024
 """Of larger files, such as a skill's data, the size and the time of the last change stand for the content."""
+MOST_FILES: Final = 2000
+"""The maximum number of files in one folder that are read, so that a call doesn't wait for long. Files in the folder
+come before those in its subfolders, so a skill's data doesn't displace what defines the skill.
+"""
 DAY: Final = 24 * 3600.0
 """Seconds after which a call in `begun/` has certainly ended."""
 _SKIPPED: Final = frozenset({".git", "node_modules", "__pycache__", ".venv"})
@@ -65,15 +69,10 @@ class FileChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _KnownFolder:
+class _Known:
     at: float
     """The time at which the files were read."""
     files: Digests
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Known:
-    folders: dict[str, _KnownFolder] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +86,6 @@ class _Begun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Changed:
-    path: str
     run_id: str
     call_id: str
     at: float
@@ -95,7 +93,7 @@ class _Changed:
     """The digest after the call. Empty if the call removed the file."""
 
 
-_KNOWN: Final = TypeAdapter(_Known)
+_KNOWN: Final = TypeAdapter(dict[str, _Known])
 _BEGUN: Final = TypeAdapter(_Begun)
 _CHANGED: Final = TypeAdapter(_Changed)
 
@@ -126,108 +124,103 @@ class DefinitionFiles:
         if not folders:
             yield
             return
-        begun = await asyncio.to_thread(self._begin, folders, run_id, call_id)
+        beginning = asyncio.ensure_future(asyncio.to_thread(self._begin, folders, run_id, call_id))
+
+        async def end() -> None:
+            if (record := await beginning) is not None:
+                await asyncio.to_thread(self._end, record)
+
         try:
+            await asyncio.shield(beginning)
             yield
         finally:
-            if begun is not None:
-                # The thread goes on even if the call is being aborted, because the call may have changed a file.
-                await asyncio.shield(asyncio.to_thread(self._end, begun))
+            # Both threads finish even if the call is being aborted, because it may have changed a file. If the record
+            # stayed, the run would be blamed for what others change later.
+            await asyncio.shield(end())
 
     def news(self, namespace: str, task_queue: str) -> Sequence[FileChange]:
         """Return what has changed since a worker of this task queue last started on this machine, and remember the
         current files. A folder that no such worker has read before has no changes. Problems are only logged.
         """
-        try:
-            return self._news(self._known / _name(namespace, task_queue))
-        except (OSError, ValueError) as error:
-            _log.warning("worker_files_not_compared", why=str(error))
-            return ()
-
-    def _news(self, record: Path) -> Sequence[FileChange]:
+        record = self._known / _name(namespace, task_queue)
         at = time.time()
-        known = _Known()
-        try:
-            known = _read(_KNOWN, record) or known
-        except ValueError as error:  # the record is replaced, so that the next start can compare again
-            _log.warning("worker_files_not_compared", why=str(error))
-        now = {name: _KnownFolder(at=at, files=_digests(folder)) for name, folder in self._folders.items()}
-        self._settle_all()
-        found = [
-            change
-            for name, folder in now.items()
-            if (before := known.folders.get(name)) is not None
-            for change in self._changes_of(before, folder.files)
-        ]
-        try:
-            _write(_KNOWN, record, _Known(folders={**known.folders, **now}))
-        except (OSError, ValueError) as error:  # tell the changes at the next start again, rather than never
-            _log.warning("worker_files_not_remembered", why=str(error))
-        return found
+        with _logged("worker_files_not_compared"):
+            known = _read(_KNOWN, record) or {}
+            now = {name: _Known(at=at, files=_digests(folder)) for name, folder in self._folders.items()}
+            self._settle_all()
+            found = [each for name in now if name in known for each in self._changes_of(known[name], now[name].files)]
+            for name in (name for name, folder in now.items() if len(folder.files) == MOST_FILES):
+                why = f"{name} contains too many files: only the first {MOST_FILES} are compared"
+                _log.warning("worker_files_not_compared", why=why)
+            with _logged("worker_files_not_remembered"):  # the next start tells the changes again, rather than never
+                _write(_KNOWN, record, {**known, **now})
+            return found
+        return ()
 
-    def _changes_of(self, known: _KnownFolder, now: Digests) -> Iterator[FileChange]:
-        for path in sorted({*known.files, *now}):
-            before, after = known.files.get(path, ""), now.get(path, "")
-            if before == after:
-                continue
-            change: Literal["changed", "added", "removed"] = "changed" if before and after else "added"
+    def _changes_of(self, known: _Known, now: Digests) -> Iterator[FileChange]:
+        for path in _differing(known.files, now):
+            after = now.get(path, "")
+            change: Literal["changed", "added"] = "changed" if known.files.get(path) else "added"
             last = self._last_change(path)
-            by_run = last if last is not None and last.at >= known.at else None
+            if last is None or last.at < known.at:
+                last = _Changed(run_id="", call_id="", at=known.at, digest=after)
             yield FileChange(
                 path=path,
                 change=change if after else "removed",
-                run_id=by_run.run_id if by_run else "",
-                call_id=by_run.call_id if by_run else "",
-                is_latest=by_run is None or by_run.digest == after,
+                run_id=last.run_id,
+                call_id=last.call_id,
+                is_latest=last.digest == after,
             )
 
     def _begin(self, folders: Sequence[str], run_id: str, call_id: str) -> Path | None:
         record = self._begun / _name(run_id, call_id)
-        try:
-            if _read_or_none(_BEGUN, record) is None:  # otherwise, an earlier attempt may have changed files already
+        with _logged("file_changes_not_recorded"):
+            if _read(_BEGUN, record) is None:  # otherwise, an earlier attempt may have changed files already
                 before = {name: _digests(self._folders[name]) for name in folders}
                 _write(_BEGUN, record, _Begun(run_id=run_id, call_id=call_id, at=time.time(), before=before))
-        except (OSError, ValueError) as error:
-            _log.warning("file_changes_not_recorded", why=str(error))
-            return None
-        return record
+            return record
+        return None
 
     def _end(self, record: Path) -> None:
-        try:
+        with _logged("file_changes_not_recorded"):
             self._settle(record, at=time.time())
             record.unlink()
-        except (OSError, ValueError) as error:
-            _log.warning("file_changes_not_recorded", why=str(error))
 
     def _settle_all(self) -> None:
         """Record what interrupted calls have changed. A recent one may still be running on another worker."""
-        records = list(self._begun.iterdir()) if self._begun.is_dir() else []
-        for record in records:
-            with suppress(FileNotFoundError):  # the call has just ended
+        for record in self._begun.iterdir() if self._begun.is_dir() else ():
+            with _logged("file_changes_not_recorded"), suppress(FileNotFoundError):  # the call has just ended
                 is_old = time.time() - record.stat().st_mtime > DAY
                 self._settle(record)
                 if is_old:
                     record.unlink()
 
     def _settle(self, record: Path, at: float | None = None) -> None:
-        begun = _read_or_none(_BEGUN, record)
+        begun = _read(_BEGUN, record)
         if begun is None:
             return
         for name, before in begun.before.items():
             now = _digests(self._folders[name]) if name in self._folders else before
-            for path in {*before, *now}:
+            for path in _differing(before, now):
                 digest = now.get(path, "")
-                if digest == before.get(path, ""):
-                    continue
                 last = self._last_change(path)
                 # Another call has changed the file meanwhile. An interrupted call may have ended before that one.
                 if last is not None and last.at >= begun.at and (at is None or last.digest == digest):
                     continue
-                made = _Changed(path=path, run_id=begun.run_id, call_id=begun.call_id, at=at or begun.at, digest=digest)
+                made = _Changed(run_id=begun.run_id, call_id=begun.call_id, at=at or begun.at, digest=digest)
                 _write(_CHANGED, self._changes / _name(path), made)
 
     def _last_change(self, path: str) -> _Changed | None:
-        return _read_or_none(_CHANGED, self._changes / _name(path))
+        return _read(_CHANGED, self._changes / _name(path))
+
+
+@contextmanager
+def _logged(event: str) -> Iterator[None]:
+    """Log a problem with a record or a file as this event."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        _log.warning(event, why=str(error))
 
 
 def _overlap(path: str, folder: str) -> bool:
@@ -235,11 +228,19 @@ def _overlap(path: str, folder: str) -> bool:
 
 
 def _digests(folder: DefinitionFolder) -> Digests:
-    return {
-        os.fsencode(path).decode("utf-8", "backslashreplace"): digest
-        for path in sorted(_files(folder))
-        if (digest := _digest(path))
-    }
+    paths = {os.fsencode(path).decode("utf-8", "backslashreplace"): path for path in _files(folder)}
+    return {name: _digest(paths[name]) for name in sorted(paths, key=_order)[:MOST_FILES]}
+
+
+def _order(path: str) -> tuple[int, str]:
+    return path.count("/"), path
+
+
+def _differing(before: Digests, now: Digests) -> Sequence[str]:
+    """Return the files that differ. If only the first files were read, nothing is known about those after them."""
+    ends = [max(map(_order, each)) for each in (before, now) if len(each) == MOST_FILES]
+    paths = (path for path in sorted({*before, *now}) if before.get(path, "") != now.get(path, ""))
+    return [path for path in paths if all(_order(path) <= end for end in ends)]
 
 
 def _files(folder: DefinitionFolder) -> Iterator[str]:
@@ -257,13 +258,21 @@ def _digest(path: str) -> str:
     """Return the file's digest, or an empty string if there is no such file."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_size > LARGE:
-                return f"{status.st_size} {status.st_mtime_ns}"
-            return file_digest(file, "sha256").hexdigest() if stat.S_ISREG(status.st_mode) else ""
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
+            return ""
+        if status.st_size > LARGE:
+            return f"{status.st_size} {status.st_mtime_ns}"
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+    finally:
+        os.close(opened)
 
 
 def _name(*parts: str) -> str:
@@ -272,20 +281,14 @@ def _name(*parts: str) -> str:
 
 
 def _read(kind: TypeAdapter[T], path: Path) -> T | None:
-    """Return a record, or None if there is none. Raises ValueError if it is damaged."""
+    """Return a record, or None if there is none or it is damaged. A damaged record is later replaced."""
     try:
         return kind.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
-
-
-def _read_or_none(kind: TypeAdapter[T], path: Path) -> T | None:
-    """Return a record, or None if there is none or it is damaged."""
-    with suppress(ValueError):
-        return _read(kind, path)
-    return None
+        _log.warning("worker_files_not_compared", why=f"{path} is damaged: {error}")
+        return None
 
 
 def _write(kind: TypeAdapter[T], path: Path, record: T) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from loom.activities.adapters.sandbox.open_files import refuse_if_exhausted
+
 SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/sys"),
     *("/nix/store", "/gnu/store"),
@@ -107,7 +109,8 @@ def _private(folder: Path) -> Iterator[Path]:
     try:
         with os.scandir(folder) as entries:
             found = [(Path(entry.path), entry.stat(follow_symlinks=False).st_mode) for entry in entries]
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, str(folder))
         return  # this user can't read it, or it has just been removed
     for path, mode in found:
         if not stat.S_ISLNK(mode) and not mode & stat.S_IROTH:
@@ -122,7 +125,8 @@ def listening_sockets(visible: Sequence[Path], covered: Sequence[Path], workspac
     """
     try:
         text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, "/proc/net/unix")
         return []
     lines = (line.split(maxsplit=7) for line in text.splitlines() if _LISTENS in line)
     names = {words[7] for words in lines if len(words) == 8 and words[3] == _LISTENS}

@@ -6,15 +6,15 @@ occupies its name. Every path is opened one component at a time without followin
 Another run's command in the same workspace therefore can't replace a component with a link.
 """
 
-import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from loom.activities.adapters.sandbox.open_files import refuse_if_exhausted
 from loom.activities.adapters.sandbox.placeholders import occupied_names
 from loom.activities.adapters.sandbox.repositories import Parts, Repositories
 from loom.activities.toolbox.workspace import confined_open as beneath
@@ -103,8 +103,11 @@ def _existing(workspace: Path, paths: Iterable[Parts]) -> Iterator[Parts]:
     for parts in paths:
         names.setdefault(parts[:-1], set()).add(parts[-1])
     for folder, wanted in names.items():
-        with suppress(OSError), os.scandir(workspace.joinpath(*folder)) as entries:
-            yield from ((*folder, entry.name) for entry in entries if entry.name in wanted)
+        try:
+            with os.scandir(workspace.joinpath(*folder)) as entries:
+                yield from ((*folder, entry.name) for entry in entries if entry.name in wanted)
+        except OSError as error:
+            refuse_if_exhausted(error, "/".join(folder) or str(workspace))
 
 
 @contextmanager
@@ -163,7 +166,8 @@ def _opened_below(workspace: Path, parts: Parts) -> int | None:
     try:
         with beneath.folder(str(workspace), parts) as found:
             return os.dup(found)
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, "/".join(parts) or str(workspace))
         return None
 
 
@@ -194,7 +198,8 @@ def _opened_folder(folder: Path, what: str) -> int:
     try:
         with beneath.folder("/", folder.parts[1:]) as found:
             return os.dup(found)
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, str(folder))
         raise ToolExecutionError(
             f"the {what} {str(folder)!r} is not a folder on this worker: nothing was run"
         ) from None
@@ -219,7 +224,8 @@ def _at_the_top(workspace: Path) -> Iterator[Parts]:
 def _entries(workspace: Path, parts: Parts) -> Sequence[str]:
     try:
         return beneath.names(str(workspace), parts)
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, "/".join(parts) or str(workspace))
         return ()
 
 
@@ -232,11 +238,7 @@ def _opened(workspace: Path, parts: Parts) -> int | None:
         with beneath.folder(str(workspace), parts[:-1]) as parent:
             found = os.open(parts[-1], _OPEN, dir_fd=parent)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise ToolExecutionError(
-                f"{'/'.join(parts)} can't be protected ({error.strerror}): nothing was run. Try again later, or raise"
-                " the worker's limit of open files (`ulimit -n`)"
-            ) from None
+        refuse_if_exhausted(error, "/".join(parts))
         return None
     if stat.S_ISLNK(os.fstat(found).st_mode):
         os.close(found)

@@ -7,6 +7,7 @@ files of other projects, which nobody obeys there, and which the tools must be a
 
 import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
+from loom.activities.adapters.sandbox.open_files import refuse_if_exhausted
 from loom.activities.toolbox.workspace import confined_open as beneath
 from loom.activities.toolbox.workspace.paths import READ_ONLY
 from loom.domain.permissions.obeyed import PRODUCED, is_obeyed
@@ -75,16 +77,20 @@ class Repositories:
         if not closed or _NOT_WRITTEN not in output:
             return ""
         first, *others = ["/".join(parts) or "the whole workspace" for parts in sorted(closed)]
-        more = f" and {len(others)} other folders are" if others else " is"
+        more = f" and {len(others)} other folder{'s' if len(others) > 1 else ''} are" if others else " is"
         return f"{first}{more} read-only for commands, because {_TOO_MANY}: use the file tools there"
 
 
 def _folders_of(obeyed: Iterable[Parts]) -> frozenset[Parts]:
-    """Return the folders that contain these paths. If there are too many, return folders further up."""
-    folders = frozenset(parts[:-1] for parts in obeyed)
+    """Return the folders that contain these paths. As long as there are too many, the folder in which most of them are,
+    and of several such folders the deepest one, replaces those in it. The whole workspace comes last, because then
+    commands can't write anything.
+    """
+    folders = {parts[:-1] for parts in obeyed}
     while len(folders) > _MOST_CLOSED:
-        deepest = max(map(len, folders))
-        folders = frozenset(parts[: deepest - 1] for parts in folders)
+        inside = Counter(parts[:-1] for parts in folders if parts)
+        shared = max(inside, key=lambda parts: (bool(parts) and inside[parts] > 1, inside[parts], len(parts), parts))
+        folders = {parts for parts in folders if parts[: len(shared)] != shared} | {shared}
     return frozenset(parts for parts in folders if not _is_below(parts, folders))
 
 
@@ -134,7 +140,8 @@ def _look(workspace: Path, parts: Parts) -> _Look:
                     look.obeyed.append((*parts, entry.name))
                 elif entry.is_dir(follow_symlinks=False):
                     look.folders.append((*parts, entry.name))
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, "/".join(parts) or str(workspace))
         return _Look()
     return look
 
@@ -152,5 +159,6 @@ def _text(workspace: Path, parts: Parts) -> str:
     try:
         with os.fdopen(beneath.open_file(str(workspace), parts), "rb") as file:
             return file.read(65_536).decode("utf-8", "replace")
-    except OSError:
+    except OSError as error:
+        refuse_if_exhausted(error, "/".join(parts))
         return ""

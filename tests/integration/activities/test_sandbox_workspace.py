@@ -1,8 +1,8 @@
 """What a command finds in its workspace, and what stays there when it has ended."""
 
 import asyncio
-import errno
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from loom._worker import _raise_open_files
 from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
@@ -260,6 +261,27 @@ def test_of_very_many_files_that_programs_obey_the_folders_are_read_only(place: 
     assert repository == ("packages", "p007", ".git")
 
 
+def test_only_where_most_of_them_are_the_folders_further_up_are_read_only(place: Path) -> None:
+    names = [f"a{number:03}/AGENTS.md" for number in range(220)]  # all but 20 are protected one by one
+    names += [f"packages/p{number:03}/conftest.py" for number in range(15)]
+    names += [f"services/{team}/s{number}/conftest.py" for team in ("b", "c") for number in range(8)]
+    for name in (*names, "docs/guide/deep/AGENTS.md"):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).touch()
+    repositories = Repositories()
+    found = repositories.inside(place)
+    services = {("services", "b", f"s{number}") for number in range(8)}
+    services |= {("services", "c", f"s{number}") for number in range(8)}
+    top = {(f"a{number:03}",) for number in range(220)} - {path[:-1] for path in found[:200]}
+    assert set(found[200:]) == {("packages",), *top, *services, ("docs", "guide", "deep")}
+
+
+def test_the_hint_names_the_number_of_other_folders(place: Path) -> None:
+    closed = frozenset({("a",), ("b",)})
+    hint = Repositories(_closed={place: closed}).hint(place, "x: Read-only file system")
+    assert hint.startswith("a and 1 other folder are read-only for commands, because")
+
+
 @pytest.mark.parametrize("above", ["", "packages/"], ids=["at the top", "nested"])
 async def test_no_command_changes_one_of_500_files_that_programs_obey(place: Path, above: str) -> None:
     paths = [f"{above}p{number:03}/AGENTS.md" for number in range(500)]
@@ -280,20 +302,56 @@ async def test_no_command_changes_one_of_500_files_that_programs_obey(place: Pat
     assert finished.limit.startswith(f"{closed} read-only for commands, because the workspace contains more than 200")
 
 
-def test_a_command_does_not_run_if_a_path_cannot_be_opened_for_its_protection(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (place / "AGENTS.md").touch()
-    real = os.open
+def test_with_too_many_open_files_everything_is_protected_or_the_command_does_not_run(place: Path) -> None:
+    names = (
+        "AGENTS.md",
+        ".github/workflows",
+        "packages/one/AGENTS.md",
+        "packages/one/.git/config",
+        "hooks",
+        "src/app.py",
+    )
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).touch()
+    (place / "packages/one/.git/config").write_text("[core]\n\thooksPath = ../../hooks\n")
+    reads = WorkerFiles(
+        folders=frozenset({str(place / "packages/agents")}), files=frozenset({str(place / "src/app.py")})
+    )
 
-    def opened(path: str, *given: int, **named: int) -> int:
-        if path == "AGENTS.md":
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real(path, *given, **named)
+    def protected(repositories: Repositories) -> list[str]:
+        with mounted(place, repositories, obeyed=reads) as mounts:
+            assert (place / "packages/agents").is_dir()  # its name is occupied
+            return [word for word in mounts.words if not word.isdigit()]
 
-    monkeypatch.setattr(os, "open", opened)
-    with pytest.raises(ToolExecutionError, match="AGENTS.md can't be protected"), mounted(place, Repositories()):
-        pass
+    everything = protected(Repositories())
+    assert {str(place / name).removesuffix("/config") for name in names} <= {*everything}
+    repositories = Repositories()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused: list[str] = []
+    for limit in range(3, 1000):
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            found = protected(repositories)
+        except ToolExecutionError as error:
+            refused.append(error.message)
+            continue
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert found == everything
+        break
+    assert 10 < len(refused) < 900
+    assert all("Too many open files" in each for each in refused)
+
+
+def test_a_worker_may_open_as_many_files_as_the_system_permits() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        _raise_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 65_536), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_workspace_swapped_for_a_link_is_not_entered(place: Path) -> None:

@@ -1,10 +1,14 @@
 """A worker tells which of its agent, crew and skill files have changed since its last start, and by which run."""
 
+import asyncio
+import os
+import threading
 from pathlib import Path
 
 import pytest
 import structlog
 
+from loom.activities.adapters import definition_files
 from loom.activities.adapters.definition_files import DefinitionFiles, DefinitionFolder, FileChange
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.built_in.shell import Bash
@@ -116,6 +120,70 @@ async def test_a_run_whose_worker_was_killed_is_named(project: Path, monkeypatch
     }
     (project / "agents/b.yaml").write_text("a person's")
     assert news(project)["agents/b.yaml"].run_id == ""
+
+
+async def test_a_run_is_not_blamed_if_its_call_is_aborted_before_it_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news(project)
+    begins, goes_on, ends = threading.Event(), threading.Event(), threading.Event()
+    begin = DefinitionFiles._begin
+
+    def slowly(files: DefinitionFiles, folders: list[str], run_id: str, call_id: str) -> Path | None:
+        begins.set()
+        goes_on.wait(timeout=10)
+        try:
+            return begin(files, folders, run_id, call_id)
+        finally:
+            ends.set()
+
+    monkeypatch.setattr(DefinitionFiles, "_begin", slowly)
+    call = asyncio.create_task(run_writes(project, "r1", a="evil"))
+    assert await asyncio.to_thread(begins.wait, 10)
+    call.cancel()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await asyncio.to_thread(ends.wait, 10)
+    assert list((project / ".loom/definitions/begun").iterdir()) == []
+    (project / "agents/a.yaml").write_text("a person's")
+    assert news(project)["agents/a.yaml"].run_id == ""
+
+
+async def test_a_record_that_cannot_be_read_hides_no_other(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    news(project)
+    with monkeypatch.context() as patch:
+        patch.setattr(DefinitionFiles, "_end", lambda _self, _record: None)
+        await run_writes(project, "r1", a="evil")
+    for name in ("0.json", "z.json"):
+        (project / ".loom/definitions/begun" / name).mkdir()
+    with structlog.testing.capture_logs() as logs:
+        assert news(project)["agents/a.yaml"].run_id == "r1"
+    assert [each["event"] for each in logs] == ["file_changes_not_recorded"] * 2
+
+
+def test_only_the_first_of_very_many_files_are_compared(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(definition_files, "MOST_FILES", 3)
+    data = project / "skills/brief/data"
+    data.mkdir()
+    for name in "bcdef":
+        (data / name).touch()
+    news(project)
+    (data / "a").touch()  # the third file is no longer one of the first, which doesn't mean that it was removed
+    (data / "f").write_text("other")
+    (project / "skills/brief/SKILL.md").write_text(SKILL + "More.")
+    with structlog.testing.capture_logs() as logs:
+        assert list(news(project)) == ["skills/brief/SKILL.md", "skills/brief/data/a"]
+    assert [each["why"] for each in logs] == [
+        f"{project}/skills contains too many files: only the first 3 are compared"
+    ]
+
+
+def test_a_folder_with_the_name_of_an_agent_file_leaves_no_descriptor_open(project: Path) -> None:
+    (project / "agents/folder.yaml").mkdir()
+    before = os.listdir("/proc/self/fd")
+    assert news(project) == {}
+    assert os.listdir("/proc/self/fd") == before
 
 
 async def test_records_that_cannot_be_read_or_written_are_logged_and_stop_nothing(project: Path) -> None:
