@@ -47,6 +47,7 @@ LONG_WAIT: Final = timedelta(minutes=1)
 """A run that waits at least this long for a person or a time may leave its worker's memory."""
 
 SHORTEST_WAIT: Final = timedelta(milliseconds=1)
+"""The length of a timer that only gives a workflow task a command."""
 
 CHAT_IDLE: Final = timedelta(minutes=1)
 """A chat that has waited for a message for this time continues as new, so that its next message is answered without a

@@ -111,7 +111,7 @@ async def left(client: Client, run: str) -> bool:
 
 async def kept(url: str) -> dict[str, int]:
     """The number of rows in each table."""
-    tables = ("loom_artifacts", "loom_effects", "loom_payloads", "loom_payload_owners")
+    tables = ("loom_artifacts", "loom_effects", "loom_payloads", "loom_payload_owners", "loom_used_starts")
     return {table.removeprefix("loom_"): (await rows(url, f"SELECT count(*) FROM {table}"))[0][0] for table in tables}
 
 
@@ -120,13 +120,13 @@ async def test_what_a_run_stored_goes_when_the_server_no_longer_has_it_and_nobod
     working: Working, url: str, stored: PostgresStoredData
 ) -> None:
     replies = by_task({"": [WRITE, text("done")]})
-    loom, _ = await working(replies, database_url=url, max_mode="bypass", replay=False)
+    loom, _ = await working(replies, database_url=url, max_mode="bypass", require_signed="on", replay=False)
     one, other = [await loom.start(LONG, mode="bypass") for _ in range(2)]
     for run in (one, other):
         await loom.client.result(run)
     of = collection(stored, loom.client.temporal)
     before = await kept(url)
-    assert before["artifacts"] == 2
+    assert (before["artifacts"], before["used_starts"]) == (2, 2)
     effects = dict(await rows(url, "SELECT run_id, count(*) FROM loom_effects GROUP BY run_id"))
     assert effects.keys() == {one, other}, "of the command, and of answers that took long to come"
     shared, own = before["payload_owners"] - before["payloads"], 2 * before["payloads"] - before["payload_owners"]
@@ -136,6 +136,7 @@ async def test_what_a_run_stored_goes_when_the_server_no_longer_has_it_and_nobod
     assert await collected(of, url) == Collected()
     await deleted(loom, one)
     assert await collected(of, url) == Collected(artifacts=1, effects=effects[one], payloads=own // 2)
+    assert await rows(url, "SELECT run_id FROM loom_used_starts") == [(other,)]
     assert (await loom.client.result(other)).output == "done"
     assert (await loom.histories(other))[0].events
     await deleted(loom, other)
