@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 
 from loom.stack.postgres import admin_address
+from loom.testing.waiting import eventually
 
 TEMPLATE = "template_of_tests"
 """A database with the extension `vector`, which only a superuser creates. The session makes it."""
@@ -26,7 +28,15 @@ async def fresh_database(server: str, template: str = TEMPLATE) -> AsyncIterator
     try:
         yield urlsplit(server)._replace(path=f"/{name}").geturl()
     finally:
+        await eventually(partial(_is_dropped, server, name))
+
+
+async def _is_dropped(server: str, name: str) -> bool:
+    try:
         await rows(server, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+    except psycopg.errors.InsufficientPrivilege:  # a process of the server itself, such as autovacuum, is at work there
+        return False
+    return True
 
 
 def as_superuser(home: Path, url: str) -> str:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ from loom.stack import up_down as stack
 from loom.stack.errors import StackError
 from loom.stack.home import log_path
 from loom.stack.plan import Plan
+from loom.stack.ports import USUAL
 from loom.stack.processes import wait_until
 from loom.stack.services import redis_program
 from loom.stack.state import Identity, Recorded, StackState
@@ -120,6 +122,17 @@ def test_ctrl_c_while_the_stack_starts_leaves_nothing_running(loom: Loom) -> Non
     assert loom.living() == {}
 
 
+@pytest.fixture
+def usual_ports_taken() -> Iterator[None]:
+    """Nothing else starts on a usual port of this test's stack while that stack is down."""
+    with ExitStack() as taken:
+        for port in USUAL.values():
+            with suppress(OSError):  # another test's stack has it
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+        yield
+
+
+@pytest.mark.usefixtures("usual_ports_taken")
 async def test_a_stack_keeps_its_processes_over_up_and_its_data_over_down(loom: Loom) -> None:
     first = loom.up()
     pids = loom.living()
