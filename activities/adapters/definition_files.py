@@ -138,7 +138,7 @@ class DefinitionFiles:
             # stayed, the run would be blamed for what others change later.
             await asyncio.shield(end())
 
-    def news(self, namespace: str, task_queue: str) -> Sequence[FileChange]:
+    def changes_since_last_start(self, namespace: str, task_queue: str) -> Sequence[FileChange]:
         """Return what has changed since a worker of this task queue last started on this machine, and remember the
         current files. A folder that no such worker has read before has no changes. Problems are only logged.
         """

@@ -61,8 +61,8 @@ class FilesOfWorker:
 
 def tell_changed_files(definitions: DefinitionFiles, settings: Settings, task_queue: str) -> None:
     """Log each agent, crew or skill file that has changed since a worker of this task queue last started here."""
-    for each in definitions.news(settings.temporal_namespace, task_queue):
-        by_run = {"run": each.run_id, "call": each.call_id} if each.run_id else {}
+    for each in definitions.changes_since_last_start(settings.temporal_namespace, task_queue):
+        by_run = {"run_id": each.run_id, "call_id": each.call_id} if each.run_id else {}
         later = {} if each.is_latest else {"note": "something else has changed the file since this run"}
         _log.warning("worker_files_changed", path=each.path, change=each.change, **by_run, **later)
 

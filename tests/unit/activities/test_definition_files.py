@@ -45,7 +45,7 @@ def started(project: Path) -> DefinitionFiles:
 
 
 def news(project: Path, queue: str = "loom") -> dict[str, FileChange]:
-    found = started(project).news("default", queue)
+    found = started(project).changes_since_last_start("default", queue)
     return {str(Path(each.path).relative_to(project)): each for each in found}
 
 
