@@ -1,10 +1,12 @@
 """The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 from temporalio import activity
@@ -26,16 +28,18 @@ from loom.activities.ports import (
 )
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import PersonMemory, RecallSource, recalled
+from loom.activities.refused_requests import is_refused
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
 from loom.domain.context.model_context import ModelContext, Outline, build_context, outline_of
 from loom.domain.context.recall import last_question
-from loom.domain.core.errors import LLMContextLengthError, LoomError
-from loom.domain.core.messages import Message, Transcript
+from loom.domain.core.errors import LLMConfigurationError, LLMContextLengthError, LoomError
+from loom.domain.core.messages import LEFT_OUT, Message, Transcript, left_out, with_left_out
 from loom.domain.core.tasks import Origin
-from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.core.tool_calls import PreparedCall, ToolSpec
 from loom.domain.machine.activity_requests import model_key
+from loom.domain.machine.compression_step import LEAST_WINDOW
 from loom.domain.memory.people import RecalledFacts
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
@@ -58,6 +62,9 @@ _log = structlog.get_logger("loom.model")
 
 ConversationRequest: TypeAlias = ModelRequest | CompressRequest | EvaluateRequest
 """The requests that contain digests of a spec and of a conversation."""
+
+LEAST_GROWN: Final = 2_000
+"""The number of tokens from which a conversation that is refused for an unknown reason may be too long."""
 
 LEAST_OUTPUT = 256
 """Minimum number of tokens available for a reply, even if the context window is full."""
@@ -173,29 +180,28 @@ class LanguageModel:
         tools, deferred = _tools(spec, request)
         person = await self._about_person(before, request.origin)
         told = (*tools, CALL_TOOL_SPEC) if deferred else tools
-        context = build_context(
+        in_window = partial(
+            build_context,
             spec,
             transcript.messages,
             tools=told,
-            measures=request.measures,
             outline=outline_of(transcript),
             person=person.text if person else "",
         )
+        context = in_window(measures=request.measures)
         if request.compresses and context.is_full:
             return await self._put_off(request, before, context, TooLong(trigger="window", tokens=context.tokens))
-        assembled = _assembled(context, request)
-        most = _room_for_output(spec, request, assembled.tokens)
-        bound = await self._bounded(request, spec, assembled, most)
-        if isinstance(bound, Uncovered):
-            _log.info("budget_short", need=bound.need.named)
-            return ModelReply(uncovered=bound.need)
+        ask = partial(self._ask_within_budget, request, spec, transcript, writer)
         try:
-            reply = await self._ask(request, spec, transcript, writer, assembled=assembled, bound=bound)
-        except LLMContextLengthError as error:
-            if not request.compresses or request.refused:
+            reply = await ask(context)
+        except (LLMContextLengthError, LLMConfigurationError) as error:
+            if request.compresses and not request.refused and _may_be_too_long(error, context):
+                self._tell_failure(writer, request, spec.model, error)
+                return await self._put_off(request, before, context, _refused(error, context))
+            if not isinstance(error, LLMContextLengthError):
                 raise
-            self._tell_failure(writer, request, spec.model, error)
-            return await self._put_off(request, before, context, _refused(error, context))
+            windows = (in_window(measures=replace(request.measures, size=size)) for size in _halves(context.tokens))
+            context, reply = await _first_that_fits(ask, context, windows, error)
         return replace(reply, collapsed=context.collapsed, recalled=found, person_facts=person.ids if person else ())
 
     async def _about_person(self, before: Transcript, origin: Origin) -> RecalledFacts | None:
@@ -213,6 +219,27 @@ class LanguageModel:
         _log.info("context_full", trigger=too_long.trigger, tokens=too_long.tokens, window=context.window)
         await self._transcripts.save(request.origin.run_id, request.tail, transcript)
         return ModelReply(too_long=too_long, collapsed=context.collapsed)
+
+    async def _ask_within_budget(
+        self,
+        request: ModelRequest,
+        spec: AgentSpec,
+        transcript: Transcript,
+        writer: StreamWriter,
+        context: ModelContext,
+        *,
+        too_long: str = "",
+    ) -> ModelReply:
+        """Call the model with this context, if the budget covers the call. `too_long` is the provider's message about a
+        longer context.
+        """
+        assembled = _assembled(context, request)
+        most = _room_for_output(spec, request, assembled.tokens)
+        bound = await self._bounded(request, spec, assembled, most)
+        if isinstance(bound, Uncovered):
+            _log.info("budget_short", need=bound.need.named)
+            return ModelReply(uncovered=bound.need)
+        return await self._ask(request, spec, transcript, writer, assembled=assembled, bound=bound, too_long=too_long)
 
     async def _bounded(
         self, request: ModelRequest, spec: AgentSpec, assembled: Assembled, most: int
@@ -234,6 +261,7 @@ class LanguageModel:
         *,
         assembled: Assembled,
         bound: Covered,
+        too_long: str,
     ) -> ModelReply:
         provider, model = self._providers.resolve(spec.model)
         said_so_far = _Streamed(writer, request, self._masked(), model_said)
@@ -258,13 +286,16 @@ class LanguageModel:
         said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
+        said = with_left_out(said, model, ("length",), because=too_long) if too_long else said
         message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
         plans = await self._planner.plans(
             message.tool_calls, spec, grants=request.grants, origin=request.origin, turn=request.turn
         )
+        if answer.stop == "length" and plans:
+            plans = (*plans[:-1], _cut_off(plans[-1], bound.output))
         cost = await self._prices.cost_micros(spec.model, answer.usage)
         took = milliseconds(perf_counter() - started)
-        replied = model_replied(spec.model, request, answer.usage, cost, ms=took, text=message.text)
+        replied = model_replied(spec.model, request, answer.usage, cost, ms=took, message=message)
         writer.emit(replied)
         _log.info("model_replied", tool_calls=len(plans), stop=answer.stop, **replied.parameters)
         self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)
@@ -287,6 +318,9 @@ class LanguageModel:
         """Return the reply with secrets redacted in its text. The arguments of its calls stay as they are, because the
         tools need them. They are redacted wherever they are shown.
         """
+        if (note := left_out(message)) is not None:
+            cleaned = {**note, "because": self._redact(str(note.get("because", "")))}
+            message = replace(message, metadata={**message.metadata, LEFT_OUT: cleaned})
         if isinstance(message.content, str):
             return replace(message, content=self._redact(message.content))
         parts = (replace(part, text=self._redact(part.text)) for part in message.content)
@@ -389,7 +423,45 @@ def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
     return replace(context, budget=max(1, min(context.budget, fits))).assembled()
 
 
-def _refused(error: LLMContextLengthError, context: ModelContext) -> TooLong:
+def _may_be_too_long(error: LoomError, context: ModelContext) -> bool:
+    """Whether a shorter conversation may be accepted. Servers refuse long ones in many words, not all of them clear."""
+    has_grown = context.tokens >= LEAST_GROWN and any(message.role == "assistant" for message in context.said)
+    return isinstance(error, LLMContextLengthError) or (is_refused(error) and has_grown)
+
+
+def _halves(tokens: int) -> Iterator[int]:
+    """Yield ever smaller windows for a conversation of this many tokens."""
+    while (tokens := tokens // 2) >= LEAST_WINDOW:
+        yield tokens
+
+
+async def _first_that_fits(
+    ask: Callable[..., Awaitable[ModelReply]],
+    refused: ModelContext,
+    windows: Iterable[ModelContext],
+    error: LLMContextLengthError,
+) -> tuple[ModelContext, ModelReply]:
+    """Return the reply to the longest of these contexts that isn't too long. If none is accepted, raise the error."""
+    for context in windows:
+        if context.assembled().tokens >= refused.assembled().tokens:
+            continue
+        refused = context
+        _log.info("context_shortened", tokens=context.tokens, message=error.message)
+        with suppress(LLMContextLengthError):
+            return context, await ask(context, too_long=error.message)
+    raise error
+
+
+def _cut_off(plan: PreparedCall, output: int) -> PreparedCall:
+    """Return the plan of a call that isn't whole, because the reply was cut at its limit. The call can't run."""
+    error = (
+        f"not run: your reply was cut at the limit of {output:,} output tokens, so that this call may be incomplete."
+        " Make the call again with less text, or do the work in several calls."
+    )
+    return PreparedCall(error=error, error_type="validation", effect=plan.effect, parallel=plan.parallel)
+
+
+def _refused(error: LoomError, context: ModelContext) -> TooLong:
     told = (error.context.get(name) for name in ("tokens", "limit"))
     tokens, limit = (value if isinstance(value, int) and value > 0 else 0 for value in told)
     return TooLong(trigger="provider", tokens=tokens or context.tokens, limit=limit)

@@ -136,6 +136,25 @@ def user(text: str, **metadata: Any) -> Message:
     return Message(role="user", content=text, metadata=metadata)
 
 
+LEFT_OUT: Final = "left_out"
+"""The key of a reply's metadata that says what the provider had refused before it gave this reply."""
+
+
+def left_out(message: Message) -> JsonObject | None:
+    """Return what the request for this reply had to leave out, or None. The value contains the `model`, the `kinds` of
+    content, and `because`, which is the provider's message.
+    """
+    note = message.metadata.get(LEFT_OUT)
+    return note if isinstance(note, Mapping) else None
+
+
+def with_left_out(message: Message, model: str, kinds: Sequence[str], *, because: str) -> Message:
+    """Return the reply with a note that the request for it had to leave out these kinds of content."""
+    before = left_out(message) or {}
+    note = {"model": model, "kinds": [*before.get("kinds", ()), *kinds], "because": before.get("because") or because}
+    return replace(message, metadata={**message.metadata, LEFT_OUT: note})
+
+
 def with_parts(message: Message, parts: Sequence[Part]) -> Message:
     """Return the message with images, recordings and files after its text."""
     return replace(message, content=(Part(type="text", text=message.text), *parts)) if parts else message

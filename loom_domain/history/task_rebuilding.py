@@ -222,7 +222,7 @@ def _model(
         case ModelReply(message=message) if message is not None:
             took = _ms(began, attempt.ended)
             usage, cost = outcome.usage, outcome.cost_micros
-            replied = model_replied(pinned.model, request, usage, cost, ms=took, text=message.text)
+            replied = model_replied(pinned.model, request, usage, cost, ms=took, message=message)
             yield replied.task(origin, scope, attempt.ended)
             yield from _asks(
                 request,

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, ToolCall, Usage, short_digest
+from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage, left_out, short_digest
 from loom.domain.core.requests import RunRequest, fork_view
 from loom.domain.core.tasks import Action, Notice, Origin, Segment, Task, task_of
 from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, made_tool
@@ -195,11 +195,13 @@ def manifest_changed(*, parts: Sequence[str], tools: Sequence[str], new: Sequenc
 
 
 def model_replied(
-    model: str, request: ModelRequest, usage: Usage, cost_micros: int | None, *, ms: float, text: str = ""
+    model: str, request: ModelRequest, usage: Usage, cost_micros: int | None, *, ms: float, message: Message
 ) -> StreamEvent:
-    """Return the event for an answered model call. `text` is the answer's whole text, without secrets."""
-    replied = _model_call({**_called(model, request), **_spent(usage, cost_micros, ms)})
-    return replace(replied, result={"content": text}) if text.strip() else replied
+    """Return the event for an answered model call. The message is the whole answer, without secrets."""
+    note = left_out(message)
+    refused = {} if note is None else {"left_out": list(note["kinds"]), "because": note["because"]}
+    replied = _model_call({**_called(model, request), **_spent(usage, cost_micros, ms), **refused})
+    return replace(replied, result={"content": message.text}) if message.text.strip() else replied
 
 
 def model_failed(

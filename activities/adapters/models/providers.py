@@ -17,6 +17,7 @@ from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import Permits, PermittedProvider
 from loom.activities.parts_for_models import PartLoader, ProviderWithParts
 from loom.activities.ports import LLMProvider
+from loom.activities.refused_requests import ForgivingProvider
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
 from loom.domain.core.model_names import DEMO, unknown_model
 from loom.domain.core.requests import ModelOptions
@@ -91,9 +92,10 @@ class ConfiguredProviders:
             self._provider(prefix), self._permits, account=self._account(prefix), model=f"{prefix}:{name}"
         )
         if self._parts is None:
-            return permitted, name
+            return ForgivingProvider(permitted), name
         own = getattr(self._registered.get(prefix), "accepted_parts", None)
-        return ProviderWithParts(permitted, self._parts, accepted_by(prefix, name) if own is None else own), name
+        accepted = accepted_by(prefix, name) if own is None else own
+        return ForgivingProvider(ProviderWithParts(permitted, self._parts, accepted)), name
 
     def check_options(self, model: str, options: ModelOptions) -> None:
         """Raise BadRequest if the provider doesn't have one of these options. The demo model accepts and ignores all

@@ -229,6 +229,9 @@ class Transcript:
             seconds(float(parameters.get("ms", 0)) / 1000),
         )
         yield _line("  " + " · ".join(facts), "dim")
+        if refused := parameters.get("left_out"):
+            because = one_line(str(parameters.get("because")), 300)
+            yield panels.remark(f"left out, because the model's server refused it: {', '.join(refused)} ({because})")
         if ratings := parameters.get("quality_metrics"):
             yield _line(f"  {panels.rated(ratings)}", "dim")
 

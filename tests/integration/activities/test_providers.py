@@ -18,6 +18,7 @@ from loom.activities.adapters.models.wire import context_numbers
 from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import PermittedProvider
 from loom.activities.ports import ModelAnswer, ModelCall
+from loom.activities.refused_requests import ForgivingProvider
 from loom.domain.core.errors import (
     BadRequest,
     LLMBadResponseError,
@@ -585,14 +586,15 @@ async def test_providers_resolve_by_prefix_and_are_kept() -> None:
         openai, name = providers.resolve("openai:qwen3:8b")
         other, _ = providers.resolve("openai:other")
         anthropic, _ = providers.resolve("anthropic:claude-x")
-        assert isinstance(openai, PermittedProvider)
-        assert isinstance(other, PermittedProvider)
-        assert isinstance(anthropic, PermittedProvider)
-        assert isinstance(openai.provider, WithFoundTools)
-        assert isinstance(anthropic.provider, WithFoundTools)
-        assert (type(openai.provider.provider), name) == (OpenAIProvider, "qwen3:8b")
-        assert other.provider is openai.provider
-        assert type(anthropic.provider.provider) is AnthropicProvider
+        found = []
+        for forgiving in (openai, other, anthropic):
+            assert isinstance(forgiving, ForgivingProvider)
+            assert isinstance(forgiving.provider, PermittedProvider)
+            assert isinstance(forgiving.provider.provider, WithFoundTools)
+            found.append(forgiving.provider.provider)
+        assert (type(found[0].provider), name) == (OpenAIProvider, "qwen3:8b")
+        assert found[1] is found[0]
+        assert type(found[2].provider) is AnthropicProvider
         assert providers.resolve("demo")[1] == "demo"
 
 

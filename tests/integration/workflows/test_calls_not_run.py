@@ -1,6 +1,8 @@
 """Calls that never run: people see each of them on the stream, on the screen and in the past, once, with its reason."""
 
 import io
+from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -129,3 +131,19 @@ async def test_a_call_that_cannot_be_told_costs_no_second_reply(
     loom, model = await working(script([calls(UNKNOWN), text("done")]))
     assert (await loom.run()).output == "done"
     assert len(model.requests) == 2
+
+
+async def test_the_last_call_of_a_reply_that_was_cut_does_not_run(working: Working, workspace: Path) -> None:
+    cut = ToolUse("write_file", {"path": "cut.txt", "content": "beg"}, "cut")
+    replies = [replace(calls(LOOK, cut), finish="length"), text("done")]
+    loom, model = await working(script(replies))
+    run_id = await loom.start(permissions={"write_file": "allow"})
+    await loom.client.result(run_id)
+
+    events = await told(loom.client, run_id)
+
+    assert [task.status for task in of_call(events, "look")] == ["running", "success"]
+    assert [task.status for task in of_call(events, "cut")] == ["error", "error"]
+    assert not (workspace / "cut.txt").exists()
+    read = {message["tool_call_id"]: message["content"] for message in model.requests[1].messages[-2:]}
+    assert "was cut at the limit" in read["cut"]
