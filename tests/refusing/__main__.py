@@ -14,32 +14,24 @@ from typing import Final
 
 import structlog
 
-from loom._worker import worker
-from loom.client import LoomClient
-from loom.testing.harness import Addresses, Harness, settings_for
+from loom.testing.harness import Addresses
 from loom.testing.stack import running_stack
-from tests.refusing.outside import Outside
-from tests.refusing.provider import RefusingProvider
-from tests.refusing.runs import SETTINGS, Ended, conversations, report, run_all, sample
+from tests.refusing.runs import Ended, conversations, meeting, report, run_all, sample
 
 CHUNK: Final = 100
-"""Conversations with one worker. What comes of them doesn't depend on it."""
+"""Conversations between two reports of progress."""
 
 
 async def _held(addresses: Addresses, root: Path, runs: int, seed: str, most: float) -> list[Ended]:
     began, talks, ended = monotonic(), conversations(runs, seed), list[Ended]()
-    outside = Outside()
-    async with RefusingProvider(talks) as server:
-        settings = settings_for(addresses, root, server, **SETTINGS)
-        async with worker(settings, app=outside.app()), LoomClient.connected(settings) as client:
-            loom = Harness(client=client, settings=settings, workspace=root)
-            for start in range(0, runs, CHUNK):
-                if monotonic() - began > most:
-                    print(f"stopped after {start} of {runs} runs", file=sys.stderr)
-                    break
-                ended += await run_all(loom, server, outside, talks[start : start + CHUNK])
-                wrong = sum(bool(each.faults) for each in ended)
-                print(f"{len(ended):>6} runs, {wrong} with faults, {monotonic() - began:.0f} s", file=sys.stderr)
+    async with meeting(addresses, root, talks) as (loom, server, outside):
+        for start in range(0, runs, CHUNK):
+            if monotonic() - began > most:
+                print(f"stopped after {start} of {runs} runs", file=sys.stderr)
+                break
+            ended += await run_all(loom, server, outside, talks[start : start + CHUNK])
+            wrong = sum(bool(each.faults) for each in ended)
+            print(f"{len(ended):>6} runs, {wrong} with faults, {monotonic() - began:.0f} s", file=sys.stderr)
     return ended
 
 

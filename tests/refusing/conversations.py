@@ -7,14 +7,15 @@ from typing import Final
 
 from loom.testing.model_replies import Api, Reply, ToolUse
 from tests.refusing.outside import CONTENTS, HALVES, ODD_SCHEMAS, ODD_TEXTS, SOUND
-from tests.refusing.rules import SOMETIMES, Rule
+from tests.refusing.rules import SCHEMAS, SOMETIMES, Rule
 from tests.refusing.words import UNHELPFUL, Words
 
 FINAL: Final = "finished"
-_EXCLUSIVE: Final = (
-    {"state that was lost", "an unknown field"},  # one server wants back what the other refuses
-    {"a name that no tool has", "an object without properties"},
+_PAIRS: Final = (
+    ({"state that was lost"}, {"an unknown field"}),  # one wants back what the other refuses
+    ({"a name that no tool has"}, {rule.name for rule in SCHEMAS}),  # one wants the tools that the others refuse
 )
+_EXCLUSIVE: Final = (*_PAIRS, *((other, one) for one, other in _PAIRS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +60,11 @@ class Conversation:
         return tuple(each.rule.name for each in self.enabled)
 
 
-def conversation(seed: str) -> Conversation:
-    """The conversation of this seed."""
+def conversation(seed: str, first: Rule) -> Conversation:
+    """The conversation of this seed, whose provider has this rule, and perhaps others."""
     chance = Random(seed)
-    api: Api = chance.choice(("openai", "anthropic"))
-    rules = _rules(chance, api)
+    api: Api = chance.choice(sorted(first.apis))
+    rules = _rules(chance, api, first)
     provoking = [chance.choice(rule.provoked_by) for rule in rules]
     others = [chance.choice(KINDS) for _ in range(chance.randint(0, 2))]
     kinds = [kind for kind in (*provoking, *others) if kind != "odd tools"]
@@ -82,16 +83,16 @@ def conversation(seed: str) -> Conversation:
     )
 
 
-def _rules(chance: Random, api: Api) -> list[Rule]:
-    """One to four rules. Subjects come equally often, so that a subject with few rules is tried, too."""
-    possible = [rule for rule in SOMETIMES if api in rule.apis]
-    chosen: dict[str, Rule] = {}
-    for _ in range(chance.choices((1, 2, 3, 4), (5, 3, 1, 1))[0]):
-        subject = chance.choice(sorted({rule.about for rule in possible}))
-        rule = chance.choice([rule for rule in possible if rule.about == subject])
-        if not any(rule.name in names and names & set(chosen) for names in _EXCLUSIVE):
+def _rules(chance: Random, api: Api, first: Rule) -> list[Rule]:
+    """One to four rules."""
+    chosen = {first.name: first}
+    for _ in range(chance.choices((0, 1, 2, 3), (5, 3, 1, 1))[0]):
+        rule = chance.choice([rule for rule in SOMETIMES if api in rule.apis])
+        if not any(rule.name in one and other & set(chosen) for one, other in _EXCLUSIVE):
             chosen[rule.name] = rule
-    return list(chosen.values())
+    rules = list(chosen.values())
+    chance.shuffle(rules)
+    return rules
 
 
 def _enabled(chance: Random, rule: Rule, turns: int) -> Enabled:

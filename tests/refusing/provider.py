@@ -40,6 +40,8 @@ class Heard:
     """The numbers of the requests that had been refused before, unchanged."""
     said: list[Said] = field(default_factory=list)
     """The replies so far."""
+    summaries: int = 0
+    """How often the model could call nothing, and was asked for a text."""
     state: dict[str, str] = field(default_factory=dict)
     """What was sent beside each call, by the call's id."""
 
@@ -64,6 +66,7 @@ class RefusingProvider(ModelServer):
             heard.refusals.append(Refusal(rule=broken.rule.name, request=number, words=broken.words))
             return _refusing(broken.words)
         if not asked.may_call:  # a summary was asked for, or a last answer
+            heard.summaries += 1
             return Reply(text=SUMMARY)
         said = talk.said[min(len(heard.said), len(talk.said) - 1)]
         heard.said.append(said)

@@ -545,7 +545,7 @@ PICTURES: Final = (
             ),
             vllm("cannot identify image file <_io.BytesIO object at 0x7f2c8c1e0b30>"),
         ),
-        provoked_by=("a cut picture", "a picture of nothing", "a picture with another name"),
+        provoked_by=("a cut picture", "a cut picture", "a picture of nothing"),
     ),
     Rule(
         name="a picture with another name",

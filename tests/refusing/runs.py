@@ -2,16 +2,21 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Final
 
+from loom._worker import worker
+from loom.client import LoomClient
 from loom.domain.core.requests import RunResult, RunStatus
-from loom.testing.harness import Harness
+from loom.testing.harness import Addresses, Harness, settings_for
 from tests.refusing.conversations import Conversation, conversation
 from tests.refusing.outside import Outside
 from tests.refusing.provider import Heard, RefusingProvider
+from tests.refusing.rules import SOMETIMES
 
 LONGEST: Final = 60.0
 """Seconds after which a run counts as one that never ends."""
@@ -27,8 +32,21 @@ SETTINGS: Final = {
 
 
 def conversations(runs: int, seed: str) -> list[Conversation]:
-    """So many conversations."""
-    return [conversation(f"{seed}/{number}") for number in range(runs)]
+    """So many conversations, in which each rule comes equally often."""
+    rules = Random(seed).sample(SOMETIMES, len(SOMETIMES))
+    return [conversation(f"{seed}/{number}", rules[number % len(rules)]) for number in range(runs)]
+
+
+@asynccontextmanager
+async def meeting(
+    addresses: Addresses, folder: Path, talks: Sequence[Conversation]
+) -> AsyncIterator[tuple[Harness, RefusingProvider, Outside]]:
+    """A worker whose models are these conversations'."""
+    outside = Outside()
+    async with RefusingProvider(talks) as server:
+        settings = settings_for(addresses, folder, server, **SETTINGS)
+        async with worker(settings, app=outside.app()), LoomClient.connected(settings) as client:
+            yield Harness(client=client, settings=settings, workspace=folder), server, outside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +108,17 @@ async def _run(loom: Harness, server: RefusingProvider, outside: Outside, talk: 
         await loom.client.temporal.get_workflow_handle(run_id).terminate()
     heard = server.heard[talk.name]
     return Ended(
-        talk=talk, run_id=run_id, result=result, heard=heard, faults=tuple(_faults(result, heard, outside.ran))
+        talk=talk, run_id=run_id, result=result, heard=heard, faults=tuple(_faults(talk, result, heard, outside.ran))
     )
 
 
-def _faults(result: RunResult | None, heard: Heard, ran: Counter[str]) -> Iterable[str]:
+def _faults(talk: Conversation, result: RunResult | None, heard: Heard, ran: Counter[str]) -> Iterable[str]:
     if result is None:
         yield f"not ended after {LONGEST:g} s"
     elif result.status is not RunStatus.COMPLETED:
         yield f"{result.status}: {result.error.type}: {result.error.message[:160]}" if result.error else result.status
+    elif len(heard.said) < len(talk.said) and not heard.summaries:
+        yield f"ended after {len(heard.said)} of {len(talk.said)} replies with {result.output[:80]!r}"
     if heard.repeated:
         yield f"requests {heard.repeated} had been refused before, unchanged"
     has_answered = result is not None and result.status is RunStatus.COMPLETED
