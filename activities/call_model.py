@@ -269,6 +269,7 @@ class LanguageModel:
         call = replace(
             _call(request, spec, model, assembled, bound),
             is_text=outline_of(transcript).is_text,
+            is_shortened=request.refused or bool(too_long),
             called=frozenset(outline_of(transcript).called),
             on_thinking=thought.add,
             on_taken_back=said_so_far.take_back,

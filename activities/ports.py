@@ -63,6 +63,8 @@ class ModelCall:
     """The number of seconds without data after which the call fails. If None, the provider's own limit applies."""
     insists: bool = False
     """Whether a person has asked to try now."""
+    is_shortened: bool = False
+    """Whether the conversation has been shortened because the provider had refused it as too long."""
     is_text: bool = False
     """Whether the messages are known to be texts, without images, recordings and files."""
     called: frozenset[str] | None = None
