@@ -156,7 +156,9 @@ class LLMContextLengthError(RecoverableError):
 
 
 class LLMUnavailableError(RecoverableError):
-    """The provider failed or could not be reached, or the connection was lost during a reply."""
+    """The provider failed or could not be reached, or the connection was lost during a reply. `context["retry_after"]`
+    is the delay in seconds, if the provider named one.
+    """
 
 
 class LLMBadResponseError(RecoverableError):
@@ -186,7 +188,9 @@ class PermissionDeniedError(TerminalError):
 
 
 class LLMConfigurationError(TerminalError):
-    """The API key, address, or model name is wrong. A retry would fail in the same way."""
+    """The API key, address, or model name is wrong, or the provider rejects the request. A retry would fail in the same
+    way. `context["refused"]` is the status if the provider rejects what the request contains.
+    """
 
 
 class LLMRefusedError(TerminalError):

@@ -8,25 +8,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.adapters.models.anthropic_messages import wire_messages, wire_system, wire_tools
+from loom.activities.adapters.models.error_responses import (
+    Server,
+    ended_early,
+    error_of,
+    error_response_of,
+    quote,
+    unreachable,
+    unreadable,
+)
 from loom.activities.adapters.models.model_options import MESSAGES, merged, message_fields, refuse_unsupported
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
-    Server,
     cause_of,
     distinct_ids,
-    ended_early,
-    error_of,
-    error_response_of,
     is_one_body,
-    quote,
     read_call,
     reasoning_note,
     shown,
     token_count,
-    unreachable,
-    unreadable,
     usage_in_errors,
     whole_body,
 )

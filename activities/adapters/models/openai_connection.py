@@ -8,14 +8,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from loom.activities.adapters.models.wire import (
+from loom.activities.adapters.models.error_responses import (
     Server,
-    cause_of,
     error_of,
     error_response_of,
-    shown,
     unreachable,
     unreadable,
+)
+from loom.activities.adapters.models.wire import (
+    cause_of,
+    shown,
 )
 from loom.activities.ports import ModelCall
 from loom.domain.core.errors import LoomError

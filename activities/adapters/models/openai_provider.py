@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from loom.activities.adapters.models.error_responses import (
+    ended_early,
+    quote,
+    unreachable,
+)
 from loom.activities.adapters.models.model_options import CHAT, chat_fields, merged, refuse_unsupported
 from loom.activities.adapters.models.openai_connection import OpenAIConnection
 from loom.activities.adapters.models.openai_messages import THINK_TAGS, wire_messages
@@ -13,14 +18,11 @@ from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     distinct_ids,
-    ended_early,
     is_object,
     is_one_body,
-    quote,
     read_call,
     reasoning_note,
     token_count,
-    unreachable,
     usage_in_errors,
     whole_body,
 )

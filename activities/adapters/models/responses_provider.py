@@ -9,6 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from loom.activities.adapters.models.error_responses import (
+    ended_early,
+    error_of,
+    error_response_of,
+    quote,
+    unreachable,
+)
 from loom.activities.adapters.models.model_options import RESPONSES, merged, refuse_unsupported
 from loom.activities.adapters.models.openai_connection import OpenAIConnection
 from loom.activities.adapters.models.responses_input import (
@@ -23,15 +30,10 @@ from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
     distinct_ids,
-    ended_early,
-    error_of,
-    error_response_of,
     is_one_body,
-    quote,
     read_call,
     reasoning_note,
     token_count,
-    unreachable,
     usage_in_errors,
     whole_body,
 )

@@ -1,30 +1,14 @@
-"""Code that the providers share. It converts error responses to typed errors, and argument text to tool calls.
-
-`LoomError.message` shows people the provider's own message with all keys removed. The SDK's exception isn't kept as the
-cause, because it contains the request.
-"""
+"""Code that the providers share. It converts argument text to tool calls, and adds to errors what a call has used."""
 
 import json
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from dataclasses import replace
 from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from loom.activities.ports import ModelCall
-from loom.domain.core.errors import (
-    LLMBadResponseError,
-    LLMConfigurationError,
-    LLMContextLengthError,
-    LLMRateLimitError,
-    LLMRefusedError,
-    LLMUnavailableError,
-    LoomError,
-)
+from loom.domain.core.errors import LoomError
 from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage
 from loom.domain.core.tokens import text_tokens
 
@@ -32,123 +16,11 @@ CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 120.0
 """Maximum number of seconds between two chunks of a reply."""
 
-_LONGEST_QUOTE: Final = 400
 _SHORTEST_SECRET: Final = 8
 """Shorter values of headers and fields are too common to mask."""
 
-_TOO_LONG = re.compile(
-    r"maximum context length|context length is only|prompt is too long|exceeds? the (?:available |model'?s? )?context"
-    r"|exceed context limit|context window|input tokens exceed|context_length_exceeded|exceed_context_size",
-    re.IGNORECASE,
-)
-_OVER = re.compile(r"([\d,]+) tokens? > ([\d,]+)")
-_SUM_OVER = re.compile(r"([\d,]+) \+ ([\d,]+) > ([\d,]+)")
-_LIMIT = re.compile(
-    r"(?:context length|context size|context window|configured limit|token limit)[^\d]{0,24}([\d,]+)", re.IGNORECASE
-)
-_TOKENS = re.compile(r"(?:resulted in|requested|passed|request \(|prompt contains)\s*([\d,]+)", re.IGNORECASE)
-
 MAX_DEPTH: Final = 100
 """Maximum nesting depth of a tool call's arguments. Arguments with deeper nesting count as malformed."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Server:
-    """The server that received a request. Error messages use these values to tell the user what to do."""
-
-    name: str
-    key_name: str
-    """The environment variable that contains the key."""
-    url_name: str
-    url: str
-    secret: str = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ErrorResponse:
-    """An error that the server sent, either as an HTTP response or within a stream (status 200)."""
-
-    status: int
-    code: str
-    """The error's machine-readable words: its code and type."""
-    message: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def error_response_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> ErrorResponse:
-    """Parse an error body. It can be `{"error": {...}}`, the inner object alone, a list of these, or plain text."""
-    if isinstance(body, list) and body:
-        body = body[0]
-    if isinstance(body, Mapping):
-        body = body.get("error") or body
-    if not isinstance(body, Mapping):
-        text = body if isinstance(body, str) and body.strip() else otherwise
-        return ErrorResponse(status=status, code="", message=text, headers=headers)
-    code = " ".join(str(body[key]) for key in ("code", "type") if body.get(key))
-    return ErrorResponse(status=status, code=code, message=str(body.get("message") or otherwise), headers=headers)
-
-
-def error_of(error_response: ErrorResponse, server: Server, model: str) -> LoomError:
-    """Return the typed error for an error response."""
-    said = quote(error_response.message, server)
-    passing = error_response.status in (408, 409) or error_response.status >= 500
-    broken_stream = error_response.status < 300 and "invalid_request" not in error_response.code
-    if about := _about_account(error_response, server, model) or _about_request(error_response, server, model):
-        return about
-    if passing or broken_stream:
-        return LLMUnavailableError(f"{server.name} failed ({error_response.status}): {said}", model=model)
-    return LLMConfigurationError(f"{server.name} rejected the request ({error_response.status}): {said}", model=model)
-
-
-def _about_account(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
-    """Return the error for an account problem: quota, rate limit, wrong key or missing model access. Return None for
-    other problems.
-    """
-    status, code, said = error_response.status, error_response.code, quote(error_response.message, server)
-    if "insufficient_quota" in code or "billing" in code or status == 402:
-        return LLMConfigurationError(
-            f"{server.name}: the account of {server.key_name} has no quota left: {said}", model=model
-        )
-    if status == 429 or "rate_limit" in code:
-        wait = retry_after(error_response.headers)
-        return LLMRateLimitError(f"{server.name} reports too many requests: {said}", model=model, retry_after=wait)
-    if status in (401, 403) or "authentication" in code or "permission" in code:
-        text = f"{server.name} rejected the key ({status}): check {server.key_name} and whether it may use {model}"
-        return LLMConfigurationError(text, model=model)
-    if status == 404 or "model_not_found" in code:
-        text = f"{server.name} at {server.url} does not know the model {model!r}: check its name and {server.url_name}"
-        return LLMConfigurationError(text, model=model)
-    return None
-
-
-def _about_request(error_response: ErrorResponse, server: Server, model: str) -> LoomError | None:
-    """Return the error for a problem with the conversation's length or content, or None for other problems."""
-    code, said = error_response.code, quote(error_response.message, server)
-    if error_response.status == 413 or _TOO_LONG.search(f"{code} {error_response.message}"):
-        text = f"the conversation is too long for {model}: {said}"
-        return LLMContextLengthError(text, model=model, **context_numbers(error_response.message))
-    if "content_filter" in code or "content_policy" in code:
-        return LLMRefusedError(f"{server.name} declined the request: {said}", model=model)
-    return None
-
-
-def unreachable(server: Server, model: str, why: str) -> LLMUnavailableError:
-    """Return the error for a connection that couldn't be opened, timed out or was lost."""
-    return LLMUnavailableError(f"{server.name} at {server.url}: {why}", model=model)
-
-
-def unreadable(server: Server, model: str, what: str) -> LLMBadResponseError:
-    """Return the error for a response that isn't a model reply."""
-    return LLMBadResponseError(
-        f"{server.name} at {server.url} returned something that is not a model's reply ({what})", model=model
-    )
-
-
-def ended_early(server: Server, model: str, content_type: str, *, heard: bool) -> LoomError:
-    """Return the error for a stream that ended before the reply was complete."""
-    if not heard and "event-stream" not in content_type:
-        return unreadable(server, model, content_type or "no content type")
-    return unreachable(server, model, "the stream ended before the reply was complete")
 
 
 class PartialReply(Protocol):
@@ -193,55 +65,6 @@ def _texts(value: object) -> Iterator[str]:
         yield value
     for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         yield from _texts(each)
-
-
-def quote(text: str, server: Server) -> str:
-    """Return a server's message, shortened to one line and without the key."""
-    line = " ".join(text.split())
-    if len(server.secret) >= 4:
-        line = line.replace(server.secret, "***")
-    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 1] + "…"
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the number of seconds to wait. `retry-after-ms` takes precedence over `retry-after`, which contains
-    seconds or a date.
-    """
-    millis = _number(headers.get("retry-after-ms", ""))
-    if millis is not None:
-        return millis / 1000
-    text = headers.get("retry-after", "")
-    seconds = _number(text)
-    if seconds is not None:
-        return seconds
-    try:
-        at = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    return max(0.0, round((at - datetime.now(UTC)).total_seconds(), 3))
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return max(0.0, value) if math.isfinite(value) else None
-
-
-def context_numbers(text: str) -> dict[str, int]:
-    """Return the `tokens` and `limit` numbers that a server's message contains."""
-    if both := _OVER.search(text):
-        return {"tokens": _integer(both[1]), "limit": _integer(both[2])}
-    if parts := _SUM_OVER.search(text):
-        return {"tokens": _integer(parts[1]) + _integer(parts[2]), "limit": _integer(parts[3])}
-    found = {"tokens": _TOKENS.search(text), "limit": _LIMIT.search(text)}
-    return {name: _integer(match[1]) for name, match in found.items() if match}
-
-
-def _integer(text: str) -> int:
-    return int(text.replace(",", "") or 0)
 
 
 def _is_deeper(value: object, depth: int) -> bool:

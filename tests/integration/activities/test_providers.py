@@ -1,6 +1,7 @@
 """Both providers through their official SDKs against a scripted model behind real HTTP."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -11,10 +12,10 @@ from typing import TypeAlias
 import pytest
 
 from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
+from loom.activities.adapters.models.context_overflow import context_numbers
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
-from loom.activities.adapters.models.wire import context_numbers
 from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import PermittedProvider
 from loom.activities.ports import ModelAnswer, ModelCall
@@ -287,6 +288,43 @@ async def test_a_conversation_that_is_too_long_comes_with_its_numbers(kind: type
 )
 def test_every_dialect_of_too_long_is_read(text: str, numbers: tuple[int, int]) -> None:
     assert context_numbers(text) == {"tokens": numbers[0], "limit": numbers[1]}
+
+
+XAI = "This model's maximum prompt length is 16000 but the request contains 17000 tokens."
+
+
+@both
+@pytest.mark.parametrize(
+    "reply",
+    [
+        served.status(400, body=json.dumps([{"error": {"code": 400, "message": XAI}}]).encode()),
+        served.status(400, body=json.dumps({"code": "invalid argument", "error": XAI}).encode()),
+        served.status(400, body=json.dumps({"object": "error", "message": XAI, "code": 400}).encode()),
+        served.status(422, body=json.dumps({"detail": [{"loc": ["body"], "msg": XAI}]}).encode()),
+        served.status(400, body=XAI.encode()),
+        served.status(500, body=json.dumps({"error": {"message": json.dumps({"error": XAI})}}).encode()),
+    ],
+    ids=["list", "text", "bare", "detail", "plain", "nested"],
+)
+async def test_too_long_is_read_in_each_shape_of_an_error(kind: type[Provider], reply: Reply) -> None:
+    raised = await fail(kind, reply)
+    assert isinstance(raised, LLMContextLengthError)
+    assert raised.context == {"model": "m-1", "tokens": 17000, "limit": 16000}
+
+
+@both
+async def test_a_server_that_is_not_ready_says_when_it_will_be(kind: type[Provider]) -> None:
+    raised = await fail(kind, served.status(503, message="loading model", retry_after=17))
+    assert isinstance(raised, LLMUnavailableError)
+    assert raised.context == {"model": "m-1", "retry_after": 17.0}
+
+
+@both
+async def test_a_refused_request_is_told_apart_from_a_wrong_setting(kind: type[Provider]) -> None:
+    refused = await fail(kind, served.status(400, message="messages[3]: a call is missing its signature"))
+    wrong = await fail(kind, served.status(400, message="max_tokens is too large: 8192"))
+    assert (refused.context.get("refused"), wrong.context.get("refused")) == (400, None)
+    assert type(refused) is type(wrong) is LLMConfigurationError
 
 
 @both
