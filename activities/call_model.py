@@ -39,7 +39,6 @@ from loom.domain.core.messages import LEFT_OUT, Message, Transcript, left_out, w
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import PreparedCall, ToolSpec
 from loom.domain.machine.activity_requests import model_key
-from loom.domain.machine.compression_step import LEAST_WINDOW
 from loom.domain.memory.people import RecalledFacts
 from loom.domain.permissions.dead_rules import offered
 from loom.domain.run.activity_payloads import CompressRequest, EvaluateRequest, ModelReply, ModelRequest
@@ -432,7 +431,7 @@ def _may_be_too_long(error: LoomError, context: ModelContext) -> bool:
 
 def _halves(tokens: int) -> Iterator[int]:
     """Yield ever smaller windows for a conversation of this many tokens."""
-    while (tokens := tokens // 2) >= LEAST_WINDOW:
+    while (tokens := tokens // 2) >= LEAST_OUTPUT:
         yield tokens
 
 

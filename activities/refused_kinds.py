@@ -71,25 +71,23 @@ def _plain_tool(tool: ToolSpec) -> ToolSpec:
 
 
 def _plain(message: Message) -> Message:
-    content = message.content
     return replace(
         message,
-        content=_plain_text(content) if isinstance(content, str) else tuple(map(_plain_part, content)),
+        content=_plain_content(message),
         tool_calls=tuple(map(_plain_call, message.tool_calls)),
         tool_call_id=_short_id(message.tool_call_id) if message.tool_call_id is not None else None,
     )
 
 
-def _plain_text(text: str) -> str:
-    return _ODD.sub(" ", text) if text.strip() else "(empty)"
+def _plain_content(message: Message) -> str | tuple[Part, ...]:
+    if not isinstance(message.content, str):
+        return tuple(map(_plain_part, message.content))
+    text = _ODD.sub(" ", message.content)
+    return text if text.strip() or message.role == "assistant" else "(empty)"
 
 
 def _plain_part(part: Part) -> Part:
-    return (
-        replace(part, text=_plain_text(part.text))
-        if part.type == "text"
-        else replace(part, name=_ODD.sub(" ", part.name))
-    )
+    return replace(part, text=_ODD.sub(" ", part.text), name=_ODD.sub(" ", part.name))
 
 
 def _plain_call(call: ToolCall) -> ToolCall:

@@ -100,7 +100,8 @@ def _may_be_content(error: LoomError, call: ModelCall) -> bool:
     if not isinstance(error, LLMContextLengthError):
         return is_refused(error)
     # The limit may be one of bytes rather than of tokens. A compression doesn't make images smaller.
-    return attached_bytes(call.messages) > HEAVY and ("limit" not in error.context or call.is_shortened)
+    attached = attached_bytes(call.messages)
+    return attached > 0 if call.is_shortened else attached > HEAVY and "limit" not in error.context
 
 
 def _ever_less(call: ModelCall, sent: ModelCall, error: LoomError) -> Iterator[tuple[Sequence[str], ModelCall]]:
