@@ -18,7 +18,7 @@ from tests.refusing.outside import Outside
 from tests.refusing.provider import Heard, RefusingProvider
 from tests.refusing.rules import SOMETIMES
 
-LONGEST: Final = 60.0
+LONGEST: Final = 120.0
 """Seconds after which a run counts as one that never ends."""
 AT_ONCE: Final = 12
 SETTINGS: Final = {
