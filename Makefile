@@ -8,7 +8,7 @@ COMPILED := loom loom/domain loom/activities loom/workflows
 
 .PHONY: install demo test test-unit test-slow flaky test-models test-mcp test-node test-frameworks check lock
 .PHONY: bench bench-peers bench-memory bench-skills reading-path page-screens web-ui-screens screens chaos chaos-tools chaos-memory
-.PHONY: upgrade site reference prometheus-rule image-check fuzz-shell long-run planted-changes release-check check-tags clean
+.PHONY: upgrade site reference prometheus-rule image-check fuzz-shell refusing long-run planted-changes release-check check-tags clean
 
 install: $(STAMP)
 
@@ -180,6 +180,11 @@ LINES = 200000
 SEED = 1
 fuzz-shell: $(STAMP)
 	@$(RUN) -m tests.integration.attacks.shell_fuzz --lines $(LINES) --seed $(SEED)
+
+# Runs whose provider refuses at random what real ones refuse: `make refusing RUNS=1000 SEED=1`. About four minutes.
+RUNS = 1000
+refusing: $(STAMP)
+	@$(RUN) -m tests.refusing --runs $(RUNS) --seed $(SEED)
 
 bench-memory: $(STAMP)
 	@$(RUN) -m bench.retrieval

@@ -2,6 +2,8 @@
 
     asked          what a request contains, read alike in both protocols
     media          whether a picture or a document is whole
+    checks         what the rules look for
+    words          what providers say
     rules          the table: what is refused, and in which words
     outside        the tools, whose results are odd
     conversations  what the model says in a conversation, and what its provider refuses, from a seed

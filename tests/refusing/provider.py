@@ -1,6 +1,7 @@
 """The server: a scripted model behind real HTTP that tests each request against the rules of its conversation."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -11,8 +12,9 @@ from loom.testing.model_replies import Json, Reply, SeenRequest, status
 from loom.testing.model_server import ModelServer
 from loom.testing.model_wire import events_of
 from tests.refusing.asked import Asked
+from tests.refusing.checks import Limits
 from tests.refusing.conversations import Conversation, Enabled, Said
-from tests.refusing.rules import ALWAYS, Limits, Rule
+from tests.refusing.rules import ALWAYS, Rule
 from tests.refusing.words import Words
 
 SUMMARY: Final = "\n".join(f"<{name}>what matters of {name}</{name}>" for name in SECTIONS)
@@ -42,8 +44,8 @@ class Heard:
     """The replies so far."""
     summaries: int = 0
     """How often the model could call nothing, and was asked for a text."""
-    state: dict[str, str] = field(default_factory=dict)
-    """What was sent beside each call, by the call's id."""
+    state: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """What was sent beside the calls of each id."""
 
 
 class RefusingProvider(ModelServer):
@@ -77,7 +79,8 @@ class RefusingProvider(ModelServer):
         events = [_read(event) for event in events_of(request, said.reply)]
         signature = f"sig-{len(heard.said)}-{talk.name}" if "state that was lost" in talk.rules else ""
         if signature:
-            heard.state.update(_signed(events, signature))
+            for call_id in _signed(events, signature):
+                heard.state[call_id].add(signature)
         if request.provider == "openai":
             events = _reasoned(events, said.reasoning)
         elif signature:
@@ -129,16 +132,16 @@ def _written(event: Event) -> bytes:
     return f"{head}data: {data if isinstance(data, str) else json.dumps(data)}\n\n".encode()
 
 
-def _signed(events: Sequence[Event], signature: str) -> Iterator[tuple[str, str]]:
-    """Put the signature beside each call, as Gemini does. Yield it for each call's id."""
+def _signed(events: Sequence[Event], signature: str) -> Iterator[str]:
+    """Put the signature beside each call, as Gemini does. Yield the calls' ids."""
     for _, data in events:
         for call in _opened_calls(data):
             if call.get("id"):
                 call["extra_content"] = {"google": {"thought_signature": signature}}
-                yield call["id"], signature
+                yield call["id"]
         block = data.get("content_block") if isinstance(data, dict) else None
         if block and block["type"] == "tool_use" and block["id"]:
-            yield block["id"], signature
+            yield block["id"]
 
 
 def _opened_calls(data: Any) -> Iterator[Json]:

@@ -6,18 +6,41 @@ a conversation to another model. An answer is always possible: what a limit allo
 begins with, and the system prompt, the task and sound tools break no rule.
 """
 
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from loom.domain.core.media import IMAGES
-from loom.testing.model_replies import Api, Json
+from loom.testing.model_replies import Api
 from tests.refusing import media
-from tests.refusing.asked import Asked, Content
+from tests.refusing.asked import Asked
+from tests.refusing.checks import (
+    Limits,
+    any_content,
+    documents_in,
+    ends_in_space,
+    has_blank_part,
+    has_blank_text,
+    has_control,
+    has_invisible,
+    has_noncharacter,
+    has_stray_results,
+    has_surrogate,
+    has_unknown_field,
+    ids_in,
+    is_empty,
+    is_of,
+    lacks_results,
+    lacks_state,
+    names_in,
+    no_match,
+    pictures_in,
+    repeats_ids,
+    repeats_roles,
+    some_schema,
+    some_text,
+)
 from tests.refusing.words import (
     TOO_LARGE,
     TOO_LONG,
@@ -40,24 +63,6 @@ ANTHROPIC: Final[frozenset[Api]] = frozenset(("anthropic",))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The numbers in a server's rules."""
-
-    conversation: int = 1 << 40
-    """The number of bytes of a conversation."""
-    text: int = 1 << 40
-    """The number of characters of one text."""
-    pictures: int = 2
-    picture: int = 60_000
-    """The number of a picture's bytes in base64."""
-    side: int = 2_000
-    """Pixels."""
-    pages: int = 5
-    state: Mapping[str, str] = field(default_factory=dict)
-    """What the server has put beside each call that it made, by the call's id."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rule:
     """One thing that a provider refuses."""
 
@@ -72,134 +77,6 @@ class Rule:
     """Whether it may hold for the first request, in which a run has nothing to lose and is not mended."""
 
 
-def _no_match(pattern: str, texts: Sequence[str]) -> bool:
-    return any(re.fullmatch(pattern, text) is None for text in texts)
-
-
-def _names(asked: Asked) -> list[str]:
-    return [*(call.name for call in asked.calls), *(name for name, _ in asked.tools)]
-
-
-def _ids(asked: Asked) -> list[str]:
-    return [*(call.id for call in asked.calls), *(result.id for result in asked.results)]
-
-
-def _any(found: Callable[[Asked], Sequence[Content]], holds: Callable[[Content, Limits], bool]) -> Any:
-    return lambda asked, limits: any(holds(each, limits) for each in found(asked))
-
-
-def _pictures(asked: Asked) -> Sequence[Content]:
-    return asked.pictures
-
-
-def _documents(asked: Asked) -> Sequence[Content]:
-    return asked.documents
-
-
-def _in_text(holds: Callable[[str], bool]) -> Callable[[Asked, Limits], bool]:
-    return lambda asked, _: any(holds(text) for text in asked.strings)
-
-
-def _has_control(text: str) -> bool:
-    return any(unicodedata.category(character) == "Cc" and character not in "\n\r\t" for character in text)
-
-
-def _has_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _has_noncharacter(text: str) -> bool:
-    return any(ord(c) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(c) <= 0xFDEF for c in text)
-
-
-def _has_invisible(text: str) -> bool:
-    return any(unicodedata.category(character) in ("Cf", "Co", "Cn") for character in text)
-
-
-def _some_schema(holds: Callable[[Json], bool]) -> Callable[[Asked, Limits], bool]:
-    return lambda asked, _: any(holds(schema) for schema in asked.schemas)
-
-
-def _is_of(schema: Json, kind: str) -> bool:
-    return schema.get("type") == kind or (isinstance(schema.get("type"), list) and kind in schema["type"])
-
-
-def _groups(asked: Asked) -> Iterator[tuple[list[str], list[str]]]:
-    """The ids of each message's calls, and those of the results directly after it."""
-    for at, message in enumerate(asked.messages):
-        if message["role"] == "assistant":
-            after = at + 1
-            while asked.api == "openai" and after < len(asked.messages) and asked.messages[after]["role"] == "tool":
-                after += 1
-            span = range(at + 1, after if asked.api == "openai" else at + 2)
-            yield [c.id for c in asked.calls if c.at == at], [r.id for r in asked.results if r.at in span]
-
-
-def _lacks_results(asked: Asked, _: Limits) -> bool:
-    return any(set(calls) - set(results) for calls, results in _groups(asked))
-
-
-def _has_stray_results(asked: Asked, _: Limits) -> bool:
-    groups = list(_groups(asked))
-    placed = sum(len(results) for _, results in groups)
-    return placed < len(asked.results) or any(Counter(results) - Counter(calls) for calls, results in groups)
-
-
-def _repeats_ids(asked: Asked, _: Limits) -> bool:
-    return max(Counter(call.id for call in asked.calls).values(), default=0) > 1
-
-
-def _is_empty(message: Json) -> bool:
-    return not message.get("content") and not message.get("tool_calls")
-
-
-def _has_blank_text(asked: Asked, _: Limits) -> bool:
-    return any(not text.strip() for text in asked.texts)
-
-
-def _has_blank_part(asked: Asked, _: Limits) -> bool:
-    """A text of a list of parts. A message that is one text may be empty."""
-    return any(
-        isinstance(message.get("content"), list) and any(part.get("text", "x") == "" for part in message["content"])
-        for message in asked.messages
-    )
-
-
-def _ends_in_space(asked: Asked, _: Limits) -> bool:
-    last = asked.messages[-1]
-    texts = [block["text"] for at, block in asked.blocks if at == len(asked.messages) - 1 and block["type"] == "text"]
-    return last["role"] == "assistant" and bool(texts) and texts[-1] != texts[-1].rstrip()
-
-
-def _repeats_roles(asked: Asked, _: Limits) -> bool:
-    return any(one["role"] == other["role"] != "tool" for one, other in pairwise(asked.messages))
-
-
-def _lacks_state(asked: Asked, limits: Limits) -> bool:
-    """A call of the current turn without what the server has put beside it, byte for byte."""
-    if asked.api == "anthropic":
-        return any(_lacks_thinking(message, limits) for message in asked.messages)
-    calls = [call for message in asked.messages for call in message.get("tool_calls") or ()]
-    return any(
-        call["id"] in limits.state
-        and (call.get("extra_content") or {}).get("google", {}).get("thought_signature") != limits.state[call["id"]]
-        for call in calls
-    )
-
-
-def _lacks_thinking(message: Json, limits: Limits) -> bool:
-    blocks = message["content"] if isinstance(message["content"], list) else []
-    wanted = {limits.state[b["id"]] for b in blocks if b["type"] == "tool_use" and b["id"] in limits.state}
-    return bool(wanted - {block.get("signature") for block in blocks if block["type"] == "thinking"})
-
-
-_FIELDS: Final = {"role", "content", "name", "tool_calls", "tool_call_id"}
-
-
-def _has_unknown_field(asked: Asked, _: Limits) -> bool:
-    return any(set(message) - _FIELDS for message in asked.messages)
-
-
 def _pattern_words(what: str, pattern: str) -> tuple[Words, ...]:
     said = f"string does not match pattern. Expected a string that matches the pattern '{pattern}'."
     return (
@@ -212,7 +89,7 @@ ALWAYS: Final = (
     Rule(
         name="a call without a result",
         about="order",
-        is_broken=_lacks_results,
+        is_broken=lacks_results,
         words=(
             openai(
                 "An assistant message with 'tool_calls' must be followed by tool messages responding to each"
@@ -228,7 +105,7 @@ ALWAYS: Final = (
     Rule(
         name="a result without a call",
         about="order",
-        is_broken=_has_stray_results,
+        is_broken=has_stray_results,
         words=(
             openai(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceeding message with"
@@ -243,7 +120,7 @@ ALWAYS: Final = (
     Rule(
         name="an id of two calls",
         about="ids",
-        is_broken=_repeats_ids,
+        is_broken=repeats_ids,
         words=(
             openai("Duplicate value for 'tool_call_id' of 'call_1' in message[2]"),
             anthropic("messages.3.content.1: `tool_use` ids must be unique"),
@@ -260,7 +137,7 @@ ALWAYS: Final = (
     Rule(
         name="an empty message",
         about="texts",
-        is_broken=lambda asked, _: any(map(_is_empty, asked.messages)),
+        is_broken=lambda asked, _: any(map(is_empty, asked.messages)),
         words=(
             anthropic(
                 "messages.3: all messages must have non-empty content except for the optional final assistant message"
@@ -273,7 +150,7 @@ ALWAYS: Final = (
         name="half a character",
         about="texts",
         is_broken=lambda asked, _: any(
-            map(_has_surrogate, (*asked.strings, str(asked.tools), str(asked.body.get("system"))))
+            map(has_surrogate, (*asked.strings, str(asked.tools), str(asked.body.get("system"))))
         ),
         words=(
             anthropic(
@@ -298,7 +175,7 @@ ALWAYS: Final = (
     Rule(
         name="space at the end",
         about="texts",
-        is_broken=_ends_in_space,
+        is_broken=ends_in_space,
         words=(anthropic("messages: final assistant content cannot end with trailing whitespace"),),
     ),
     Rule(
@@ -332,14 +209,14 @@ NAMES: Final = (
     Rule(
         name="a name with other characters",
         about="names",
-        is_broken=lambda asked, _: _no_match("[a-zA-Z0-9_-]+", _names(asked)),
+        is_broken=lambda asked, _: no_match("[a-zA-Z0-9_-]+", names_in(asked)),
         words=_pattern_words("function.name", "^[a-zA-Z0-9_-]+$"),
         provoked_by=("a name with a mark", "a name with a prefix", "a name of another script", "a name with a space"),
     ),
     Rule(
         name="an empty name",
         about="names",
-        is_broken=lambda asked, _: "" in _names(asked),
+        is_broken=lambda asked, _: "" in names_in(asked),
         words=(
             openai(
                 "Invalid 'messages[3].tool_calls[0].function.name': empty string. Expected a string with minimum"
@@ -354,7 +231,7 @@ NAMES: Final = (
     Rule(
         name="a long name",
         about="names",
-        is_broken=lambda asked, _: max(map(len, _names(asked)), default=0) > 64,
+        is_broken=lambda asked, _: max(map(len, names_in(asked)), default=0) > 64,
         words=(
             openai(
                 "Invalid 'messages[3].tool_calls[0].function.name': string too long. Expected a string with"
@@ -384,14 +261,14 @@ IDS: Final = (
     Rule(
         name="an id with other characters",
         about="ids",
-        is_broken=lambda asked, _: _no_match("[a-zA-Z0-9_-]+", _ids(asked)),
+        is_broken=lambda asked, _: no_match("[a-zA-Z0-9_-]+", ids_in(asked)),
         words=_pattern_words("id", "^[a-zA-Z0-9_-]+$"),
         provoked_by=("an odd id", "an empty id"),
     ),
     Rule(
         name="a long id",
         about="ids",
-        is_broken=lambda asked, _: max(map(len, _ids(asked)), default=0) > 40,
+        is_broken=lambda asked, _: max(map(len, ids_in(asked)), default=0) > 40,
         words=(
             openai(
                 "Invalid 'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length"
@@ -405,7 +282,7 @@ IDS: Final = (
     Rule(
         name="an id that is not nine letters and digits",
         about="ids",
-        is_broken=lambda asked, _: _no_match("[a-zA-Z0-9]{9}", _ids(asked)),
+        is_broken=lambda asked, _: no_match("[a-zA-Z0-9]{9}", ids_in(asked)),
         words=(mistral("Tool call id was call_0fypS1hVX but must be a-z, A-Z, 0-9, with a length of 9.", "3280"),),
         provoked_by=("a plain call", "an odd id"),
     ),
@@ -415,7 +292,7 @@ SCHEMAS: Final = (
     Rule(
         name="an object without properties",
         about="schemas",
-        is_broken=_some_schema(lambda schema: _is_of(schema, "object") and "properties" not in schema),
+        is_broken=some_schema(lambda schema: is_of(schema, "object") and "properties" not in schema),
         words=(
             openai(
                 "Invalid schema for function 'observe': In context=(), object schema missing properties.",
@@ -431,7 +308,7 @@ SCHEMAS: Final = (
     Rule(
         name="an array without items",
         about="schemas",
-        is_broken=_some_schema(lambda schema: _is_of(schema, "array") and "items" not in schema),
+        is_broken=some_schema(lambda schema: is_of(schema, "array") and "items" not in schema),
         words=(
             openai(
                 "Invalid schema for function 'observe': In context=('properties', 'paths'), array schema missing"
@@ -448,7 +325,7 @@ SCHEMAS: Final = (
     Rule(
         name="a property's name",
         about="schemas",
-        is_broken=lambda asked, _: _no_match(
+        is_broken=lambda asked, _: no_match(
             "[a-zA-Z0-9_.-]{1,64}", [name for schema in asked.schemas for name in schema.get("properties") or {}]
         ),
         words=(
@@ -477,7 +354,7 @@ SCHEMAS: Final = (
     Rule(
         name="a reference in a schema",
         about="schemas",
-        is_broken=_some_schema(lambda schema: "$ref" in schema),
+        is_broken=some_schema(lambda schema: "$ref" in schema),
         words=(
             google(
                 'Invalid JSON payload received. Unknown name "$ref" at'
@@ -495,7 +372,7 @@ SCHEMAS: Final = (
     Rule(
         name="a list of types",
         about="schemas",
-        is_broken=_some_schema(lambda schema: isinstance(schema.get("type"), list)),
+        is_broken=some_schema(lambda schema: isinstance(schema.get("type"), list)),
         words=(google("Proto field is not repeating, cannot start list."),),
         provoked_by=("odd tools",),
         from_the_start=False,
@@ -503,7 +380,7 @@ SCHEMAS: Final = (
     Rule(
         name="a keyword in a schema",
         about="schemas",
-        is_broken=_some_schema(lambda schema: bool({"patternProperties", "not", "if", "prefixItems"} & set(schema))),
+        is_broken=some_schema(lambda schema: bool({"patternProperties", "not", "if", "prefixItems"} & set(schema))),
         words=(
             google(
                 'Invalid JSON payload received. Unknown name "patternProperties" at'
@@ -519,7 +396,7 @@ PICTURES: Final = (
     Rule(
         name="a picture that is not base64",
         about="pictures",
-        is_broken=_any(_pictures, lambda picture, _: not picture.data),
+        is_broken=any_content(pictures_in, lambda picture, _: not picture.data),
         words=(
             anthropic("messages.3.content.0.tool_result.content.0.image.source.base64.data: Invalid base64 data"),
             openai(
@@ -534,7 +411,9 @@ PICTURES: Final = (
     Rule(
         name="a picture that is cut",
         about="pictures",
-        is_broken=_any(_pictures, lambda picture, _: not media.is_whole(picture.media_type, picture.data or b"")),
+        is_broken=any_content(
+            pictures_in, lambda picture, _: not media.is_whole(picture.media_type, picture.data or b"")
+        ),
         words=(
             anthropic("Could not process image"),
             anthropic("messages.3.content.0.tool_result.content.0.image.source.base64: Could not process image"),
@@ -550,7 +429,9 @@ PICTURES: Final = (
     Rule(
         name="a picture with another name",
         about="pictures",
-        is_broken=_any(_pictures, lambda picture, _: not media.matches(picture.media_type, picture.data or b"")),
+        is_broken=any_content(
+            pictures_in, lambda picture, _: not media.matches(picture.media_type, picture.data or b"")
+        ),
         words=(
             anthropic(
                 "messages.3.content.1.image.source.base64: The image was specified using the image/png media"
@@ -567,7 +448,7 @@ PICTURES: Final = (
     Rule(
         name="a large picture",
         about="pictures",
-        is_broken=_any(_pictures, lambda picture, limits: picture.size > limits.picture),
+        is_broken=any_content(pictures_in, lambda picture, limits: picture.size > limits.picture),
         words=(
             anthropic(
                 "messages.3.content.0.image.source.base64: image exceeds 5 MB maximum: 6043512 bytes > 5242880 bytes"
@@ -580,8 +461,9 @@ PICTURES: Final = (
     Rule(
         name="a wide picture",
         about="pictures",
-        is_broken=_any(
-            _pictures, lambda picture, limits: media.longest_side(picture.media_type, picture.data or b"") > limits.side
+        is_broken=any_content(
+            pictures_in,
+            lambda picture, limits: media.longest_side(picture.media_type, picture.data or b"") > limits.side,
         ),
         words=(
             anthropic(
@@ -609,7 +491,9 @@ PICTURES: Final = (
     Rule(
         name="a rare kind of picture",
         about="pictures",
-        is_broken=_any(_pictures, lambda picture, _: picture.media_type not in IMAGES - {"image/webp", "image/gif"}),
+        is_broken=any_content(
+            pictures_in, lambda picture, _: picture.media_type not in IMAGES - {"image/webp", "image/gif"}
+        ),
         words=(
             anthropic(
                 "messages.3.content.0.image.source.base64.media_type: Input should be 'image/jpeg' or 'image/png'"
@@ -645,7 +529,7 @@ PICTURES: Final = (
         name="a picture in a result",
         about="pictures",
         apis=ANTHROPIC,
-        is_broken=_any(_pictures, lambda picture, _: picture.in_result),
+        is_broken=any_content(pictures_in, lambda picture, _: picture.in_result),
         words=(
             anthropic("Input should be a valid string (ref: a9065c14-5a11-4d60-a4ac-31554a0b8e35)"),
             anthropic("Invalid input"),
@@ -706,7 +590,7 @@ DOCUMENTS: Final = (
     Rule(
         name="a broken document",
         about="documents",
-        is_broken=_any(_documents, lambda document, _: not media.is_whole_pdf(document.data or b"")),
+        is_broken=any_content(documents_in, lambda document, _: not media.is_whole_pdf(document.data or b"")),
         words=(
             anthropic("The PDF specified was not valid."),
             anthropic("The PDF specified is password protected."),
@@ -718,7 +602,7 @@ DOCUMENTS: Final = (
     Rule(
         name="a document of many pages",
         about="documents",
-        is_broken=_any(_documents, lambda document, limits: media.pages(document.data or b"") > limits.pages),
+        is_broken=any_content(documents_in, lambda document, limits: media.pages(document.data or b"") > limits.pages),
         words=(
             anthropic("A maximum of 100 PDF pages may be provided."),
             google("The document contains 12 pages which exceeds the supported page limit of 5."),
@@ -732,7 +616,7 @@ TEXTS: Final = (
         name="a blank text",
         about="texts",
         apis=ANTHROPIC,
-        is_broken=_has_blank_text,
+        is_broken=has_blank_text,
         words=(
             anthropic("messages: text content blocks must be non-empty"),
             anthropic("messages: text content blocks must contain non-whitespace text"),
@@ -743,7 +627,7 @@ TEXTS: Final = (
         name="a blank part",
         about="texts",
         apis=OPENAI,
-        is_broken=_has_blank_part,
+        is_broken=has_blank_part,
         words=(
             openai("Invalid 'messages[3].content[0].text': empty string."),
             anthropic("messages: text content blocks must be non-empty"),
@@ -764,7 +648,7 @@ TEXTS: Final = (
     Rule(
         name="NUL",
         about="texts",
-        is_broken=_in_text(lambda text: "\0" in text),
+        is_broken=some_text(lambda text: "\0" in text),
         words=(
             openai("unsupported Unicode escape sequence: \\u0000 cannot be converted to text.", "22P05"),
             plain('invalid byte sequence for encoding "UTF8": 0x00'),
@@ -774,7 +658,7 @@ TEXTS: Final = (
     Rule(
         name="control characters",
         about="texts",
-        is_broken=_in_text(_has_control),
+        is_broken=some_text(has_control),
         words=(
             openai("Invalid control character at: line 1 column 2901 (char 2900)"),
             fastapi("messages", message="JSON decode error"),
@@ -784,14 +668,14 @@ TEXTS: Final = (
     Rule(
         name="noncharacters",
         about="texts",
-        is_broken=_in_text(_has_noncharacter),
+        is_broken=some_text(has_noncharacter),
         words=(google("Invalid value at 'contents[3].parts[0].text' (TYPE_STRING), invalid UTF-8"),),
         provoked_by=("odd characters",),
     ),
     Rule(
         name="invisible characters",
         about="texts",
-        is_broken=_in_text(_has_invisible),
+        is_broken=some_text(has_invisible),
         words=(
             openai("Your request was blocked: hidden characters were found in the input."),
             plain("Request rejected by policy 1014"),
@@ -816,7 +700,7 @@ TEXTS: Final = (
     Rule(
         name="words that a filter knows",
         about="texts",
-        is_broken=_in_text(lambda text: "../../etc/passwd" in text),
+        is_broken=some_text(lambda text: "../../etc/passwd" in text),
         words=(plain("Request blocked by the web application firewall."), openai("Invalid prompt")),
         provoked_by=("words that a filter knows",),
     ),
@@ -836,7 +720,7 @@ STATE: Final = (
     Rule(
         name="state that was lost",
         about="state",
-        is_broken=_lacks_state,
+        is_broken=lacks_state,
         words=(
             google(
                 "Function call is missing a thought_signature in functionCall parts. This is required for tools"
@@ -854,7 +738,7 @@ STATE: Final = (
         name="an unknown field",
         about="state",
         apis=OPENAI,
-        is_broken=_has_unknown_field,
+        is_broken=has_unknown_field,
         words=(
             openai(
                 "'messages.1' : for 'role:assistant' the following must be satisfied[('messages.1' : property"
@@ -868,7 +752,7 @@ STATE: Final = (
     Rule(
         name="two of one role",
         about="order",
-        is_broken=_repeats_roles,
+        is_broken=repeats_roles,
         words=(
             anthropic(
                 'messages: roles must alternate between "user" and "assistant", but found multiple "user" roles'

@@ -18,7 +18,7 @@ from tests.refusing.outside import Outside
 from tests.refusing.provider import Heard, RefusingProvider
 from tests.refusing.rules import SOMETIMES
 
-LONGEST: Final = 60.0
+LONGEST: Final = 120.0
 """Seconds after which a run counts as one that never ends."""
 AT_ONCE: Final = 12
 SETTINGS: Final = {
@@ -129,31 +129,40 @@ def _faults(talk: Conversation, result: RunResult | None, heard: Heard, ran: Cou
         yield from (f"{said.kind}: call {key} ran {ran[key]} times" for key in said.may_run if ran[key] > 1)
 
 
+COLUMNS: Final = ("runs", "refused", "at first", "stuck", "sent again")
+"""Of each rule: the runs that have it, those that it has refused, those whose first request it has refused, those that
+have ended without an answer at it, and those that have sent a refused request again.
+"""
+
+
 def report(ended: Sequence[Ended]) -> str:
     """What became of the runs, rule by rule."""
     seen: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for each in ended:
-        refused = {refusal.rule for refusal in each.heard.refusals}
-        for rule in {*each.talk.rules, *refused}:
-            seen[rule]["runs"] += 1
-            seen[rule]["refused"] += rule in refused
-            seen[rule]["stuck"] += rule == each.stuck_at
-            seen[rule]["sent again"] += rule in {each.heard.refusals[0].rule for _ in each.heard.repeated[:1]}
-    lines = [f"{'rule':<44}{'runs':>7}{'refused':>9}{'stuck':>7}{'sent again':>12}"]
+        for rule in {*each.talk.rules, *(refusal.rule for refusal in each.heard.refusals)}:
+            seen[rule] += Counter(_counted(each, rule))
+    lines = [f"{'rule':<44}{''.join(f'{name:>12}' for name in COLUMNS)}"]
     for rule, counts in sorted(seen.items(), key=lambda item: (-item[1]["stuck"], item[0])):
-        lines.append(
-            f"{rule:<44}{counts['runs']:>7}{counts['refused']:>9}{counts['stuck']:>7}{counts['sent again']:>12}"
-        )
-    done = Counter("not ended" if each.result is None else str(each.result.status.value) for each in ended)
-    stuck = Counter(
-        each.result.error.type for each in ended if each.result is not None and each.result.error is not None
-    )
-    refused_runs = sum(bool(each.heard.refusals) for each in ended)
+        lines.append(f"{rule:<44}{''.join(f'{counts[name]:>12}' for name in COLUMNS)}")
+    done = Counter("not ended" if each.result is None else each.result.status.value for each in ended)
+    errors = Counter(each.result.error.type for each in ended if each.result is not None and each.result.error)
     lines.append(
-        f"{len(ended)} runs, {refused_runs} of them refused at least once: {dict(done)}; errors {dict(stuck)};"
-        f" {sum(bool(each.faults) for each in ended)} with faults"
+        f"{len(ended)} runs, {sum(bool(each.heard.refusals) for each in ended)} of them refused at least once:"
+        f" {dict(done)}; errors {dict(errors)}; {sum(bool(each.faults) for each in ended)} with faults"
     )
     return "\n".join(lines)
+
+
+def _counted(each: Ended, rule: str) -> dict[str, int]:
+    requests = [refusal.request for refusal in each.heard.refusals if refusal.rule == rule]
+    values = (
+        True,
+        bool(requests),
+        0 in requests,
+        rule == each.stuck_at,
+        bool(set(requests) & set(each.heard.repeated)),
+    )
+    return dict(zip(COLUMNS, map(int, values), strict=True))
 
 
 def sample(ended: Sequence[Ended], number: int, seed: str) -> list[Ended]:

@@ -36,7 +36,7 @@ CHARACTERS: Final = st.sampled_from(HARD) | st.characters(exclude_categories=())
 TEXT: Final = st.text(CHARACTERS, max_size=12)
 PLACES: Final = (
     *("task", "session", "said", "argument", "call name", "call id", "function", "failure", "source", "answer"),
-    *("message", "sender", "question", "metadata", "file name", "file", "output"),
+    *("sender", "question", "metadata", "file name", "file", "output"),
 )
 """Where a text comes from outside."""
 TEXTS: Final = st.fixed_dictionaries(dict.fromkeys(PLACES, TEXT))
@@ -126,12 +126,14 @@ async def _started(loom: Harness, texts: Mapping[str, str]) -> str:
 
 
 async def _answered(loom: Harness, run_id: str, texts: Mapping[str, str]) -> None:
-    """Answer the agent's question."""
+    """Answer the agent's question, if it asks one: a call with half a character may be refused."""
 
-    async def asks() -> bool:
-        return bool((await loom.client.status(run_id))["status"] != "running")
+    async def stands() -> str | None:
+        status = str((await loom.client.status(run_id))["status"])
+        return status if status in ("waiting_for_input", "completed", "failed") else None
 
-    await eventually(asks)
+    if await eventually(stands) != "waiting_for_input":
+        return
     try:
         await loom.client.send(run_id, f"answer {texts['answer']}", by=texts["sender"])
     except BadRequest:
@@ -174,12 +176,12 @@ async def test_a_run_ends_whatever_the_texts_from_outside_are_in_many_examples(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("character", HARD, ids=ascii)
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_run_ends_with_each_hard_character_in_each_place(
-    outside: tuple[Harness, Any, Outside], place: str, character: str
+    outside: tuple[Harness, Any, Outside], place: str
 ) -> None:
-    await _ends(*outside, {**dict.fromkeys(PLACES, ""), place: f"a{character}b"})
+    for character in HARD:
+        await _ends(*outside, {**dict.fromkeys(PLACES, ""), place: f"a{character}b"})
 
 
 def _json(text: str) -> RawValue:
