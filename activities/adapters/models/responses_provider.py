@@ -18,6 +18,7 @@ from loom.activities.adapters.models.responses_input import (
     input_items,
     search_tool,
 )
+from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.thinking import Said
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
@@ -132,7 +133,7 @@ class ResponsesProvider:
             "store": False,
             "max_output_tokens": max(_LEAST_OUTPUT, call.max_output_tokens),
         }
-        if call.system:
+        if call.system.strip():
             body["instructions"] = call.system
         if call.model not in self._without_reasoning:
             body["include"] = [_ENCRYPTED]
@@ -149,7 +150,8 @@ class ResponsesProvider:
             ]
             if options.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = options.parallel_tool_calls
-        return merged(body, options.extra_body)
+        sent: dict[str, Any] = encodable(merged(body, options.extra_body))
+        return sent
 
 
 class _NotAnEvent(Exception):
