@@ -54,6 +54,7 @@ from loom.domain.run.stream_events import (
     segment_reset,
     turn_began,
 )
+from loom.domain.tools.meant_names import with_meant_names
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC, divided
 from loom.domain.tree.budget import Spend
 
@@ -285,7 +286,7 @@ class LanguageModel:
         thought.end()
         said_so_far.end()
         # Some servers return tool calls even if the request offers no tools.
-        said = answer.message if call.may_call else replace(answer.message, tool_calls=())
+        said = with_meant_names(answer.message, spec.tools) if call.may_call else replace(answer.message, tool_calls=())
         said = with_left_out(said, model, ("length",), because=too_long) if too_long else said
         message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
         plans = await self._planner.plans(

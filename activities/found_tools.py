@@ -7,14 +7,16 @@ providers cache. Everywhere else in Loom, a call of a found tool is a call like 
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMConfigurationError
 from loom.domain.core.messages import Message, ToolCall
+from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CALL_TOOL
+from loom.domain.tools.meant_names import with_meant_names
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC
 
 _OWN_FORM: Final = re.compile(r"tool_search|tool search|defer_loading|tool_reference", re.IGNORECASE)
@@ -40,7 +42,7 @@ class WithFoundTools:
                 if not _OWN_FORM.search(error.message):
                     raise
             self.rejecting.add(call.model)
-        return direct(await self.provider.answer(through_call_tool(call), on_delta))
+        return direct(await self.provider.answer(through_call_tool(call), on_delta), call.tools)
 
     def _has_own_form(self, call: ModelCall) -> bool:
         is_native = bool(getattr(self.provider, "loads_tools", False))
@@ -57,10 +59,11 @@ def through_call_tool(call: ModelCall) -> ModelCall:
     return replace(call, tools=(*call.tools, about), deferred=(), messages=messages)
 
 
-def direct(answer: ModelAnswer) -> ModelAnswer:
+def direct(answer: ModelAnswer, shown: Sequence[ToolSpec]) -> ModelAnswer:
     """Return the same reply, in which calls of `call_tool` are calls of the tools that they name."""
-    calls = tuple(map(_meant, answer.message.tool_calls))
-    return replace(answer, message=replace(answer.message, tool_calls=calls))
+    message = with_meant_names(answer.message, (*shown, CALL_TOOL_SPEC))
+    calls = tuple(map(_meant, message.tool_calls))
+    return replace(answer, message=replace(message, tool_calls=calls))
 
 
 def _wrapped(message: Message, shown: Collection[str]) -> Message:

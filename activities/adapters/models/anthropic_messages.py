@@ -2,22 +2,24 @@
 results come first. The conversion also sets cache breakpoints.
 """
 
-import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_image
+from loom.activities.adapters.models.provider_state import ProviderState
+from loom.activities.adapters.models.sendable import EMPTY, paired, schema_of
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.media import PDF
-from loom.domain.core.messages import Message, Part
+from loom.domain.core.messages import JsonObject, Message, Part, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.tools.tool_search import loaded_by
+from loom.domain.tools.wire_names import wire_id, wire_name
 
 Wire: TypeAlias = dict[str, Any]
 
 _CACHE: Final[Wire] = {"type": "ephemeral"}
-_NOT_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def wire_system(system: str) -> list[Wire]:
@@ -36,31 +38,32 @@ def wire_tools(tools: Sequence[ToolSpec], deferred: Sequence[ToolSpec] = ()) -> 
 
 
 def _tool(tool: ToolSpec) -> Wire:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+    return {"name": wire_name(tool.name), "description": tool.description, "input_schema": schema_of(tool)}
 
 
-def wire_messages(call: ModelCall) -> list[Wire]:
+def wire_messages(call: ModelCall, host: str = "") -> list[Wire]:
     """Return the messages, starting with a user message. Adjacent messages of the same role are merged. All content is
-    cached except for messages that are marked as late.
+    cached except for messages that are marked as late. `host` gets back the fields that it put beside its calls.
     """
     wire: list[Wire] = []
-    deferred = {tool.name for tool in call.deferred}
-    for message in call.messages:
+    add = partial(_add, wire, model=call.model, host=host, deferred={tool.name for tool in call.deferred})
+    messages = paired(call.messages)
+    for message in messages:
         if not _is_late(message):
-            _add(wire, message, call.model, deferred)
+            add(message)
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
     # Content that changes with every call comes after the breakpoints. If it were part of the cached prefix, the prefix
     # would never match again.
-    for message in filter(_is_late, call.messages):
-        _add(wire, message, call.model, deferred)
+    for message in filter(_is_late, messages):
+        add(message)
     return wire
 
 
-def _add(wire: list[Wire], message: Message, model: str, deferred: Collection[str]) -> None:
+def _add(wire: list[Wire], message: Message, *, model: str, host: str, deferred: Collection[str]) -> None:
     role = "assistant" if message.role == "assistant" else "user"
-    blocks = _assistant(message, model) if role == "assistant" else _user(message, deferred)
+    blocks = _assistant(message, model, host) if role == "assistant" else _user(message, deferred)
     if not blocks:
         return
     if wire and wire[-1]["role"] == role:
@@ -86,26 +89,32 @@ def _results_first(blocks: list[Wire]) -> list[Wire]:
     return sorted(blocks, key=lambda block: block["type"] != "tool_result")
 
 
-def _assistant(message: Message, model: str) -> list[Wire]:
-    blocks: list[Wire] = list(reasoning_of(message, model) or ())
-    if text := message.text.rstrip():
-        blocks.append(_text(text))
-    blocks.extend(
-        {"type": "tool_use", "id": _safe_id(call.id), "name": call.name, "input": arguments_of(call)}
-        for call in message.tool_calls
-    )
-    return blocks
+def _assistant(message: Message, model: str, host: str) -> list[Wire]:
+    text = message.text.rstrip()
+    if not text and not message.tool_calls:
+        return []
+    state = ProviderState.of(message, host)
+    return [
+        *(reasoning_of(message, model) or ()),
+        *([_text(text)] if text else ()),
+        *(_tool_use(call, state.beside_call(place)) for place, call in enumerate(message.tool_calls)),
+    ]
+
+
+def _tool_use(call: ToolCall, beside: JsonObject) -> Wire:
+    own = {"id": wire_id(call.id), "name": wire_name(call.name), "input": arguments_of(call)}
+    return {**beside, "type": "tool_use", **own}
 
 
 def _user(message: Message, deferred: Collection[str]) -> list[Wire]:
     if message.role != "tool":
-        return list(_blocks(message.content)) or [_text("(empty)")]
+        return list(_blocks(message.content)) or [_text(EMPTY)]
     # If a call failed, the provider accepts only text as its result.
     is_text = isinstance(message.content, str) or message.is_error
-    content = message.text if is_text else list(_blocks(message.content))
+    content = (message.text if message.text.strip() else EMPTY) if is_text else list(_blocks(message.content)) or EMPTY
     if deferred and (found := [name for name in loaded_by(message) if name in deferred]):
-        content = [{"type": "tool_reference", "tool_name": name} for name in found]
-    block: Wire = {"type": "tool_result", "tool_use_id": _safe_id(message.tool_call_id or ""), "content": content}
+        content = [{"type": "tool_reference", "tool_name": wire_name(name)} for name in found]
+    block: Wire = {"type": "tool_result", "tool_use_id": wire_id(message.tool_call_id or ""), "content": content}
     if message.is_error:
         block["is_error"] = True
     return [block]
@@ -133,8 +142,3 @@ def _source(part: Part) -> Wire:
 
 def _text(text: str) -> Wire:
     return {"type": "text", "text": text}
-
-
-def _safe_id(call_id: str) -> str:
-    # Ids from another provider may contain characters that this provider rejects.
-    return _NOT_IN_ID.sub("_", call_id) or "call"

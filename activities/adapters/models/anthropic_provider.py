@@ -18,6 +18,8 @@ from loom.activities.adapters.models.error_responses import (
     unreadable,
 )
 from loom.activities.adapters.models.model_options import MESSAGES, merged, message_fields, refuse_unsupported
+from loom.activities.adapters.models.provider_state import OF_TOOL_USE, ProviderState, host_of, unknown_fields
+from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
@@ -79,13 +81,15 @@ class AnthropicProvider:
             secret=api_key,
         )
         self.loads_tools = self._url == OFFICIAL_URL if loads_tools is None else loads_tools
+        # Anthropic's own server defines all its fields, and rejects others.
+        self._host = "" if self._url == OFFICIAL_URL else host_of(self._url)
         self._timeouts = (connect_timeout, read_timeout)
         self._client: AsyncAnthropic | None = None
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         refuse_unsupported(call, MESSAGES)
-        heard = _PartialReply()
+        heard = _PartialReply(host=self._host)
         with usage_in_errors(call, heard):
             return await self._heard(call, on_delta, heard)
 
@@ -161,7 +165,7 @@ class AnthropicProvider:
         # `messages.create` would build a pydantic model for each event, but plain objects are enough.
         return await client.post(
             "/v1/messages",
-            body=_body(call, begun),
+            body=_body(call, begun, self._host),
             cast_to=object,
             options={"headers": _headers(call), **self._limit(call)},
             stream=True,
@@ -196,12 +200,14 @@ class AnthropicProvider:
                 return unreadable(self._server, model, type(error).__name__)
 
 
-def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Return the body of a request. `begun` contains the blocks of a reply that has paused and now goes on."""
+def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = (), host: str = "") -> dict[str, Any]:
+    """Return the body of a request. `begun` contains the blocks of a reply that has paused and now goes on. `host` gets
+    back the fields that it put beside its calls.
+    """
     body: dict[str, Any] = {
         "model": call.model,
         "max_tokens": call.max_output_tokens,
-        "messages": [*wire_messages(call), *([{"role": "assistant", "content": begun}] if begun else ())],
+        "messages": [*wire_messages(call, host), *([{"role": "assistant", "content": begun}] if begun else ())],
         "stream": True,
         **message_fields(call),
     }
@@ -213,7 +219,8 @@ def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = ()) -> dict[str,
             body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:
         body["temperature"] = call.temperature
-    return merged(body, call.options.extra_body)
+    sent: dict[str, Any] = encodable(merged(body, call.options.extra_body))
+    return sent
 
 
 def _headers(call: ModelCall) -> Mapping[str, str]:
@@ -276,6 +283,8 @@ class _PartialBlock:
 class _PartialReply:
     """A reply that is still being received. A reply that pauses consists of several messages."""
 
+    host: str = ""
+    """The server that sends the reply, if it gets its own fields back."""
     anything: bool = False
     complete: bool = False
     model: str = ""
@@ -384,7 +393,8 @@ class _PartialReply:
         )
         # Besides thinking, these are the calls that the server made itself, with their results.
         thought = [dict(block.content()) for block in blocks if block.type not in ("text", "tool_use")]
-        note = reasoning_note(call.model, thought) if calls else {}
+        state = ProviderState(calls=[unknown_fields(use.start, OF_TOOL_USE) for use in uses])
+        note = {**reasoning_note(call.model, thought), **state.note(self.host)} if calls else {}
         stop: StopReason = "length" if self.stop in _CUT else "tools" if calls else "end"
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)

@@ -1,13 +1,18 @@
 """Convert a conversation to the messages of OpenAI's Chat Completions API."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_document, is_image
+from loom.activities.adapters.models.provider_state import ProviderState
+from loom.activities.adapters.models.sendable import EMPTY, encodable, paired, said_parts, schema_of
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
-from loom.domain.core.messages import Message, Part
+from loom.domain.core.messages import Message, Part, ToolCall
+from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.tools.wire_names import chat_id, wire_name
 
 Wire: TypeAlias = dict[str, Any]
 
@@ -18,19 +23,35 @@ _SOUNDS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3",
 """Maps the media types of accepted audio formats to the provider's names for them."""
 
 
-def wire_messages(call: ModelCall) -> list[Wire]:
-    """Return the system prompt and all messages in order."""
-    wire: list[Wire] = [{"role": "system", "content": call.system}] if call.system else []
+_SHOWN_BELOW: Final = "(shown below)"
+"""Stands for a result that consists of images and documents."""
+
+
+def wire_messages(
+    call: ModelCall, host: str = "", *, without: Collection[str] = (), otherwise: Mapping[str, Any] | None = None
+) -> list[Wire]:
+    """Return the system prompt and all messages in order.
+
+    `host` gets back the fields that it put beside its replies, except those in `without`. Beside the calls of a reply
+    that another server has made, it gets the fields in `otherwise`.
+    """
+    wire: list[Wire] = [{"role": "system", "content": call.system}] if call.system.strip() else []
     shown: list[Message] = []
-    for message in call.messages:
+    for message in paired(call.messages):
         if message.role != "tool":
             wire.extend(_pictures(shown))
             shown = []
         match message.role:
+            case "assistant" if message.tool_calls or message.text.strip():
+                state = ProviderState.of(message, host)
+                if otherwise and not any(state.calls):
+                    state = replace(state, calls=[otherwise] * len(message.tool_calls))
+                wire.append(_assistant(message, call.model, state, without))
             case "assistant":
-                wire.append(_assistant(message, call.model))
+                pass  # many servers reject a reply without text and calls
             case "tool":
-                wire.append({"role": "tool", "tool_call_id": message.tool_call_id, "content": _result(message)})
+                call_id = chat_id(message.tool_call_id or "")
+                wire.append({"role": "tool", "tool_call_id": call_id, "content": _result(message)})
                 # A tool message can contain only text, so images follow the turn's last result.
                 shown.append(message)
             case role:
@@ -39,35 +60,47 @@ def wire_messages(call: ModelCall) -> list[Wire]:
     return wire
 
 
-def _assistant(message: Message, model: str) -> Wire:
-    wire: Wire = {"role": "assistant", "content": message.text}
+def function_tool(tool: ToolSpec) -> Wire:
+    """Return the definition of a tool."""
+    about = {"name": wire_name(tool.name), "description": tool.description, "parameters": schema_of(tool)}
+    return {"type": "function", "function": about}
+
+
+def _assistant(message: Message, model: str, state: ProviderState, without: Collection[str]) -> Wire:
+    beside = {name: value for name, value in state.message.items() if name not in without}
+    wire: Wire = {**beside, "role": "assistant", "content": message.text}
     if reasoning := reasoning_of(message, model):
         fields = reasoning if isinstance(reasoning, Mapping) else {"reasoning_content": reasoning}
         wire.update({name: text for name, text in fields.items() if name != THINK_TAGS})
         if thought := fields.get(THINK_TAGS):
             wire["content"] = f"<think>{thought}</think>\n\n{message.text}"
     if message.tool_calls:
-        wire["content"] = wire["content"] or None
+        wire["content"] = wire["content"] if wire["content"].strip() else None
         wire["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(arguments_of(call), ensure_ascii=False)},
-            }
-            for call in message.tool_calls
+            _call(call, state.beside_call(place), without) for place, call in enumerate(message.tool_calls)
         ]
     return wire
 
 
+def _call(call: ToolCall, state: Mapping[str, Any], without: Collection[str]) -> Wire:
+    beside = {name: value for name, value in state.items() if name not in without}
+    arguments = json.dumps(encodable(arguments_of(call)), ensure_ascii=False)
+    function = {**beside.get("function", {}), "name": wire_name(call.name), "arguments": arguments}
+    return {**beside, "id": chat_id(call.id), "type": "function", "function": function}
+
+
 def _content(content: str | Sequence[Part]) -> str | list[Wire]:
-    return content if isinstance(content, str) else list(_parts(content))
+    if isinstance(content, str):
+        return content if content.strip() else EMPTY
+    return list(_parts(said_parts(content))) or EMPTY
 
 
 def _result(message: Message) -> str:
     """Return the text of a tool result, with descriptions of the parts that can't be sent as images."""
     if isinstance(message.content, str):
-        return message.content
-    return "\n".join(in_words(part) for part in message.content if not _may_follow(part))
+        return message.content if message.content.strip() else EMPTY
+    text = "\n".join(in_words(part) for part in message.content if not _may_follow(part))
+    return text if text.strip() else _SHOWN_BELOW if any(map(_may_follow, message.content)) else EMPTY
 
 
 def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
@@ -79,7 +112,8 @@ def _pictures(results: Sequence[Message]) -> Iterator[Wire]:
     content: list[Wire] = []
     for result, parts in given:
         if len(given) > 1:
-            content.append({"type": "text", "text": f"(from {result.name or 'the tool'}, call {result.tool_call_id}:)"})
+            source = wire_name(result.name) if result.name else "the tool"
+            content.append({"type": "text", "text": f"(from {source}, call {chat_id(result.tool_call_id or '')}:)"})
         content.extend(_parts(parts))
     if content:
         yield {"role": "user", "content": content}
@@ -93,7 +127,7 @@ def _may_follow(part: Part) -> bool:
     return is_image(part) or is_document(part)
 
 
-def _parts(parts: Sequence[Part]) -> Iterator[Wire]:
+def _parts(parts: Iterable[Part]) -> Iterator[Wire]:
     for part in parts:
         match part.type:
             case "text":

@@ -12,7 +12,17 @@ from loom.activities.adapters.models.error_responses import (
 )
 from loom.activities.adapters.models.model_options import CHAT, chat_fields, merged, refuse_unsupported
 from loom.activities.adapters.models.openai_connection import OpenAIConnection
-from loom.activities.adapters.models.openai_messages import THINK_TAGS, wire_messages
+from loom.activities.adapters.models.openai_messages import THINK_TAGS, function_tool, wire_messages
+from loom.activities.adapters.models.provider_state import (
+    SIGNATURE,
+    UNSIGNED,
+    ProviderState,
+    beside_call,
+    beside_message,
+    host_of,
+    refused_fields,
+)
+from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
@@ -60,13 +70,18 @@ class OpenAIProvider:
         self._usual_limit = _NEW_LIMIT if self._connection.is_official else _OLD_LIMIT
         self._limit_names: dict[str, str] = {}
         self._asks_usage = True
+        self._host = host_of(self._server.url)
+        self._not_taken_back: frozenset[str] = frozenset()
+        """The fields that the server puts beside its replies, but rejects in requests."""
+        self._beside_unsigned: Mapping[str, Any] | None = None
         self._begin_in_thinking: set[str] = set()
         """The models whose last reply began with thinking without an opening tag."""
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """Call the model, stream its text to `on_delta`, and return the whole reply."""
         refuse_unsupported(call, CHAT)
-        heard = _PartialReply(text=ThinkTags(begins_in_thinking=call.model in self._begin_in_thinking))
+        text = ThinkTags(begins_in_thinking=call.model in self._begin_in_thinking)
+        heard = _PartialReply(host=self._host, text=text)
         with usage_in_errors(call, heard):
             answer = await self._heard(call, on_delta, heard)
         if heard.text.lacks_opening_tag is not None:
@@ -105,7 +120,7 @@ class OpenAIProvider:
         try:
             return await self._post(client, call)
         except APIStatusError as error:
-            if error.status_code not in (400, 422) or not self._adapts_to(error.message, call.model):
+            if error.status_code not in (400, 422) or not self._adapts_to(error.message, call):
                 raise
         return await self._post(client, call)
 
@@ -115,7 +130,7 @@ class OpenAIProvider:
     def _body(self, call: ModelCall) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": call.model,
-            "messages": wire_messages(call),
+            "messages": wire_messages(call, self._host, without=self._not_taken_back, otherwise=self._beside_unsigned),
             "stream": True,
             self._limit_names.get(call.model, self._usual_limit): call.max_output_tokens,
             **chat_fields(call),
@@ -125,27 +140,27 @@ class OpenAIProvider:
         if call.temperature is not None:
             body["temperature"] = call.temperature
         if call.tools and call.may_call:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
-                }
-                for t in call.tools
-            ]
-        return merged(body, call.options.extra_body)
+            body["tools"] = list(map(function_tool, call.tools))
+        sent: dict[str, Any] = encodable(merged(body, call.options.extra_body))
+        return sent
 
-    def _adapts_to(self, error_response: str, model: str) -> bool:
+    def _adapts_to(self, error_response: str, call: ModelCall) -> bool:
         """If the server rejected a field that can be renamed or omitted, adapt later requests and return True. Models
         behind one server may differ in the name of the limit.
         """
         if "stream_options" in error_response and self._asks_usage:
             self._asks_usage = False
             return True
-        name = self._limit_names.get(model, self._usual_limit)
+        name = self._limit_names.get(call.model, self._usual_limit)
         if name == _OLD_LIMIT and _OLD_LIMIT in error_response and _NEW_LIMIT in error_response:
-            self._limit_names[model] = _NEW_LIMIT
+            self._limit_names[call.model] = _NEW_LIMIT
             return True
-        return False
+        if SIGNATURE in error_response and not self._beside_unsigned:
+            self._beside_unsigned = UNSIGNED
+            return True
+        refused = refused_fields(error_response, call.messages, self._host) - self._not_taken_back
+        self._not_taken_back |= refused
+        return bool(refused)
 
 
 class _NotAChunk(Exception):
@@ -157,6 +172,8 @@ class _PartialCall:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    beside: dict[str, Any] = field(default_factory=dict)
+    """What the server puts beside the call and wants back."""
 
     def is_followed_by(self, call_id: str, name: str, arguments: object, *, has_index: bool) -> bool:
         """Whether a piece with the same index starts another call.
@@ -197,6 +214,10 @@ _THINKING: Final = ("reasoning_content", "reasoning")
 class _PartialReply:
     """A reply that is still being received."""
 
+    host: str = ""
+    """The server that sends the reply."""
+    beside: dict[str, Any] = field(default_factory=dict)
+    """What it puts beside the reply's text and wants back."""
     anything: bool = False
     model: str = ""
     finish: str = ""
@@ -238,6 +259,7 @@ class _PartialReply:
         self.finish = choice.get("finish_reason") or self.finish
         # A message is complete. Some servers send one after its deltas.
         delta = choice.get("delta") or (None if self.said else choice.get("message")) or {}
+        self.beside = merged(self.beside, beside_message(delta))
         for piece in delta.get("tool_calls") or ():
             self._take_call(piece, piece.get("index"))
         if legacy := delta.get("function_call"):
@@ -285,6 +307,7 @@ class _PartialReply:
             self.calls.append(call)
             self.open[index] = call
         call.take(call_id, name, arguments)
+        call.beside = merged(call.beside, beside_call(piece))
 
     @property
     def counted(self) -> Usage:
@@ -307,7 +330,8 @@ class _PartialReply:
             for call_id, heard in zip(ids, self.calls, strict=True)
         )
         stop: StopReason = "length" if self.finish == "length" else "tools" if calls else "end"
-        note = reasoning_note(call.model, self._thought()) if calls else {}
+        state = ProviderState(message=self.beside, calls=[heard.beside for heard in self.calls])
+        note = {**reasoning_note(call.model, self._thought()), **state.note(self.host)} if calls else {}
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
 

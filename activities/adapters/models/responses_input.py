@@ -1,16 +1,18 @@
 """Convert a conversation to the input of OpenAI's Responses API."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_document, is_image
+from loom.activities.adapters.models.sendable import EMPTY, encodable, paired, said_parts, schema_of
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.messages import Message, Part, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import SEARCH_TOOLS
 from loom.domain.tools.tool_search import loaded_by
+from loom.domain.tools.wire_names import wire_id, wire_name
 
 Item: TypeAlias = dict[str, Any]
 
@@ -22,16 +24,19 @@ NOTE: Final = "responses:{}"
 def input_items(call: ModelCall) -> list[Item]:
     """Return all messages in order. The system prompt is a field of its own."""
     deferred = {tool.name: tool for tool in call.deferred}
-    return [item for message in call.messages for item in _items(message, call.model, deferred)]
+    messages = paired(call.messages)
+    made = (each for message in messages for each in message.tool_calls) if deferred else ()
+    searches = {each.id for each in made if each.name == SEARCH_TOOLS}
+    return [item for message in messages for item in _items(message, call.model, deferred, searches)]
 
 
 def function_tool(tool: ToolSpec) -> Item:
     """Return the definition of a tool."""
     return {
         "type": "function",
-        "name": tool.name,
+        "name": wire_name(tool.name),
         "description": tool.description,
-        "parameters": tool.parameters,
+        "parameters": schema_of(tool),
         "strict": False,  # with true, the API rejects schemas that have optional fields
     }
 
@@ -42,31 +47,36 @@ def search_tool(tool: ToolSpec) -> Item:
         "type": "tool_search",
         "execution": "client",
         "description": tool.description,
-        "parameters": tool.parameters,
+        "parameters": schema_of(tool),
     }
 
 
-def _items(message: Message, model: str, deferred: Mapping[str, ToolSpec]) -> Iterator[Item]:
+def _items(
+    message: Message, model: str, deferred: Mapping[str, ToolSpec], searches: Collection[str | None]
+) -> Iterator[Item]:
     match message.role:
         case "assistant":
-            yield from reasoning_of(message, NOTE.format(model)) or ()
-            if message.text:
+            # The API rejects reasoning that nothing follows.
+            if message.tool_calls or message.text.strip():
+                yield from reasoning_of(message, NOTE.format(model)) or ()
+            if message.text.strip():
                 yield {"role": "assistant", "content": message.text}
-            yield from (_call(call, deferred) for call in message.tool_calls)
-        case "tool" if deferred and message.name == SEARCH_TOOLS:
+            yield from (_call(call, searches) for call in message.tool_calls)
+        case "tool" if message.tool_call_id in searches:
             yield from _found(message, deferred)
         case "tool":
-            output = _content(message.content)
-            yield {"type": "function_call_output", "call_id": message.tool_call_id, "output": output}
+            call_id, output = wire_id(message.tool_call_id or ""), _content(message.content)
+            yield {"type": "function_call_output", "call_id": call_id, "output": output}
         case role:
             yield {"role": role, "content": _content(message.content)}
 
 
-def _call(call: ToolCall, deferred: Mapping[str, ToolSpec]) -> Item:
-    if deferred and call.name == SEARCH_TOOLS:
+def _call(call: ToolCall, searches: Collection[str | None]) -> Item:
+    if call.id in searches:
         return {**_searching(SEARCH_CALL, call.id), "arguments": arguments_of(call)}
-    arguments = json.dumps(arguments_of(call), ensure_ascii=False)
-    return {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
+    arguments = json.dumps(encodable(arguments_of(call)), ensure_ascii=False)
+    named = {"call_id": wire_id(call.id), "name": wire_name(call.name)}
+    return {"type": "function_call", **named, "arguments": arguments}
 
 
 def _found(message: Message, deferred: Mapping[str, ToolSpec]) -> Iterator[Item]:
@@ -75,15 +85,17 @@ def _found(message: Message, deferred: Mapping[str, ToolSpec]) -> Iterator[Item]
     tools = [{**function_tool(tool), "defer_loading": True} for tool in found]
     yield {**_searching("tool_search_output", message.tool_call_id), "tools": tools}
     if not found:
-        yield {"role": "developer", "content": message.text}
+        yield {"role": "developer", "content": message.text if message.text.strip() else EMPTY}
 
 
 def _searching(kind: str, call_id: str | None) -> Item:
-    return {"type": kind, "call_id": call_id, "execution": "client", "status": "completed"}
+    return {"type": kind, "call_id": wire_id(call_id or ""), "execution": "client", "status": "completed"}
 
 
 def _content(content: str | Sequence[Part]) -> str | list[Item]:
-    return content if isinstance(content, str) else [_part(part) for part in content]
+    if isinstance(content, str):
+        return content if content.strip() else EMPTY
+    return [_part(part) for part in said_parts(content)] or EMPTY
 
 
 def _part(part: Part) -> Item:

@@ -25,6 +25,7 @@ from loom.activities.adapters.models.responses_input import (
     input_items,
     search_tool,
 )
+from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.thinking import Said
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
@@ -134,7 +135,7 @@ class ResponsesProvider:
             "store": False,
             "max_output_tokens": max(_LEAST_OUTPUT, call.max_output_tokens),
         }
-        if call.system:
+        if call.system.strip():
             body["instructions"] = call.system
         if call.model not in self._without_reasoning:
             body["include"] = [_ENCRYPTED]
@@ -151,7 +152,8 @@ class ResponsesProvider:
             ]
             if options.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = options.parallel_tool_calls
-        return merged(body, options.extra_body)
+        sent: dict[str, Any] = encodable(merged(body, options.extra_body))
+        return sent
 
 
 class _NotAnEvent(Exception):

@@ -402,8 +402,8 @@ async def test_a_conversation_in_openai_s_words() -> None:
             ],
         },
         {"role": "tool", "tool_call_id": "a.1", "content": "text of x"},
-        {"role": "user", "content": "hurry"},
         {"role": "tool", "tool_call_id": "a2", "content": "not JSON"},
+        {"role": "user", "content": "hurry"},
         {"role": "user", "content": "<system-reminder>nearly spent</system-reminder>"},
     ]
     assert (body["stream"], body["stream_options"], body["max_tokens"]) == (True, {"include_usage": True}, 8192)
@@ -431,14 +431,14 @@ async def test_a_conversation_in_anthropic_s_words_alternates_with_results_first
         {
             "role": "assistant",
             "content": [
-                {"type": "tool_use", "id": "a_1", "name": "read_file", "input": {"path": "x"}},
+                {"type": "tool_use", "id": "a_1_xc72f8b9e49aa", "name": "read_file", "input": {"path": "x"}},
                 {"type": "tool_use", "id": "a2", "name": "read_file", "input": {"malformed_arguments": "{oops"}},
             ],
         },
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "a_1", "content": "text of x"},
+                {"type": "tool_result", "tool_use_id": "a_1_xc72f8b9e49aa", "content": "text of x"},
                 {"type": "tool_result", "tool_use_id": "a2", "content": "not JSON", "is_error": True},
                 {"type": "text", "text": "hurry"},
                 {"type": "text", "text": "<system-reminder>nearly spent</system-reminder>", **mark},
