@@ -51,6 +51,7 @@ from loom.domain.run.stream_events import (
     segment_reset,
     turn_began,
 )
+from loom.domain.tools.sent_arguments import as_meant
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC, divided
 from loom.domain.tree.budget import Spend
 
@@ -259,6 +260,8 @@ class LanguageModel:
         # Some servers return tool calls even if the request offers no tools.
         said = answer.message if call.may_call else replace(answer.message, tool_calls=())
         message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
+        if message.tool_calls:
+            message = replace(message, tool_calls=as_meant(message.tool_calls, spec.tools))
         plans = await self._planner.plans(
             message.tool_calls, spec, grants=request.grants, origin=request.origin, turn=request.turn
         )
