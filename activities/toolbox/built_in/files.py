@@ -133,12 +133,12 @@ def _as_utf8(file: BinaryIO, path: str) -> BinaryIO:
     """Return the file's text as UTF-8 with a newline after each line, without a byte order mark."""
     start = _start(file)
     form = form_of(start)
-    has_own_line_ends = b"\r" in start and b"\n" not in start
-    if form.encoding == "utf-8" and not has_own_line_ends:
+    is_large = _size(file) > _EDITABLE
+    if form.encoding == "utf-8" and (is_large or b"\r" not in start or b"\n" in start):
         file.seek(len(form.mark))
         return file
-    if _size(file) > _EDITABLE:
-        raise ToolValidationError(f"{path} is larger than 10 MB, and has {form.told or 'other line ends'}: use bash")
+    if is_large:
+        raise ToolValidationError(f"{path} is larger than 10 MB, and has {form.told}: convert it with bash (iconv)")
     text = _text_of(file, path).text
     if one_line_end(text) == "\r":
         text = plain_lines(text)

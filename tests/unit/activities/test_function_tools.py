@@ -103,6 +103,15 @@ async def test_arguments_arrive_as_the_types_that_were_declared() -> None:
     assert seen == [1, Size.BIG, Point(x=2), Order(number=3), date(2026, 1, 2), [1], 4, None]
 
 
+@pytest.mark.parametrize("odd", ["NaN", "-Infinity", "1e999", float("nan"), float("inf")])
+def test_a_number_that_json_does_not_have_never_reaches_a_function(odd: object) -> None:
+    def take(ratio: float = 1.0, ratios: tuple[float, ...] = (), *, point: Order | None = None) -> None: ...
+
+    for arguments in ({"ratio": odd}, {"ratios": [0.5, odd]}):
+        with pytest.raises(ToolValidationError, match=r"must be a (finite )?number|contains NaN or an infinite"):
+            tool_of(take).parse(arguments)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
