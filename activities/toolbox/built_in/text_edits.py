@@ -67,6 +67,8 @@ class Edit:
         if self._is_about_line_ends:
             return _replaced(text, [(start, end, self.new) for start, end in places])
         old, new = plain_lines(self.old), self._new_for(text)
+        if (line_end := one_line_end(text)) is not None:
+            return text.replace(old.replace("\n", line_end), new.replace("\n", line_end or "\n"))
         first = _common(old, new)
         last = _common(old[first:][::-1], new[first:][::-1])
         lines = new[first : len(new) - last].split("\n")
