@@ -14,8 +14,8 @@ from loom.activities.publish import heartbeating, stream_writer
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.answer_rating import OUTPUT_TOKENS, SYSTEM, question, read_ratings
 from loom.domain.core.errors import LoomError
+from loom.domain.core.json_text import NotJson
 from loom.domain.core.messages import Transcript, user
-from loom.domain.core.output_schema import NotJson
 from loom.domain.core.tokens import text_tokens
 from loom.domain.run.activity_payloads import Evaluated, EvaluateRequest
 from loom.domain.run.stream_events import answer_evaluated, evaluation_segment, milliseconds

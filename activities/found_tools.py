@@ -13,6 +13,7 @@ from typing import Final
 
 from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMConfigurationError
+from loom.domain.core.json_text import NotJson, read_arguments
 from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CALL_TOOL
@@ -101,7 +102,6 @@ def _meant(call: ToolCall) -> ToolCall:
 
 def _decoded(call: ToolCall, text: str) -> ToolCall:
     try:
-        read = json.loads(text)
-    except ValueError:
+        return replace(call, arguments=read_arguments(text))
+    except NotJson:
         return replace(call, malformed=text)
-    return replace(call, arguments=read) if isinstance(read, dict) else replace(call, malformed=text)

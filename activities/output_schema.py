@@ -13,8 +13,9 @@ from pydantic_core import SchemaValidator, core_schema
 from loom.activities.json_schemas import BrokenSchema, deepest, require_sound, shortened, subschemas
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.json_text import NotJson, is_finite
 from loom.domain.core.messages import JsonObject, Message
-from loom.domain.core.output_schema import CheckedAnswer, NotJson, values_of, values_of_done
+from loom.domain.core.output_schema import CheckedAnswer, values_of, values_of_done
 from loom.domain.core.tool_calls import PreparedCall
 from loom.domain.core.tool_names import DONE
 from loom.domain.run.activity_payloads import StopReason
@@ -70,6 +71,8 @@ class OutputSchema:
     def _problems(self, value: Any) -> tuple[str, ...]:
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
+        if not is_finite(value):
+            return ("`$`: a number in it is too large: write numbers that JSON readers accept",)
         try:
             errors = sorted(self._validator.iter_errors(value), key=lambda error: error.json_path)
         except (RecursionError, Unresolvable):

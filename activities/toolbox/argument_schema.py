@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
 from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.json_text import about_text, is_finite
 from loom.domain.core.messages import JsonObject
 
 if TYPE_CHECKING:  # see `json_schemas`
@@ -42,7 +43,7 @@ class ArgumentSchema:
         """Return the arguments if they match the schema. If they match only without their null values, return them
         without these values. Raises ToolValidationError if they don't match.
         """
-        _require_text(tool, arguments)
+        _require_sendable(tool, arguments)
         if not (errors := self._errors(tool, arguments)):
             return arguments
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -69,7 +70,8 @@ class ArgumentSchema:
         known = ", ".join(self._properties) or "none"
         nearest = deepest(error)
         where = ".".join(str(step) for step in nearest.absolute_path) or "arguments"
-        return f"`{where}`: {shortened(nearest.message)}; the tool takes {known}"
+        about = about_text(nearest.instance) if nearest.validator == "type" else ""
+        return f"`{where}`: {about or shortened(nearest.message)}; the tool takes {known}"
 
 
 def _fit(schema: JsonObject) -> Mapping[str, Any]:
@@ -99,8 +101,8 @@ def _without_expressions(node: Any, *, names: bool = False) -> Any:
     }
 
 
-def _require_text(tool: str, arguments: JsonObject) -> None:
-    """Reject text that contains half a surrogate pair. JSON escapes can encode such text, but it can't be sent to any
+def _require_sendable(tool: str, arguments: JsonObject) -> None:
+    """Reject half a surrogate pair and infinite numbers. Python reads both from JSON, but they can't be sent to any
     server.
     """
     try:
@@ -109,3 +111,7 @@ def _require_text(tool: str, arguments: JsonObject) -> None:
         raise ToolValidationError(
             f"{tool} was not run: its arguments contain half a surrogate pair: send whole characters", tool=tool
         ) from None
+    if not is_finite(arguments):
+        raise ToolValidationError(
+            f"{tool} was not run: its arguments contain NaN or an infinite number: send finite numbers", tool=tool
+        )

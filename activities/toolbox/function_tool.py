@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.core.errors import ToolValidationError
+from loom.domain.core.json_text import about_text, is_finite
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.core.value_problems import problem_of_value
@@ -25,7 +26,7 @@ from loom.domain.permissions.subjects import Subject
 class Arguments(BaseModel):
     """The arguments of a tool. Undeclared fields are rejected."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 A = TypeVar("A", bound=BaseModel)
@@ -174,6 +175,8 @@ def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
     """
     if broken := [name for name, value in given.items() if not _is_text(value)]:
         raise ToolValidationError(f"`{broken[0]}` contains half a surrogate pair: send whole characters")
+    if endless := [name for name, value in given.items() if not is_finite(value)]:
+        raise ToolValidationError(f"`{endless[0]}` contains NaN or an infinite number: send finite numbers")
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -220,6 +223,8 @@ def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
             hint = f"did you mean `{near[0]}`? {spec.name}" if near else f"{spec.name}"
             return f"`{where}` is not an argument: leave it out; {hint} takes {', '.join(known) or 'none'}"
         case _:
+            if about := about_text(detail["input"]):
+                return f"`{where}` {problem_of_value(detail)}, but {about}"
             return f"`{where}` {problem_of_value(detail)}, got {_shown(detail['input'])}: send {wanted}"
 
 

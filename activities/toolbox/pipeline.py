@@ -23,6 +23,7 @@ from loom.activities.toolbox.built_in.delegation import refuse_wrong_delegation
 from loom.activities.toolbox.built_in.plan import refuse_wrong_plan
 from loom.activities.toolbox.built_in.search_tools import SearchTools
 from loom.activities.toolbox.built_in.shell import GRACE
+from loom.activities.toolbox.error_reasons import reason_of
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.agents.hooks import Objection, stricter_of
@@ -37,6 +38,7 @@ from loom.domain.core.errors import (
     ToolUnavailableError,
     ToolValidationError,
 )
+from loom.domain.core.json_text import NotJson, read_arguments
 from loom.domain.core.messages import JsonObject, ToolCall, ask_digest
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import (
@@ -248,9 +250,17 @@ def _validate(call: ToolCall, tool: Tool) -> object:
         names = ", ".join(tool.spec.parameters.get("properties", {}))
         raise ToolValidationError(
             f"the arguments of {call.name} are not a JSON object but {_snippet(call.malformed)}: "
-            f"send one complete JSON object with {names or 'nothing in it'}"
+            f"{_cause(call.malformed)}send one complete JSON object with {names or 'nothing in it'}"
         )
     return tool.parse(call.arguments)
+
+
+def _cause(malformed: str) -> str:
+    try:
+        read_arguments(malformed)
+    except NotJson as error:
+        return f"{error}; "
+    return ""  # an earlier release couldn't read them
 
 
 def _refuse_impossible(call: ToolCall, arguments: object, spec: AgentSpec, agents: Sequence[str]) -> None:
@@ -309,7 +319,7 @@ def _error_type(error: LoomError) -> ErrorType:
 
 
 def _unexpected(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}; this is a fault of the tool: try another way"
+    return f"{reason_of(error)}; this is a fault of the tool: try another way"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from loom.domain.context.summary_sections import record
+from loom.domain.core.json_text import NotJson
 from loom.domain.core.messages import Message
-from loom.domain.core.output_schema import NotJson, values_of
+from loom.domain.core.output_schema import values_of
 from loom.domain.core.tokens import within
 
 METRICS: Final[Mapping[str, str]] = {

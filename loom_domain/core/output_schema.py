@@ -4,8 +4,9 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
+from loom.domain.core.json_text import NotJson, read_json, refuse_constant
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.tool_calls import read_done
 
@@ -24,10 +25,6 @@ class CheckedAnswer:
     """The answer's JSON value, if it is valid."""
     problems: tuple[str, ...] = ()
     """The validation problems, each with its location."""
-
-
-class NotJson(ValueError):
-    """The answer contains no valid JSON. The message gives the reason."""
 
 
 def instructions(schema: JsonObject, *, through_done: bool) -> str:
@@ -78,26 +75,6 @@ def values_of_done(call: ToolCall, text: str) -> tuple[Any, ...]:
         return arguments
 
 
-def read_json(text: str) -> Any:
-    """Parse strict JSON, without Python's extensions. Raises NotJson if the text is invalid."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise NotJson("the JSON has half a surrogate pair in it: write whole characters") from None
-    except json.JSONDecodeError as error:
-        raise NotJson(f"the answer is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
-    except RecursionError:
-        raise NotJson("the JSON is nested too deeply") from None
-    except ValueError as error:
-        raise NotJson(f"the answer is not JSON: {error}") from None
-    return value
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
 def _all_json(texts: Iterator[str]) -> Iterator[Any]:
     for text in texts:
         try:
@@ -108,7 +85,7 @@ def _all_json(texts: Iterator[str]) -> Iterator[Any]:
 
 def _embedded(text: str) -> Iterator[Any]:
     """Yield the objects and arrays that start on their own line, in order."""
-    decoder, after = json.JSONDecoder(parse_constant=_refuse), 0
+    decoder, after = json.JSONDecoder(parse_constant=refuse_constant), 0
     for opening in list(_OPENING.finditer(text))[:_MOST_OPENINGS]:
         if opening.end() < after:
             continue

@@ -7,8 +7,9 @@ can't be parsed, the first answer is used, and the recorded reason says so.
 from collections.abc import Sequence
 from typing import Any, Final
 
+from loom.domain.core.json_text import NotJson
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.output_schema import NotJson, values_of
+from loom.domain.core.output_schema import values_of
 from loom.domain.core.tokens import within
 from loom.domain.crews.log import Choice, JobAttempt, Log, Score
 

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from loom.activities.ports import ModelCall
 from loom.domain.core.errors import LoomError
+from loom.domain.core.json_text import NotJson, read_arguments
 from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage
 from loom.domain.core.tokens import text_tokens
 
@@ -18,9 +19,6 @@ READ_TIMEOUT: Final = 120.0
 
 _SHORTEST_SECRET: Final = 8
 """Shorter values of headers and fields are too common to mask."""
-
-MAX_DEPTH: Final = 100
-"""Maximum nesting depth of a tool call's arguments. Arguments with deeper nesting count as malformed."""
 
 
 class PartialReply(Protocol):
@@ -67,39 +65,22 @@ def _texts(value: object) -> Iterator[str]:
         yield from _texts(each)
 
 
-def _is_deeper(value: object, depth: int) -> bool:
-    """Whether lists and objects are nested more than `depth` levels deep. Values with deeper nesting can't be
-    serialized.
-    """
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return bool(inside) and (depth == 0 or any(_is_deeper(each, depth - 1) for each in inside))
-
-
-def _decoded(text: str) -> object:
-    """Return the value of a JSON text, or None if the text isn't JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def is_object(text: str) -> bool:
-    """Whether the text is a complete JSON object."""
-    return isinstance(_decoded(text), dict)
+    """Whether the text is a complete object, even if its values can't be used."""
+    try:
+        return isinstance(json.loads(text, strict=False), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def read_call(call_id: str, name: str, text: str) -> ToolCall:
-    """Parse a tool call's argument text. Some servers encode the object twice. Text that isn't a JSON object is kept
-    unchanged.
-    """
+    """Parse a tool call's argument text. Text that can't be read is kept unchanged."""
     if not text.strip():
         return ToolCall(id=call_id, name=name)
-    arguments = _decoded(text)
-    if isinstance(arguments, str):
-        arguments = _decoded(arguments)
-    if not isinstance(arguments, dict) or _is_deeper(arguments, MAX_DEPTH):
+    try:
+        return ToolCall(id=call_id, name=name, arguments=read_arguments(text))
+    except NotJson:
         return ToolCall(id=call_id, name=name, malformed=text)
-    return ToolCall(id=call_id, name=name, arguments=arguments)
 
 
 def arguments_of(call: ToolCall) -> JsonObject:

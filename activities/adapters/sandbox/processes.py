@@ -157,7 +157,7 @@ def _kill_started(kill: Callable[[int], None], start: "asyncio.Future[Process]")
 
 
 async def _pump(stream: asyncio.StreamReader, collected: Collected, on_output: Callable[[str], None]) -> None:
-    decoder = getincrementaldecoder("utf-8")("replace")
+    decoder = getincrementaldecoder("utf-8")("backslashreplace")
     while data := await stream.read(_CHUNK):
         text = decoder.decode(data)
         collected.add(text)

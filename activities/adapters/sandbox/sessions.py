@@ -76,7 +76,7 @@ class Session:
         if self.has_ended:
             return Finished(exit_code=-signal.SIGKILL, output="", limit=_HAD_ENDED)
         self._is_calling = True
-        collected, decoder = Collected(max_output), getincrementaldecoder("utf-8")("replace")
+        collected, decoder = Collected(max_output), getincrementaldecoder("utf-8")("backslashreplace")
 
         def take(data: bytes, *, final: bool = False) -> None:
             text = decoder.decode(data, final)

@@ -31,8 +31,7 @@ _NUMBER: Final = re.compile(r"^ *\d+(?:\t|: ?|\| ?|→)")
 
 
 def why_missed(text: str, old: str, new: str) -> str:
-    """Return the reason why `old` isn't in the text, and the nearest lines of the text."""
-    text, old, new = (each.replace("\r\n", "\n") for each in (text, old, new))
+    """Return the reason why `old` isn't in the text, and the nearest lines of the text. All of them have newlines."""
     lines = text.split("\n")[:_COMPARED]
     wanted = old.strip("\n").split("\n")
     bare = [_NUMBER.sub("", line) for line in wanted]
@@ -130,10 +129,10 @@ def _like_longest(lines: Sequence[str], wanted: Sequence[str]) -> int | None:
 
 
 def changed_lines(after: str, starts: Sequence[int], old: str, new: str) -> str:
-    """Return the changed lines with their numbers and the lines around them. `starts` has the line of each occurrence
-    of `old` in the text before the edit.
+    """Return the changed lines with their numbers and the lines around them. All texts have newlines. `starts` has the
+    line of each occurrence of `old` in the text before the edit.
     """
-    lines = after.replace("\r\n", "\n").split("\n")
+    lines = after.split("\n")
     if lines[-1] == "":
         lines.pop()
     more = new.count("\n") - old.count("\n")

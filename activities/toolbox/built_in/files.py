@@ -9,6 +9,7 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Iterator
 from functools import partial
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -17,11 +18,20 @@ from pydantic import Field
 
 from loom.activities.ports import Tool, ToolContext, ToolOutput
 from loom.activities.toolbox.built_in.edit_feedback import Parsers, changed_lines, parse_error, why_missed
-from loom.activities.toolbox.built_in.line_ends import with_line_ends_of
+from loom.activities.toolbox.built_in.text_edits import Edit, FileText, edit_for, file_text, would_mix_encodings
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.activities.toolbox.workspace import paths as workspace
-from loom.domain.core.errors import BadRequest, ToolValidationError
+from loom.activities.toolbox.workspace.text_bytes import (
+    form_of,
+    has_other_bytes,
+    is_binary,
+    line_numbers,
+    one_line_end,
+    plain_lines,
+    readable,
+)
+from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
 from loom.domain.core.media import MOST_BYTES, recognized, sniffed
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import Effect
@@ -29,8 +39,11 @@ from loom.domain.permissions.subjects import Subject
 
 _EDITABLE: Final = 10 * 1024 * 1024
 _LINE: Final = 2000
-_NOTE_ROOM: Final = 120
+_NOTE_ROOM: Final = 220
 _LISTED: Final = 1000
+_HIDDEN_BYTES: Final = r"\xNN"
+_OTHER_BYTES: Final = f"\n(not UTF-8: other bytes are shown as {_HIDDEN_BYTES}, and edit_file keeps them)"
+_LINE_ENDS: Final = {"\r\n": "CRLF line ends", "\r": "CR line ends"}
 
 
 class ReadFile(Arguments):
@@ -97,20 +110,39 @@ def page(file: BinaryIO, arguments: ReadFile) -> str:
     past its end.
     """
     _refuse_binary(file, arguments.path)
+    file = _as_utf8(file, arguments.path)
     lines = enumerate(file, start=1)
     skipped = sum(1 for _ in islice(lines, arguments.offset - 1))
     shown: list[str] = []
-    length = 0
+    length, note = 0, ""
     for number, raw in islice(lines, arguments.limit):
-        line = f"{number:6}\t{_cut(raw.decode('utf-8', 'replace').rstrip(chr(13) + chr(10)))}"
+        text = raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
+        note = note or (_OTHER_BYTES if has_other_bytes(text) else "")
+        line = f"{number:6}\t{_cut(readable(text))}"
         length += len(line) + 1
         if length > RESULT_LIMIT - _NOTE_ROOM and shown:
-            return _with_note(shown, number)
+            return _with_note(shown, number) + note
         shown.append(line)
     if not shown:
         return _nothing_there(arguments, skipped)
     following = next(lines, None)
-    return _with_note(shown, following[0]) if following else "\n".join(shown)
+    return (_with_note(shown, following[0]) if following else "\n".join(shown)) + note
+
+
+def _as_utf8(file: BinaryIO, path: str) -> BinaryIO:
+    """Return the file's text as UTF-8 with a newline after each line, without a byte order mark."""
+    start = _start(file)
+    form = form_of(start)
+    is_large = _size(file) > _EDITABLE
+    if form.encoding == "utf-8" and (is_large or b"\r" not in start or b"\n" in start):
+        file.seek(len(form.mark))
+        return file
+    if is_large:
+        raise ToolValidationError(f"{path} is larger than 10 MB, and has {form.told}: convert it with bash (iconv)")
+    text = _text_of(file, path).text
+    if one_line_end(text) == "\r":
+        text = plain_lines(text)
+    return BytesIO(text.encode("utf-8", "surrogateescape" if form.encoding == "utf-8" else "replace"))
 
 
 def _cut(line: str) -> str:
@@ -128,8 +160,10 @@ def _nothing_there(arguments: ReadFile, lines: int) -> str:
 
 
 def _refuse_binary(file: BinaryIO, path: str) -> None:
-    if b"\0" in _start(file):
-        raise ToolValidationError(f"{path} is a binary file: look at it with bash (file, xxd, strings) if you need to")
+    if is_binary(_start(file)):
+        raise ToolValidationError(
+            f"{path} is a binary file: look at it with bash (file, xxd, strings; iconv for UTF-16)"
+        )
 
 
 def _start(file: BinaryIO) -> bytes:
@@ -146,10 +180,35 @@ def _size(file: BinaryIO) -> int:
 
 async def _write(home: Path | None, arguments: WriteFile, context: ToolContext) -> str:
     real = workspace.resolve(context.workspace, arguments.path, home=home, must_exist=False)
-    data = arguments.content.encode()
+    before = _replaced(context.workspace, real)
+    content = arguments.content if before is None else before.written(arguments.content)
+    data = content.encode() if before is None else before.bytes_of(content)
     is_new = workspace.replace_file(context.workspace, real, data)
     name = workspace.shown(context.workspace, real)
-    return f"{'created' if is_new else 'overwrote'} {name} ({_lines(arguments.content)} lines, {len(data)} bytes)"
+    said = f"{'created' if is_new else 'overwrote'} {name} ({_lines(arguments.content)} lines, {len(data)} bytes)"
+    return "; ".join((said, *(() if before is None else _kept(before, content))))
+
+
+def _replaced(root: Path, real: Path) -> FileText | None:
+    """Return the text of the file that is replaced, or None if there is none whose form could be kept."""
+    try:
+        with workspace.open_file(root, real) as file:
+            return None if _size(file) > _EDITABLE or is_binary(_start(file)) else file_text(file.read())
+    except (LoomError, ValueError):
+        return None
+
+
+def _kept(before: FileText, content: str) -> Iterator[str]:
+    """Yield what is special about the form of the file before, and whether the new content has it, too."""
+    if before.form.told:
+        yield f"as before, it has {before.form.told}"
+    if has_other_bytes(before.text):
+        yield "it was not UTF-8, and is now"
+    end = one_line_end(before.text)
+    if end is None:
+        yield "it had several kinds of line ends, and now has those of `content`"
+    elif end in _LINE_ENDS and one_line_end(content) == end:
+        yield f"as before, it has {_LINE_ENDS[end]}"
 
 
 def _lines(text: str) -> int:
@@ -162,46 +221,63 @@ async def _edit(home: Path | None, parsers: Parsers, arguments: EditFile, contex
     if arguments.old_string == arguments.new_string:
         raise ToolValidationError("`old_string` and `new_string` are the same: nothing would change")
     real = workspace.resolve(context.workspace, arguments.path, home=home)
-    text = _editable_text(context.workspace, real)
-    old, new = with_line_ends_of(text, arguments.old_string, arguments.new_string)
-    lines = list(_occurrences(text, old))
-    if not lines:
-        reason = await asyncio.to_thread(why_missed, text, arguments.old_string, arguments.new_string)
-        raise ToolValidationError(f"`old_string` is not in {arguments.path}: {reason}")
-    if len(lines) > 1 and not arguments.replace_all:
+    name = workspace.shown(context.workspace, real)
+    file = _editable(context.workspace, real)
+    edit = edit_for(file, arguments.old_string, arguments.new_string)
+    places = edit.places(file.text)
+    lines = list(line_numbers(file.text, (start for start, _ in places)))
+    if not places:
+        raise ToolValidationError(f"`old_string` is not in {name}: {await asyncio.to_thread(_why_missed, file, edit)}")
+    if len(places) > 1 and not arguments.replace_all:
         raise ToolValidationError(
-            f"`old_string` occurs {len(lines)} times in {arguments.path} (lines {_numbers(lines)}): include more lines "
+            f"`old_string` occurs {len(places)} times in {name} (lines {_numbers(lines)}): include more lines "
             "around it until it is unique, or set replace_all"
         )
-    after = text.replace(old, new)
-    workspace.replace_file(context.workspace, real, after.encode())
-    name = workspace.shown(context.workspace, real)
-    said = f"edited {name}: {len(lines)} replacement(s) at line{'s' if len(lines) > 1 else ''} {_numbers(lines)}"
-    shown = await asyncio.to_thread(changed_lines, after, lines, old, new)
-    wrong = await asyncio.to_thread(parse_error, name, text, after, parsers)
-    return ToolOutput(text="\n".join(filter(None, (said, shown, wrong))), is_warning=bool(wrong))
+    if would_mix_encodings(file, edit.new):
+        raise ToolValidationError(
+            f"{name} is not UTF-8, and `new_string` has characters whose bytes in its encoding are not known: use only "
+            "ASCII here, or convert the file first with bash (file, iconv)"
+        )
+    after = edit.made(file.text, places)
+    workspace.replace_file(context.workspace, real, file.bytes_of(after))
+    said = f"edited {name}: {len(places)} replacement(s) at line{'s' if len(places) > 1 else ''} {_numbers(lines)}"
+    told = await asyncio.to_thread(_told, name, file.text, after, parsers, changed=(lines, edit))
+    return ToolOutput(text="\n".join(filter(None, (said, *told))), is_warning=bool(told[1]))
 
 
-def _editable_text(root: Path, real: Path) -> str:
+def _why_missed(file: FileText, edit: Edit) -> str:
+    if edit.is_there_with_other_line_ends(file.text):
+        return "only line ends differ: send each line end as it is in the file, or as a newline"
+    reason = why_missed(*map(readable, map(plain_lines, (file.text, edit.old, edit.new))))
+    if has_other_bytes(file.text) and ("\\x" in edit.old or not edit.old.isascii()):
+        reason += f"\nBytes that are shown as {_HIDDEN_BYTES} cannot be in `old_string`: choose text beside them"
+    return reason
+
+
+def _told(name: str, before: str, after: str, parsers: Parsers, *, changed: tuple[list[int], Edit]) -> tuple[str, str]:
+    """Return the changed lines, and a sentence if the file doesn't parse after the edit."""
+    lines, edit = changed
+    shown = changed_lines(readable(plain_lines(after)), lines, plain_lines(edit.old), plain_lines(edit.new))
+    return shown, "" if has_other_bytes(before) else parse_error(name, before, after, parsers)
+
+
+def _editable(root: Path, real: Path) -> FileText:
     name = workspace.shown(root, real)
     with workspace.open_file(root, real) as file:
         if _size(file) > _EDITABLE:
             raise ToolValidationError(f"{name} is larger than 10 MB: change it with bash (sed, a script)")
         _refuse_binary(file, name)
-        try:
-            return file.read().decode()
-        except UnicodeDecodeError:
-            raise ToolValidationError(f"{name} is not UTF-8: change it with bash (sed, iconv)") from None
+        return _text_of(file, name)
 
 
-def _occurrences(text: str, old: str) -> Iterator[int]:
-    """Yield the line number of each occurrence of `old`."""
-    line, seen = 1, 0
-    while (at := text.find(old, seen)) >= 0:
-        line += text.count("\n", seen, at)
-        yield line
-        line += old.count("\n")
-        seen = at + len(old)
+def _text_of(file: BinaryIO, name: str) -> FileText:
+    data = file.read()
+    try:
+        return file_text(data)
+    except ValueError:
+        raise ToolValidationError(
+            f"{name} has the byte order mark of {form_of(data).encoding.upper()}, but is not valid in it: use bash"
+        ) from None
 
 
 def _numbers(lines: list[int]) -> str:
@@ -222,7 +298,7 @@ def _list_now(home: Path | None, arguments: ListDir, context: ToolContext) -> st
     real = workspace.resolve(context.workspace, arguments.path, home=home)
     found = workspace.entries(context.workspace, real)
     marks = {"folder": "/", "link": "@", "other": " (not a file)"}
-    lines = [entry.name + marks.get(entry.kind, f" ({entry.size} bytes)") for entry in found[:_LISTED]]
+    lines = [readable(entry.name) + marks.get(entry.kind, f" ({entry.size} bytes)") for entry in found[:_LISTED]]
     if len(found) > _LISTED:
         lines.append(f"({len(found) - _LISTED} more: use glob with a pattern)")
     return "\n".join(lines) or "(the folder is empty)"

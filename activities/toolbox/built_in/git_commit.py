@@ -65,13 +65,28 @@ _OVERRIDES: Final[Mapping[str, str]] = {
 replaced settings already ensure.
 """
 
+_CACHE_FOLDERS: Final = "|".join(
+    re.escape(name)
+    for name in (
+        *sorted(workspace.REGENERABLE),
+        *(".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".pytype", ".ipynb_checkpoints"),
+        *(".gradle", ".parcel-cache", ".turbo", ".sass-cache"),
+    )
+)
+_CACHES: Final = (
+    rf"(^|/)({_CACHE_FOLDERS})(/|$)|\.py[co]$|\$py\.class$|(^|/)\.coverage(\.[^/]+)?$|(^|/)\.(eslint|stylelint)cache$"
+    r"|(^|/)\.DS_Store$"
+)
+"""What programs make again, as patterns for grep. An agent's own commands leave it in the workspace."""
+
 _REFUSED: Final = 3
 """The exit code with which the script says why it makes no commit."""
 
 _SCRIPT: Final = r"""
 set -euo pipefail
-mark=$1 hidden=$2 subject=$3
-shift 3
+export LC_ALL=C
+mark=$1 hidden=$2 caches=$3 cache_folders=$4 subject=$5
+shift 5
 refuse() { printf '%s\n' "$1" >&2; exit 3; }
 cd "$GIT_WORK_TREE"
 exec 9< "$GIT_DIR"
@@ -87,7 +102,7 @@ for state in MERGE_HEAD CHERRY_PICK_HEAD REVERT_HEAD rebase-merge rebase-apply s
   [ ! -e "$GIT_DIR/$state" ] || refuse "a merge or rebase is unfinished ($state): ask a person to finish it"
 done
 head=$(git rev-parse -q --verify 'HEAD^{commit}' || true)
-made= left=
+made= left= cached=
 if [ -n "$head" ] && [ -f "$GIT_DIR/logs/HEAD" ]; then
   made=$( (grep -aF "loom $mark" "$GIT_DIR/logs/HEAD" || true) | tail -n 1 | cut -d ' ' -f 2)
   if [ -n "$made" ] && ! git merge-base --is-ancestor "$made" HEAD; then made=; fi
@@ -98,23 +113,37 @@ if [ -z "$made" ]; then
   if [ -f "$GIT_DIR/index" ]; then cp --preserve=timestamps "$GIT_DIR/index" "$GIT_INDEX_FILE"; fi
   if [ -n "$head" ]; then git read-tree --reset "$head"; else git read-tree --empty; fi
   for path in "$@"; do
-    git ls-files -z --cached --others --exclude-standard -- "$path" > /tmp/one
-    [ -s /tmp/one ] || refuse "$path: no file to commit; it does not exist, or .gitignore excludes it"
-    cat /tmp/one >> /tmp/found
+    git ls-files -z --cached -- "$path" > /tmp/one
+    git ls-files -z --others --exclude-standard -- "$path" > /tmp/new
+    tagged=$( (grep -azE '/CACHEDIR\.TAG$' /tmp/new | grep -azvP '\n' || true) |
+      sed -z 's/CACHEDIR\.TAG$//; s/[][\\.^$*+?(){}|]/\\&/g; s/^/|^/' | tr -d '\0')
+    if printf '%s' "$path" | grep -aqE "$caches"; then cp /tmp/new /tmp/kept; else
+      (grep -azE "$caches$tagged" /tmp/new || true) >> /tmp/left
+      (grep -azvE "$caches$tagged" /tmp/new || true) > /tmp/kept
+    fi
+    [ -s /tmp/one ] || [ -s /tmp/new ] ||
+      refuse "$path: no file to commit; it does not exist, or .gitignore excludes it"
+    cat /tmp/one /tmp/kept >> /tmp/found
   done
-  (grep -zvE "$hidden" /tmp/found || true) > /tmp/files
-  left=$( (grep -zE '/$' /tmp/found || true) | tr '\0' ' ')
+  sort -zu /tmp/found > /tmp/sorted
+  if [ -e /tmp/left ]; then
+    cached=$(sort -zu /tmp/left | comm -z23 - /tmp/sorted | sed -zE "s#(^|/)($cache_folders)/.*#\1\2/#" | sort -zu |
+      sed -n -z '6s/.*/…/; 1,6p' | tr '\0\n' '\n ' | paste -sd ' ')
+  fi
+  (grep -azvE "$hidden" /tmp/found || true) > /tmp/files
+  left=$( (grep -azE '/$' /tmp/found || true) | tr '\0' ' ')
   git update-index --add --remove -z --stdin < /tmp/files
   if [ -n "$head" ]; then base=$head; else base=$(git hash-object -t tree /dev/null); fi
   git diff-index --cached --name-only --no-renames --ignore-submodules=all -z "$base" > /tmp/changed
   filtered=$(git check-attr -z --stdin filter < /tmp/changed | tr '\0\n' '\n ' | paste - - - |
-    grep -vP '\t(unspecified|unset)$' | head -n 5 | sed 's/\tfilter\t/ has the filter /' || true)
+    grep -avP '\t(unspecified|unset)$' | head -n 5 | sed 's/\tfilter\t/ has the filter /' || true)
   [ -z "$filtered" ] || refuse "Git would have to run a program to convert files, which git_commit never does; leave \
 these out, or ask a person to commit them:
 $filtered"
   tree=$(git write-tree)
   if [ -n "$head" ]; then old=$(git rev-parse "$head^{tree}"); else old=$(git hash-object -t tree /dev/null); fi
-  [ "$tree" != "$old" ] || refuse "nothing to commit: these paths are the same as in the last commit"
+  [ "$tree" != "$old" ] || refuse "nothing to commit: these paths are the same as in the last commit\
+${cached:+, except what programs make again, which has to be named to be committed: $cached}"
   : > "$note"
   made=$(git commit-tree "$tree" ${head:+-p "$head"} -F -)
   git update-ref -m "loom $mark: $subject" HEAD "$made" "$head"
@@ -126,6 +155,7 @@ branch=$(git symbolic-ref -q --short HEAD || echo 'a detached HEAD')
 printf 'committed %s on %s\n' "$(git rev-parse --short "$made")" "$branch"
 git diff-tree --root --no-commit-id -r --stat=100 --no-ext-diff --no-textconv --no-renames "$made"
 [ -z "$left" ] || printf 'left out, because it is a repository of its own: %s\n' "$left"
+[ -z "$cached" ] || printf 'left out, because programs make it again (name it to commit it): %s\n' "$cached"
 """
 
 
@@ -284,7 +314,8 @@ def git_commit_tool(sandbox: Sandbox | None, timeout: float, missing: str, home:
             [
                 *_words(place, author),
                 *("bash", "-c", _SCRIPT, "git_commit", _mark(context.idempotency_key)),
-                *(_hidden(place, context.workspace, home), message.splitlines()[0][:200], *place.paths),
+                *(_hidden(place, context.workspace, home), _CACHES, _CACHE_FOLDERS),
+                *(message.splitlines()[0][:200], *place.paths),
             ],
             stdin=f"{message}\n".encode(),
             repository=OpenedRepository(folder=place.git, settings=settings),

@@ -20,6 +20,7 @@ from loom.activities.ports import Tool, ToolContext
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
 from loom.activities.toolbox.workspace import paths as workspace
 from loom.activities.toolbox.workspace.file_walk import walk
+from loom.activities.toolbox.workspace.text_bytes import readable
 from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.tool_calls import Effect
 from loom.domain.permissions.subjects import Subject
@@ -84,7 +85,7 @@ async def _glob(home: Path | None, arguments: Glob, context: ToolContext) -> str
         return list(islice(_matching(paths, context.workspace, start, arguments.pattern), _FOUND + 1))
 
     found = await _in_thread(look, stop)
-    return _answer(found, "no file matches", is_early=stop.was_early)
+    return _answer([readable(path) for path in found], "no file matches", is_early=stop.was_early)
 
 
 async def _grep(home: Path | None, arguments: Grep, context: ToolContext) -> str:
@@ -112,7 +113,7 @@ def _matching(paths: Iterator[str], root: Path, start: Path, pattern: str | None
         return
     wanted = _glob_regex(pattern)
     base = start if start.is_dir() else start.parent
-    skip = 0 if base == root else len(workspace.shown(root, base)) + 1
+    skip = 0 if base == root else len(workspace.relative(root, base)) + 1
     yield from (path for path in paths if wanted.fullmatch(path, skip))
 
 

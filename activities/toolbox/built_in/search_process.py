@@ -11,10 +11,13 @@ import re
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 from loom.activities.toolbox.workspace import confined_open as beneath
+from loom.activities.toolbox.workspace import text_bytes
 
 _LINE = 300
+_READ = 10 * 1024 * 1024
 
 
 def search(root: str, paths: Iterable[str], pattern: re.Pattern[str]) -> Iterator[str]:
@@ -25,13 +28,22 @@ def search(root: str, paths: Iterable[str], pattern: re.Pattern[str]) -> Iterato
         except OSError:
             continue
         with os.fdopen(opened, "rb") as file:
-            if b"\0" in file.read(8192):
+            start = file.read(8192)
+            if text_bytes.is_binary(start):
                 continue
-            file.seek(0)
-            for number, raw in enumerate(file, start=1):
-                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            for number, found in enumerate(_lines(file, text_bytes.form_of(start)), start=1):
+                line = found.rstrip("\r\n")
                 if pattern.search(line):
-                    yield f"{path}:{number}:{line if len(line) <= _LINE else line[:_LINE] + '…'}"
+                    shown = line if len(line) <= _LINE else line[:_LINE] + "…"
+                    yield text_bytes.readable(f"{path}:{number}:{shown}")
+
+
+def _lines(file: BinaryIO, form: text_bytes.Form) -> Iterator[str]:
+    """Yield the lines of a text. One that isn't UTF-8 is read as a whole, up to a limit."""
+    file.seek(len(form.mark))
+    if form.encoding == "utf-8":
+        return (raw.decode("utf-8", form.errors) for raw in file)
+    return iter(file.read(_READ).decode(form.encoding, "replace").split("\n"))
 
 
 def main() -> None:

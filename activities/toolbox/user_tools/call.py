@@ -21,6 +21,7 @@ from typing import Any, Final
 import structlog
 
 from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.toolbox.error_reasons import reason_of
 from loom.activities.toolbox.truncation import RESULT_LIMIT, Collected
 from loom.activities.toolbox.untrusted_text import defused
 from loom.activities.toolbox.user_tools.output import to_output
@@ -55,9 +56,9 @@ async def called(
         raise ToolExecutionError(f"{name} failed: something that it waited for was cancelled") from None
     except LoomError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool that calls `sys.exit` must not end the worker
+    except (Exception, SystemExit, BaseExceptionGroup) as error:  # noqa: BLE001 - `sys.exit` must not end the worker
         _log.warning("tool_raised", tool=name, exc_info=True)
-        raise ToolExecutionError(f"{name} failed: {defused(_named(error))}") from None
+        raise ToolExecutionError(f"{name} failed: {defused(reason_of(error))}") from None
 
 
 async def in_thread(
@@ -288,8 +289,3 @@ def is_asked_to_stop() -> bool:
     """Whether a cancellation targets this call, as opposed to an operation that the user's code was waiting for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _named(error: BaseException) -> str:
-    kind, text = type(error).__name__, str(error)
-    return f"{kind}: {text}" if text else kind

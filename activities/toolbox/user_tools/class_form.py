@@ -93,10 +93,11 @@ def _model(made: Any, origin: str) -> type[BaseModel]:
         raise BadRequest(f"{origin} has no `args_schema`: set it to a pydantic model of its arguments", field="tool")
     if "extra" in schema.model_config:
         return schema
+    config = ConfigDict(extra="forbid", allow_inf_nan=schema.model_config.get("allow_inf_nan", False))
     strict: type[BaseModel] = type(
         schema.__name__,
         (schema,),
-        {"model_config": ConfigDict(extra="forbid"), "__module__": schema.__module__, "__doc__": schema.__doc__},
+        {"model_config": config, "__module__": schema.__module__, "__doc__": schema.__doc__},
     )
     return strict
 

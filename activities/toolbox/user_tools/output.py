@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
-
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
+from typing import Final
 
 from loom.activities.ports import ToolOutput
+from loom.activities.toolbox.user_tools.json_results import as_json
+from loom.activities.toolbox.workspace.text_bytes import readable
 from loom.domain.core.media import IMAGES, PDF, UNKNOWN, part_type, sniffed
 from loom.domain.core.messages import Part
 
@@ -30,7 +29,7 @@ _NOT_JSON: Final = (Part, ToolOutput, bytes, Path)
 def to_output(value: object) -> str | ToolOutput:
     """Return the value as a tool's output. The files that `Path` values refer to may be read."""
     if isinstance(value, str):
-        return value
+        return readable(value)
     if isinstance(value, ToolOutput):
         return _within_limit(value)
     pieces = list(_pieces(value))
@@ -62,19 +61,7 @@ def _pieces(value: object) -> Iterator[str | Part]:
         case list() | tuple() if any(isinstance(item, _NOT_JSON) for item in value):
             yield from chain.from_iterable(map(_pieces, value))
         case _:
-            yield value if isinstance(value, str) else as_json(value)
-
-
-def as_json(value: object) -> str:
-    """Return the value as JSON. Values that JSON can't represent are converted with `str`."""
-    try:
-        return to_json(_plain(value), fallback=str, inf_nan_mode="strings").decode()
-    except (PydanticSerializationError, ValueError, TypeError, RecursionError):
-        return str(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+            yield readable(value) if isinstance(value, str) else as_json(value)
 
 
 def _file(path: Path) -> str | Part:

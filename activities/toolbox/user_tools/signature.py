@@ -29,7 +29,7 @@ CONTEXT: Final = "context"
 
 _MANY: Final[Mapping[Any, str]] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
 _NOT_OF_A_USER: Final = ("builtins", "typing", "collections.abc")
-_STRICT: Final = ConfigDict(extra="forbid", frozen=True)
+_STRICT: Final = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

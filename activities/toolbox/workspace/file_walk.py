@@ -23,11 +23,11 @@ def walk(root: Path, start: Path, is_stopped: Callable[[], bool], home: Path | N
     `is_stopped` returns True.
     """
     if start.is_file():
-        yield workspace.shown(root, start)
+        yield workspace.relative(root, start)
         return
-    base = "" if start == root else workspace.shown(root, start) + "/"
+    base = "" if start == root else workspace.relative(root, start) + "/"
     own = workspace.own_state(root, home)
-    hidden = None if own is None else workspace.shown(root, own)
+    hidden = None if own is None else workspace.relative(root, own)
     yield from _below(root, base, _layers_above(root, base), is_stopped, hidden)
 
 

@@ -14,6 +14,7 @@ from secrets import token_hex
 from typing import BinaryIO, Final
 
 from loom.activities.toolbox.workspace import confined_open as beneath
+from loom.activities.toolbox.workspace.text_bytes import name_from, readable
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.permissions.subjects import Subject
 
@@ -46,7 +47,7 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
     if not path.strip() or "\0" in path:
         raise ToolValidationError(f"{path!r} is not a path: name one in the workspace (`.` is the workspace itself)")
     try:
-        real = Path(os.path.realpath(workspace / path))
+        real = Path(os.path.realpath(_named(workspace, path)))
     except (OSError, ValueError) as error:
         raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
     if not real.is_relative_to(workspace):
@@ -64,13 +65,22 @@ def unresolved(workspace: Path, path: str, *, home: Path | None) -> Path:
     their targets. Raises ToolValidationError as `resolve` does, and if the path is in `.git`.
     """
     real = resolve(workspace, path, home=home, must_exist=False)
-    whole = Path(os.path.normpath(workspace / path))
+    whole = Path(os.path.normpath(_named(workspace, path)))
     if whole != workspace and whole.is_relative_to(workspace):
         real = resolve(workspace, str(whole.parent), home=home, must_exist=False) / whole.name
         resolve(workspace, str(real), home=home, must_exist=False)
     if READ_ONLY in real.relative_to(workspace).parts:
         raise ToolValidationError(f"{path} is in .git, which is protected: choose a path outside .git")
     return real
+
+
+def _named(workspace: Path, path: str) -> Path:
+    r"""Return the path that the text names. A name as it is goes before one in which `\xNN` is a byte."""
+    whole, other = workspace / path, workspace / name_from(path)
+    if other == whole or os.path.lexists(whole):
+        return whole
+    is_below = os.path.lexists(other.parent) and not os.path.lexists(whole.parent)
+    return other if is_below or os.path.lexists(other) else whole
 
 
 def own_state(workspace: Path, home: Path | None) -> Path | None:
@@ -84,13 +94,18 @@ def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject,
     target.
     """
     real = resolve(workspace, path, home=home, must_exist=False)
-    named = Path(os.path.normpath(workspace / path))
+    named = Path(os.path.normpath(_named(workspace, path)))
     paths = (named, real) if named.is_relative_to(workspace) else (real,)
     return tuple(Subject(text=shown(workspace, each), loose=str(each)) for each in dict.fromkeys(paths))
 
 
 def shown(workspace: Path, real: Path) -> str:
-    """Return the path relative to the workspace, as the model should name it."""
+    r"""Return the path relative to the workspace, as the model should name it. Bytes that aren't UTF-8 are `\xNN`."""
+    return readable(relative(workspace, real))
+
+
+def relative(workspace: Path, real: Path) -> str:
+    """Return the path relative to the workspace, as the system names it."""
     return real.relative_to(workspace).as_posix()
 
 

@@ -23,7 +23,8 @@ from loom.app.forms.eval_case import (
 )
 from loom.app.loading import load_function
 from loom.cli.output import one_line
-from loom.domain.core.output_schema import NotJson, values_of
+from loom.domain.core.json_text import NotJson
+from loom.domain.core.output_schema import values_of
 from loom.domain.evals.report import CheckedRun, CheckResult, EvalRun
 
 Rule: TypeAlias = Callable[[EvalRun], Any]

@@ -283,6 +283,12 @@ async def test_a_call_without_a_time_limit_has_the_workers(place: Path) -> None:
     assert sandbox.timeout == 5
 
 
+async def test_output_that_is_not_utf8_stays_readable(place: Path, anywhere: Sandbox | None) -> None:
+    os.close(os.open(os.fsencode(place) + b"/caf\xe9.txt", os.O_CREAT))
+    assert r"caf\xe9.txt" in await bash(place, "ls", anywhere)
+    assert "€" in await bash(place, r"printf '\xe2\x82'; sleep 0.1; printf '\xac\n'", anywhere)
+
+
 def test_the_built_in_tools_stand_in_order_of_their_names() -> None:
     tools = built_in_tools(sandbox=SANDBOX, shell_parser=PARSER, tool_timeout=120)
     assert list(tools) == sorted(tools)

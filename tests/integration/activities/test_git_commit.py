@@ -378,3 +378,62 @@ async def test_paths_are_never_patterns_or_options(place: Path) -> None:
     await commit(place, "*", "--help", message="--amend")
     assert git(place, "ls-tree", "--name-only", "HEAD") == "*\n--help\na.py"
     assert git(place, "log", "-1", "--format=%s") == "--amend"
+
+
+CACHES = (
+    "__pycache__/a.cpython-311.pyc",
+    "sub/__pycache__/b.pyc",
+    ".pytest_cache/v/lastfailed",
+    ".mypy_cache/x.json",
+    ".ruff_cache/0.1/1",
+    "web/node_modules/.cache/x",
+    ".coverage",
+    ".coverage.host.12",
+    "old.pyc",
+    "target/CACHEDIR.TAG",
+    "target/debug/x",
+    "odd (folder)+/CACHEDIR.TAG",
+    "odd (folder)+/x",
+)
+
+
+def written(place: Path, *names: str) -> None:
+    for name in names:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+
+
+async def test_what_programs_make_again_is_left_out_and_told(place: Path) -> None:
+    written(place, *CACHES, "sub/b.py", ".coveragerc", "targets/x", "oddfolder/x", "cache.py")
+    said = await commit(place)
+    assert git(place, "ls-files").split() == [".coveragerc", "a.py", "cache.py", "oddfolder/x", "sub/b.py", "targets/x"]
+    told = said.splitlines()[-1]
+    assert told.startswith("left out, because programs make it again (name it to commit it): .coverage ")
+    assert told.endswith(" …")
+    assert ".mypy_cache/ " in told
+    assert ".mypy_cache/x" not in told
+
+
+async def test_what_is_tracked_or_named_is_committed_although_programs_make_it_again(place: Path) -> None:
+    written(place, "__pycache__/tracked.pyc", "node_modules/x")
+    git(place, "add", "-A")
+    git(place, "commit", "-qm", "caches")
+    (place / "__pycache__/tracked.pyc").write_text("changed")
+    (place / "node_modules/x").unlink()
+    written(place, "__pycache__/new.pyc", ".coverage", "sub/__pycache__/x.pyc")
+    said = await commit(place, ".", ".coverage")
+    assert git(place, "ls-files").split() == [".coverage", "__pycache__/tracked.pyc", "a.py"]
+    assert git(place, "show", "HEAD:__pycache__/tracked.pyc") == "changed"
+    assert said.endswith("(name it to commit it): __pycache__/ sub/__pycache__/")
+
+
+async def test_a_commit_of_nothing_but_caches_is_refused_with_their_names(place: Path) -> None:
+    written(place, "__pycache__/new.pyc")
+    with pytest.raises(ToolExecutionError, match=r"nothing to commit.*has to be named to be committed: __pycache__/"):
+        await commit(place)
+
+
+async def test_a_file_whose_name_is_not_utf8_is_committed_by_the_name_that_tools_show(place: Path) -> None:
+    os.close(os.open(os.fsencode(place) + b"/caf\xe9.txt", os.O_CREAT))
+    await commit(place, r"caf\xe9.txt")
+    assert git(place, "status", "--short") == ""

@@ -182,6 +182,26 @@ async def test_the_model_can_mend_malformed_arguments(working: Working, workspac
     assert "alpha" in model.requests[2].messages[-1]["content"]
 
 
+async def test_arguments_reach_the_tool_as_they_are_meant_or_their_cause_the_model(
+    working: Working, workspace: Path
+) -> None:
+    (workspace / "a.txt").write_text("alpha")
+    sent = [
+        malformed_call("todo", '{"items": "[{\\"task\\": \\"bake\\"}]"}'),
+        malformed_call("write_file", '{"path": "n.txt", "content": "one\ntwo"}'),
+        malformed_call("read_file", '{"path": "a.txt", "limit": NaN}'),
+    ]
+    loom, model = await working(script([*sent, text("ok")]))
+
+    result = await loom.run(permissions={"write_file": "allow"})
+
+    assert result.output == "ok"
+    last = [request.messages[-1]["content"] for request in model.requests[1:]]
+    assert "bake" in last[0]
+    assert (workspace / "n.txt").read_text() == "one\ntwo"
+    assert "NaN is no number of JSON; send one complete JSON object with path, offset, limit" in last[2]
+
+
 async def test_rate_limits_are_waited_for_and_server_errors_tried_again(working: Working) -> None:
     loom, model = await working(script([status(429, retry_after=0.1), status(500), text("at last")]))
 

@@ -105,3 +105,11 @@ def test_a_property_may_be_called_like_a_keyword() -> None:
     }
     with pytest.raises(ToolValidationError, match="`patternProperties`: 'x' is not of type 'integer'"):
         ArgumentSchema(odd).check("t", {"pattern": "a", "patternProperties": "x"})
+
+
+def test_a_text_with_json_and_infinite_numbers_are_refused_with_the_cause() -> None:
+    schema = {"type": "object", "properties": {"xs": {"type": "array"}, "n": {"type": "number"}}}
+    with pytest.raises(ToolValidationError, match="`xs`: it is a text with JSON: send the list itself"):
+        ArgumentSchema(schema).check("t", {"xs": "[1]"})
+    with pytest.raises(ToolValidationError, match="contain NaN or an infinite number"):
+        ArgumentSchema(schema).check("t", {"xs": [float("inf")]})

@@ -13,6 +13,7 @@ from loom.activities.toolbox.built_in.edit_feedback import Parsers
 from loom.activities.toolbox.built_in.files import file_tools
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.permissions.subjects import Subject
+from loom.file_changes import change_of
 
 PARSERS: Parsers = dict.fromkeys(("yaml", "yml"), ("YAML", parse_yaml))
 TOOLS: dict[str, Tool] = {tool.spec.name: tool for tool in file_tools(120, parsers=PARSERS)}
@@ -343,10 +344,129 @@ async def test_an_edit_keeps_windows_line_ends(place: Path) -> None:
     assert (place / "a.txt").read_bytes() == b"1\r\n2\r\nthree\r\n"
 
 
-async def test_a_file_that_is_not_utf8_is_not_edited(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"one\r\ntwo\r\nthree\r\n", "two", "two\ntwo and a half", b"one\r\ntwo\r\ntwo and a half\r\nthree\r\n"),
+        (b"a\nb\r\nc\n", "a\nb\nc", "A\nB\nC", b"A\nB\r\nC\n"),
+        (b"a\rb\r", "b", "b\nc", b"a\rb\rc\r"),
+        (b"\xef\xbb\xbfx = 1\r\n", "\ufeffx = 1", "\ufeffx = 2\ny = 3", b"\xef\xbb\xbfx = 2\r\ny = 3\r\n"),
+        ("\ufeffone \u20ac\r\n".encode("utf-16-le"), "one €", "ä\n€", "\ufeffä\r\n€\r\n".encode("utf-16-le")),
+        (b"caf\xe9\r\none\r\n", "one", "two\nmore", b"caf\xe9\r\ntwo\r\nmore\r\n"),
+    ],
+)
+async def test_an_edit_keeps_encoding_mark_and_line_ends_and_shows_what_it_changed(
+    place: Path, before: bytes, old: str, new: str, after: bytes
+) -> None:
+    (place / "a.txt").write_bytes(before)
+    call_of = {"path": "a.txt", "old_string": old, "new_string": new}
+    preview = change_of("edit_file", call_of, str(place))
+    said = await call("edit_file", place, **call_of)
+    assert (place / "a.txt").read_bytes() == after
+    for line in new.removeprefix("\ufeff").split("\n"):
+        assert f"\t{line}" in said
+        assert line in (preview or "")
+
+
+async def test_a_byte_order_mark_is_no_mistake_in_python(place: Path) -> None:
+    (place / "a.py").write_bytes(b"\xef\xbb\xbfx = 1\n")
+    assert "parse" not in await call("edit_file", place, path="a.py", old_string="1", new_string="2")
+    assert await call("read_file", place, path="a.py") == "     1\tx = 2"
+
+
+async def test_a_text_in_an_unknown_encoding_gets_no_characters_of_utf8(place: Path) -> None:
     (place / "a.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(ToolValidationError, match="is not UTF-8"):
-        await call("edit_file", place, path="a.txt", old_string="caf", new_string="x")
+    with pytest.raises(ToolValidationError, match="is not UTF-8, and `new_string` has characters"):
+        await call("edit_file", place, path="a.txt", old_string="caf", new_string="th\xe9")
+    with pytest.raises(ToolValidationError, match=r"shown as \\xNN cannot be in `old_string`"):
+        await call("edit_file", place, path="a.txt", old_string="caf\\xe9", new_string="tea")
+    assert (place / "a.txt").read_bytes() == b"caf\xe9"
+
+
+async def test_an_edit_of_line_ends_alone_says_when_they_differ(place: Path) -> None:
+    (place / "a.txt").write_bytes(b"a\nb\n")
+    with pytest.raises(ToolValidationError, match="only line ends differ"):
+        await call("edit_file", place, path="a.txt", old_string="a\r\n", new_string="a\n")
+    await call("edit_file", place, path="a.txt", old_string="a\n", new_string="a\r\n")
+    assert (place / "a.txt").read_bytes() == b"a\r\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ("\ufeffone\r\ntwo".encode("utf-16-le"), "     1\tone\n     2\ttwo"),
+        ("\ufeffone\ntwo".encode("utf-16-be"), "     1\tone\n     2\ttwo"),
+        ("\ufeffone\ntwo".encode("utf-32-le"), "     1\tone\n     2\ttwo"),
+        (b"one\rtwo\r", "     1\tone\n     2\ttwo"),
+        (b"\xef\xbb\xbfone\r\ntwo", "     1\tone\n     2\ttwo"),
+        (
+            b"caf\xe9\n",
+            "     1\tcaf\\xe9\n(not UTF-8: other bytes are shown as \\xNN, and edit_file keeps them)",
+        ),
+    ],
+)
+async def test_a_text_of_any_encoding_is_read(place: Path, data: bytes, shown: str) -> None:
+    (place / "a.txt").write_bytes(data)
+    assert await call("read_file", place, path="a.txt") == shown
+
+
+@pytest.mark.parametrize("tool", ["read_file", "edit_file"])
+async def test_a_text_that_belies_its_mark_is_refused(place: Path, tool: str) -> None:
+    (place / "a.txt").write_bytes(b"\xff\xfea")
+    more = {"old_string": "a", "new_string": "b"} if tool == "edit_file" else {}
+    with pytest.raises(ToolValidationError, match="has the byte order mark of UTF-16-LE, but is not valid in it"):
+        await call(tool, place, path="a.txt", **more)
+
+
+@pytest.mark.parametrize(
+    ("before", "content", "after", "told"),
+    [
+        (b"a\r\n", "x\ny\n", b"x\r\ny\r\n", "; as before, it has CRLF line ends"),
+        (b"a\r\n", "x\r\ny\n", b"x\r\ny\n", ""),
+        (b"a\r", "x\ny", b"x\ry", "; as before, it has CR line ends"),
+        (b"\xef\xbb\xbfa\n", "x\n", b"\xef\xbb\xbfx\n", "; as before, it has a byte order mark"),
+        (b"\xef\xbb\xbfa\n", "\ufeffx\n", b"\xef\xbb\xbfx\n", "; as before, it has a byte order mark"),
+        (b"\xff\xfea\0", "é", b"\xff\xfe\xe9\0", "; as before, it has the encoding UTF-16-LE"),
+        (b"a\nb\r\n", "x\n", b"x\n", "; it had several kinds of line ends, and now has those of `content`"),
+        (b"caf\xe9\r\n", "é\n", b"\xc3\xa9\r\n", "; it was not UTF-8, and is now; as before, it has CRLF line ends"),
+        (b"\0\r\n", "x\n", b"x\n", ""),
+        (b"a\n", "x\n", b"x\n", ""),
+    ],
+)
+async def test_a_file_that_is_written_again_keeps_its_form(
+    place: Path, before: bytes, content: str, after: bytes, told: str
+) -> None:
+    (place / "a.txt").write_bytes(before)
+    said = await call("write_file", place, path="a.txt", content=content)
+    assert (place / "a.txt").read_bytes() == after
+    assert said.partition(" bytes)")[2] == told
+
+
+async def test_a_name_that_is_not_utf8_is_shown_in_a_form_that_names_it_again(place: Path) -> None:
+    folder = os.fsencode(place) + b"/d\xe9"
+    os.mkdir(folder)
+    os.close(os.open(folder + b"/caf\xe9.txt", os.O_CREAT))
+    assert await call("list_dir", place) == "d\\xe9/"
+    assert await call("list_dir", place, path=r"d\xe9") == "caf\\xe9.txt (0 bytes)"
+    assert await call("write_file", place, path=r"d\xe9/caf\xe9.txt", content="one") == (
+        "overwrote d\\xe9/caf\\xe9.txt (1 lines, 3 bytes)"
+    )
+    await call("edit_file", place, path=r"d\xe9/caf\xe9.txt", old_string="one", new_string="two")
+    assert await call("read_file", place, path=r"d\xe9/caf\xe9.txt") == "     1\ttwo"
+    await call("write_file", place, path=r"d\xe9/new.txt", content="new")
+    with pytest.raises(ToolValidationError, match=r"did you mean d\\xe9/caf\\xe9.txt"):
+        await call("read_file", place, path=r"d\xe9/cafe.txt")
+    await call("delete_file", place, path=r"d\xe9/caf\xe9.txt")
+    assert os.listdir(folder) == [b"new.txt"]
+    tool = TOOLS["read_file"]
+    named = tool.subjects(tool.parse({"path": r"d\xe9/new.txt"}), place)
+    assert [each.text for each in named] == ["d\\xe9/new.txt"]
+
+
+async def test_a_name_as_it_is_goes_before_one_with_other_bytes(place: Path) -> None:
+    await call("write_file", place, path=r"caf\xe9.txt", content="plain")
+    os.close(os.open(os.fsencode(place) + b"/caf\xe9.txt", os.O_CREAT))
+    assert await call("read_file", place, path=r"caf\xe9.txt") == "     1\tplain"
 
 
 async def test_a_folder_is_listed_with_kinds_and_sizes(place: Path) -> None:

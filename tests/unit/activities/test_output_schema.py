@@ -111,3 +111,8 @@ def test_what_is_no_json_is_a_problem_too() -> None:
 
     assert answer is not None
     assert answer.problems == ("the answer is not JSON: Expecting value at line 1, column 1",)
+
+
+def test_a_number_that_is_too_large_for_json_readers_is_no_answer() -> None:
+    checked = OutputSchema({"type": "object"}).check([{"a": [float("inf")]}])
+    assert checked.problems == ("`$`: a number in it is too large: write numbers that JSON readers accept",)

@@ -1,6 +1,7 @@
 """Looking for files and lines."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import psutil
@@ -144,3 +145,15 @@ async def test_a_cancelled_search_leaves_no_process(place: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await searching
     await eventually(searches_no_more)
+
+
+async def test_names_and_lines_that_are_not_utf8_are_shown_and_other_encodings_searched(place: Path) -> None:
+    named = os.open(os.fsencode(place) + b"/src/caf\xe9.txt", os.O_CREAT | os.O_WRONLY)
+    os.write(named, b"needle \xe9\n")
+    os.close(named)
+    (place / "src/wide.txt").write_bytes("\ufeffone\r\nneedle ü\r\n".encode("utf-16-le"))
+    assert await call("glob", place, pattern="caf*") == [r"src/caf\xe9.txt"]
+    assert await call("grep", place, pattern="needle", path="src") == [
+        r"src/caf\xe9.txt:1:needle \xe9",
+        "src/wide.txt:2:needle ü",
+    ]

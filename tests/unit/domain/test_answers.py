@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment
-from loom.domain.core.output_schema import CheckedAnswer, NotJson, instructions, read_json, values_of, values_of_done
+from loom.domain.core.json_text import NotJson, read_json
+from loom.domain.core.output_schema import CheckedAnswer, instructions, values_of, values_of_done
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.activity_requests import model_request
 from loom.domain.machine.model_replies import MAX_REPAIRS

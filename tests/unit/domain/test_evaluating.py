@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.domain.context.answer_rating import METRICS, question, read_ratings
+from loom.domain.core.json_text import NotJson
 from loom.domain.core.messages import Message, TranscriptRef, Usage, user
-from loom.domain.core.output_schema import NotJson
 from loom.domain.core.requests import Budget, RunStatus
 from loom.domain.core.tokens import text_tokens
 from loom.domain.machine.activity_requests import evaluate_request, summary_of_evaluation

@@ -1,0 +1,44 @@
+"""Say in one text why a tool failed, with the reasons in groups of errors."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from loom.activities.toolbox.workspace.text_bytes import readable
+
+_REASONS: Final = 20
+"""Maximum number of errors in a group that are told."""
+_LENGTH: Final = 2000
+"""Maximum number of characters of one reason in a group."""
+_DEPTH: Final = 50
+"""Maximum nesting depth of groups."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the error's type and text. For a group of errors, add those of each error in it, nested ones included."""
+    if not isinstance(error, BaseExceptionGroup):
+        return _named(error, _text_of(error))
+    found = list(islice(_leaves(error, _DEPTH), _REASONS + 1))
+    reasons = [f"- {_named(each, _text_of(each)[:_LENGTH])}" for each in found[:_REASONS]]
+    more = ["- and more"] if len(found) > _REASONS else []
+    return "\n".join([f"{type(error).__name__}: {readable(error.message)}", *reasons, *more])
+
+
+def _leaves(error: BaseException, depth: int) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup) and depth:
+        for each in error.exceptions:
+            yield from _leaves(each, depth - 1)
+    else:
+        yield error
+
+
+def _named(error: BaseException, text: str) -> str:
+    kind = type(error).__name__
+    return f"{kind}: {text}" if text else kind
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return readable(str(error))
+    except Exception:  # noqa: BLE001 - the error's own code may raise anything
+        return ""
