@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
@@ -376,7 +377,7 @@ class Shelf(StorageDriver):
 
     async def store(self, context: StorageDriverStoreContext, payloads: Any) -> list[StorageDriverClaim]:
         del context
-        self.kept += payloads
+        self.kept += map(deepcopy, payloads)  # the SDK turns a failure's payloads into references in place
         return [StorageDriverClaim(claim_data={"n": str(len(self.kept) - 1)})]
 
     async def retrieve(self, context: StorageDriverRetrieveContext, claims: Any) -> list[Payload]:
