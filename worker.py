@@ -71,6 +71,7 @@ from loom.task_requests import MOST_RUNS, TaskRequests
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.cached_waits import CachedWaits
 from loom.workflows.event_order import InHistoryOrder
+from loom.workflows.inline_queries import InlineQueries
 from loom.workflows.measured_runs import MeasuredRuns
 from loom.workflows.payload_converter import SparsePayloadConverter, converter_for
 from loom.workflows.runner import WORKFLOW_RUNNER, WORKFLOWS, build_adapters
@@ -155,7 +156,7 @@ class LoomPlugin(SimplePlugin):
         if served.parts.meters is not None:
             config["interceptors"] = [*config.get("interceptors", ()), MeasuredRuns(served.parts.meters)]
         served.activities = served.own_activities(config["task_queue"])
-        config["interceptors"] = [*config.get("interceptors", ()), waits]
+        config["interceptors"] = [*config.get("interceptors", ()), waits, InlineQueries()]
         if self._settings.audits:
             served.audited = AuditedHistories()
             config["interceptors"] = [*config["interceptors"], AuditedRuns(served.audited.note)]

@@ -98,7 +98,7 @@ class LLMProvider(Protocol):
     `answer` raises only the LLM errors in `loom.domain.core.errors`. Cancelling the call closes the connection.
 
     A provider that follows options of `call.options` lists their names in an attribute `supported_options`. Loom
-    refuses requests with other options.
+    refuses requests with other options, and without this attribute, requests with any option.
     """
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:

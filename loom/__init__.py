@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from loom._worker import LoomPlugin, worker
+    from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
+    from loom.activities.adapters.models.openai_provider import OpenAIProvider
+    from loom.activities.adapters.models.responses_provider import ResponsesProvider
     from loom.activities.bus import Answer, Subscription, Transport
     from loom.activities.knowledge.ports import KnowledgeStore
     from loom.activities.memory.ports import Embedder, MemoryStore
@@ -64,6 +67,7 @@ __all__ = [
     "AgentDefinition",
     "AgentStats",
     "Answer",
+    "AnthropicProvider",
     "Artifact",
     "Ask",
     "BudgetFields",
@@ -95,6 +99,7 @@ __all__ = [
     "Message",
     "ModelAnswer",
     "ModelCall",
+    "OpenAIProvider",
     "Origin",
     "Part",
     "PartFields",
@@ -102,6 +107,7 @@ __all__ = [
     "PendingAnswer",
     "PendingCall",
     "Polled",
+    "ResponsesProvider",
     "RunError",
     "RunFields",
     "RunInfo",
@@ -134,6 +140,9 @@ __all__ = [
 
 _NAMES_BY_MODULE: Final = {
     "_worker": ("LoomPlugin", "worker"),
+    "activities.adapters.models.anthropic_provider": ("AnthropicProvider",),
+    "activities.adapters.models.openai_provider": ("OpenAIProvider",),
+    "activities.adapters.models.responses_provider": ("ResponsesProvider",),
     "activities.bus": ("Answer", "Subscription", "Transport"),
     "activities.knowledge.ports": ("KnowledgeStore",),
     "activities.memory.ports": ("Embedder", "MemoryStore"),

@@ -25,15 +25,22 @@ from temporalio.converter import (
     ExternalStorage,
     JSONPlainPayloadConverter,
     PayloadCodec,
+    PayloadConverter,
     StorageDriver,
+    StorageDriverSelectContext,
 )
 
 from loom.domain.agents.spec import AgentSpec, shared
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.requests import RunResult
+from loom.domain.core.requests import IN_LINE, RunResult
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """The minimum size of payloads that are stored outside history, if external storage is configured."""
+
+IN_LINE_BYTES: Final = 1536 * 1024
+"""The size up to which run results and answers to queries stay in line, because clients without Loom read them.
+Temporal refuses payloads of 2 MB and messages of 4 MB, and a payload that a codec has encoded is larger.
+"""
 
 _EARLIER_STATE: Final = b'"started_at"'
 """Text in each state that a release before 0.4 carried on. Decoding such a state takes several times its memory."""
@@ -70,7 +77,8 @@ class SparseJsonConverter(EncodingPayloadConverter):
 
     def to_payload(self, value: Any) -> Payload:
         """Convert a value to a payload."""
-        return Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
+        payload = Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
+        return marked_in_line(payload) if isinstance(value, RunResult) else payload
 
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
         """Convert a payload to a value of the hinted type. Without a hint, the payload is read as plain JSON."""
@@ -125,6 +133,18 @@ class SparsePayloadConverter(CompositePayloadConverter):
         return value
 
 
+def in_line(converter: PayloadConverter, value: Any) -> Payload:
+    """Return the payload of a value that clients without Loom read."""
+    return marked_in_line(converter.to_payload(value))
+
+
+def marked_in_line(payload: Payload) -> Payload:
+    """Mark a payload to stay in line up to `IN_LINE_BYTES`. A small one needs no mark, and would only grow."""
+    if payload.ByteSize() >= OUT_OF_LINE_BYTES // 2:  # a codec may still enlarge it
+        payload.metadata[IN_LINE] = b"true"
+    return payload
+
+
 def data_converter(
     storage: StorageDriver | None = None, codec: PayloadCodec | None = None, *, encrypts: bool = False
 ) -> DataConverter:
@@ -161,7 +181,13 @@ def converter_for(
             given = replace(given, failure_converter_class=DefaultFailureConverterWithEncodedAttributes)
     if storage is None or given.external_storage is not None:
         return given
-    return replace(given, external_storage=ExternalStorage(drivers=[storage], payload_size_threshold=OUT_OF_LINE_BYTES))
+
+    def driver_for(_: StorageDriverSelectContext, payload: Payload) -> StorageDriver | None:
+        stays = IN_LINE in payload.metadata and payload.ByteSize() <= IN_LINE_BYTES
+        return None if stays else storage
+
+    stores = ExternalStorage(drivers=[storage], driver_selector=driver_for, payload_size_threshold=OUT_OF_LINE_BYTES)
+    return replace(given, external_storage=stores)
 
 
 def _dump(value: Any) -> bytes:

@@ -1,11 +1,15 @@
 """Connect to the Temporal server named in the settings."""
 
 import asyncio
+import atexit
+import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import structlog
@@ -28,10 +32,10 @@ _log = structlog.get_logger("loom.worker")
 RECONNECT: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a server. The last number is repeated."""
 LEAVE: Final = 0.01
-"""Seconds after which the SDK's threads have left the interpreter. A thread that hands over an answer wakes the event
-loop before it leaves. If the program ends in this moment, Python before 3.14 ends the thread inside the SDK, which
-aborts the process. Without this pause, 8 of 50 programs that ended right after an answer crashed; with it, none.
-"""
+"""Seconds that a program which is ending gives the SDK's threads to notice the calls that it has cancelled."""
+LONGEST_LEAVE: Final = 5.0
+"""Seconds after which a program ends, even if a thread of the SDK is still in the interpreter."""
+_WAKES: Final = asyncio.BaseEventLoop.call_soon_threadsafe.__code__
 
 
 async def connect(
@@ -51,6 +55,7 @@ async def connect(
             f"no Temporal server is configured, and {settings.home} has no stack: run `loom up`, or set LOOM_HOME to"
             " the .loom folder of a stack, or TEMPORAL_ADDRESS to the address of a server"
         )
+    _leave_before_exit()
     key, address = settings.temporal_api_key, settings.temporal_address
     # Behind a Unix socket, the SDK needs any address with a port. The socket leads to one server only.
     is_socket = address.startswith("unix:")
@@ -98,6 +103,35 @@ def _without_proxy_warning() -> Runtime:
     )
 
 
+@cache
+def _leave_before_exit() -> None:
+    """Let the interpreter end only when the SDK's threads have left it.
+
+    A thread that hands over an answer wakes the event loop before it leaves. If the program ends in this moment, Python
+    before 3.14 ends the thread inside the SDK's native code, which aborts the process.
+    """
+    atexit.register(_wait_until_left)
+
+
+def _wait_until_left() -> None:
+    end = time.monotonic() + LONGEST_LEAVE
+    time.sleep(LEAVE)
+    while _is_answer_handed_over() and time.monotonic() < end:
+        time.sleep(LEAVE)
+
+
+def _is_answer_handed_over() -> bool:
+    """Whether a thread without a Python program of its own is waking an event loop."""
+    frames = sys._current_frames().values()  # noqa: SLF001 - a documented function of CPython
+    return any(_outermost(frame).f_code is _WAKES for frame in frames)
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
 @asynccontextmanager
 async def connected(
     settings: Settings,
@@ -123,7 +157,6 @@ async def connected(
             await storage.aclose()
         if encryption is None:
             await own.aclose()
-        await asyncio.sleep(LEAVE)
 
 
 async def _connection(connecting: Callable[[], Awaitable[Client]], address: str, *, wait_for_server: bool) -> Client:

@@ -12,6 +12,8 @@ CREW_RUN: Final = "CrewRun"
 """The workflow types for runs of a single agent and of a crew."""
 STARTED_BY: Final = "started_by"
 """The field in a run's memo that names who started it."""
+IN_LINE: Final = "loom-in-line"
+"""The field in a large payload's metadata that keeps the payload in history. A codec has to keep the field."""
 
 
 class RunStatus(StrEnum):

@@ -10,13 +10,16 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pytest
 
+from loom.testing.harness import Harness
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
 from loom.testing.waiting import PATIENCE, eventually
 from tests.acceptance.conftest import Killable, Working
-from tests.acceptance.test_command_line import LOOM, Cli, command_line
+from tests.acceptance.test_command_line import LOOM, Cli, command_line, said
+from tests.cut_line import cut_line
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 TAKES_TERMINAL = """
@@ -66,8 +69,8 @@ async def test_without_a_worker_it_ends_with_one_line_and_the_message_is_answere
         cli("chat", "one", "--session", session), process.communicate(b"first line\nsecond line\n")
     )
     assert (ran.code, ran.out, process.returncode, out) == (5, "", 5, b"")
-    for said, options in ((ran.err, f"--session {session}"), (err.decode(), of_ann)):
-        assert said == (
+    for line, options in ((ran.err, f"--session {session}"), (err.decode(), of_ann)):
+        assert line == (
             "loom: no worker is running. The message is stored, and a worker will answer it once: start one with "
             f"`loom worker` or `loom up`, and come back with `loom chat {options}`\n"
         )
@@ -83,6 +86,48 @@ async def test_without_a_worker_it_ends_with_one_line_and_the_message_is_answere
     piped = await loom.until(chat_of_ann, lambda status: status["chat"]["answered"] == 1)
     assert piped["chat"]["received"] == 1
     assert sorted(str(request.messages[-1]["content"]) for request in model.requests) == ["first line", "one", "two"]
+
+
+@pytest.mark.slow
+async def test_a_message_that_the_server_did_not_get_is_named_and_sent_once_when_it_is_back(
+    working: Working, session: str
+) -> None:
+    loom, model = await working(echo)
+    async with cut_line(loom.settings.temporal_address) as line:
+        cli = command_line(loom, TEMPORAL_ADDRESS=line.address)
+        process = await cli.begun("chat", "--session", session, stdin=PIPE)
+        assert process.stdin is not None
+        process.stdin.write(b"one\n")
+        await said(process.stdout, "you said: one\n")
+        await line.cut()
+        process.stdin.write(b"two\n")
+        told = await said(process.stderr, "Ctrl-C leaves\n")
+        await line.mend()
+        answered = await said(process.stdout, "you said: two\n")
+        process.stdin.write(b"/exit\n")
+        _, more = await process.communicate()
+
+    assert told.splitlines()[-2:] == [
+        "the message isn't sent: two",
+        "it is sent when the server is back; Ctrl-C leaves",
+    ]
+    assert (process.returncode, answered, more) == (0, "you said: two\n", b"")
+    loom.started.append(f"chat-{session}")
+    assert (await chat_status(loom, session))["received"] == 2
+    assert [str(request.messages[-1]["content"]) for request in model.requests] == ["one", "two"]
+
+
+@pytest.mark.slow
+async def test_a_conversation_does_not_begin_without_a_server(working: Working, session: str) -> None:
+    loom, _ = await working(echo)
+    ran = await command_line(loom, TEMPORAL_ADDRESS="127.0.0.1:1")("chat", "hello", "--session", session)
+    assert (ran.code, ran.out) == (5, "")
+    assert "loom: the message isn't sent: hello\n" in ran.err
+
+
+async def chat_status(loom: Harness, session: str) -> dict[str, Any]:
+    """What the status of a chat says of the conversation."""
+    return dict((await loom.client.status(f"chat-{session}"))["chat"])
 
 
 @contextmanager

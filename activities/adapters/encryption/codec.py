@@ -14,6 +14,7 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.converter import PayloadCodec, SerializationContext, WithSerializationContext
 
 from loom.activities.encryption import missing
+from loom.domain.core.requests import IN_LINE
 
 if TYPE_CHECKING:
     from loom.activities.adapters.encryption.data_keys import DataKeys
@@ -42,7 +43,10 @@ class EncryptionCodec(PayloadCodec, WithSerializationContext):
         key = await self._keys.current(self._runs.tenant_of(self._workflow_id))
         metadata = {"encoding": ENCODING, _CIPHER: b"AES-GCM", KEY: key.id.encode()}
         bound = _bound(key.id)
-        return [Payload(metadata=metadata, data=key.encrypt(each.SerializeToString(), bound)) for each in payloads]
+        return [
+            Payload(metadata={**metadata, **_place_of(each)}, data=key.encrypt(each.SerializeToString(), bound))
+            for each in payloads
+        ]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         """See base class. Plain payloads don't change. Raises StoreUnavailable and EncryptionKeyError."""
@@ -116,6 +120,11 @@ def tenant_in(data: bytes) -> str:
         return ""
     within = [given, *(part for name in ("request", "origin") if isinstance(part := given.get(name), Mapping))]
     return next((name for each in within if isinstance(name := each.get("tenant"), str)), "")
+
+
+def _place_of(payload: Payload) -> dict[str, bytes]:
+    """Return the metadata that tells whether the payload stays in line."""
+    return {IN_LINE: payload.metadata[IN_LINE]} if IN_LINE in payload.metadata else {}
 
 
 def _bound(key: str) -> bytes:

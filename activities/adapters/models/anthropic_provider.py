@@ -60,6 +60,8 @@ _CUT: Final = ("max_tokens", "model_context_window_exceeded")
 class AnthropicProvider:
     """A provider for one account or server. It reuses its connections."""
 
+    supported_options = MESSAGES
+
     def __init__(
         self,
         *,

@@ -56,6 +56,8 @@ _BROKEN_OFF: Final = ("error", "insufficient_system_resource")
 class OpenAIProvider:
     """A provider for one account or server. It reuses its connections."""
 
+    supported_options = CHAT
+
     def __init__(
         self,
         *,

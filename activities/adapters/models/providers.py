@@ -9,7 +9,7 @@ from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
 from loom.activities.adapters.models.demo.model import DemoModel
 from loom.activities.adapters.models.media_parts import accepted_by
-from loom.activities.adapters.models.model_options import CHAT, MESSAGES, RESPONSES, problem_of
+from loom.activities.adapters.models.model_options import problem_of
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.responses_provider import ResponsesProvider
 from loom.activities.adapters.models.wire import READ_TIMEOUT
@@ -28,7 +28,6 @@ PREFIXES: Final = ("openai", RESPONSES_PREFIX, "anthropic")
 _NO_KEY: Final = "not-needed"
 """The key for a self-hosted server if no key is configured. The SDKs always require a key."""
 
-_OPTIONS: Final = {"openai": CHAT, RESPONSES_PREFIX: RESPONSES, "anthropic": MESSAGES}
 _KINDS: Final[Mapping[str, Callable[..., "_Made"]]] = {
     "openai": OpenAIProvider,
     RESPONSES_PREFIX: ResponsesProvider,
@@ -104,8 +103,8 @@ class ConfiguredProviders:
         prefix = model.strip().partition(":")[0]
         if prefix == DEMO or not options.given:
             return
-        own = getattr(self._registered.get(prefix), "supported_options", ())
-        if problem := problem_of(options, _OPTIONS.get(prefix, own), model):
+        provider = self._registered.get(prefix) or _KINDS.get(prefix)
+        if problem := problem_of(options, getattr(provider, "supported_options", ()), model):
             raise BadRequest(problem, field="model_options")
 
     async def aclose(self) -> None:

@@ -57,6 +57,8 @@ _LEAST_OUTPUT: Final = 16
 class ResponsesProvider:
     """A provider for one account or server. It reuses its connections."""
 
+    supported_options = RESPONSES
+
     def __init__(
         self,
         *,

@@ -28,6 +28,8 @@ another release has written it. A list of runs leaves out what it can't read of 
 _QUOTED: Final = re.compile(r'(?:message|error): "((?:[^"\\]|\\.)+)"')
 """Matches the human-readable message in the SDK's error text."""
 
+_AWAY: Final = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED)
+
 _REFUSED: Final = re.compile("Unauthenticated|PermissionDenied|Unauthorized")
 
 
@@ -60,6 +62,14 @@ def no_server(address: str, error: Exception) -> UnreachableError:
 def is_refusal(error: Exception) -> bool:
     """Whether the server has answered that this client may not connect. Waiting doesn't change that."""
     return _REFUSED.search(str(error)) is not None
+
+
+def is_away(error: UnreachableError) -> bool:
+    """Whether the server gave no answer. The same request may succeed once the server is back."""
+    cause = error.__cause__
+    if isinstance(cause, RPCError):
+        return cause.status in _AWAY
+    return isinstance(cause, RuntimeError) and not is_refusal(cause) and NO_STORAGE not in str(cause)
 
 
 def unconnected(error: Exception) -> str:

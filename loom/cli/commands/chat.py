@@ -3,14 +3,17 @@
 import asyncio
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
 
 import typer
 from temporalio.service import RPCError
 
+from loom.activities.adapters.temporal.errors import is_away
 from loom.activities.ports import StreamUnavailable
 from loom.chat_session import ChatSession, SentMessage
 from loom.cli.arguments import (
@@ -34,7 +37,8 @@ from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.screen import Screen
 from loom.client import LoomClient
 from loom.composition.live_workers import live_pollers
-from loom.domain.core.errors import BadRequest
+from loom.composition.temporal_connection import RECONNECT
+from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.messages import Message, is_from_person
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Task
@@ -126,6 +130,8 @@ class _Talk:
         self._by = request.get("user_id") or user_name()  # memory learns about the user from the user's own words
         self._seen: int | None = None
         """The offset of the last event that the screen has shown."""
+        self._was_reached = False
+        """Whether the server has answered. Without a server, a conversation doesn't begin."""
 
     @property
     def command(self) -> str:
@@ -139,9 +145,30 @@ class _Talk:
             print_notice(f"session {self._session}; to leave, type /exit")
             for said in with_client(lambda loom: self._chat(loom).messages())[-LAST_WORDS:]:
                 _print_words(said)
+            self._was_reached = True
         for text in messages or self._lines():
-            answer = with_client(lambda loom: self._ask(loom, text, parts))  # noqa: B023 - called in this round
-            self._print(answer)
+            self._print(self._answered(text, parts))
+
+    def _answered(self, text: str, parts: Sequence[PartFields]) -> ChatAnswer:
+        """Send a message and return the answer. If the server goes away, wait until it is back and send it again.
+
+        The message keeps its id, so it is answered once, even if the server has it already.
+        """
+        message_id = uuid4().hex[:16]
+        for pause in chain(RECONNECT, repeat(RECONNECT[-1])):
+            try:
+                answer = with_client(lambda loom: self._ask(loom, text, message_id, parts))
+            except UnreachableError as error:
+                unsent = f"the message isn't sent: {one_line(text)}"
+                if not self._was_reached or not is_away(error):
+                    error.add_note(unsent)
+                    raise
+                if pause == RECONNECT[0]:
+                    print_notice(f"{error.message}\n{unsent}\nit is sent when the server is back; Ctrl-C leaves")
+            else:
+                return answer
+            time.sleep(pause)
+        raise AssertionError  # `repeat` never ends
 
     def _lines(self) -> Iterator[str]:
         while True:
@@ -157,11 +184,12 @@ class _Talk:
     def _chat(self, loom: LoomClient) -> ChatSession:
         return ChatSession(loom, self._session, **self._request)
 
-    async def _ask(self, loom: LoomClient, text: str, parts: Sequence[PartFields]) -> ChatAnswer:
+    async def _ask(self, loom: LoomClient, text: str, message_id: str, parts: Sequence[PartFields]) -> ChatAnswer:
         chat = self._chat(loom)
         if self._in_place and self._seen is None:
             self._seen = await _last_offset(loom, chat.run_id)
-        sent = await chat.send(text, parts=parts, when_busy=self._when_busy, by=self._by)
+        sent = await chat.send(text, parts=parts, when_busy=self._when_busy, message_id=message_id, by=self._by)
+        self._was_reached = True
         remember_started(loom, sent.run_id)
         if sent.handling is None:
             if not await _is_served(loom):

@@ -29,6 +29,7 @@ from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.encryption import MAGIC, PLAIN, TEXT
 from loom.composition.encryption import Encryption, encryption_with
 from loom.domain.core.errors import BadRequest, EncryptionKeyError
+from loom.domain.core.requests import IN_LINE
 from loom.domain.core.tenants import Owner
 from loom.domain.memory.people import FactKind, NewFact, SaidFact
 from loom.serve.codec_server import CodecServer, WorkName
@@ -325,6 +326,13 @@ async def test_a_file_that_two_tenants_have_stored_stays_when_they_are_forgotten
 async def _who_knows_the_token(work: WorkName, scope: Any) -> bool:
     del work
     return dict(scope["headers"]).get(b"authorization") == b"Bearer t"
+
+
+async def test_an_encrypted_payload_still_says_that_it_stays_in_line(sealing: Encryption) -> None:
+    marked, plain = Payload(metadata={IN_LINE: b"true"}, data=b"text"), Payload(data=b"text")
+    sealed = await sealing.codec.encode([marked, plain])
+    assert [IN_LINE in each.metadata for each in sealed] == [True, False]
+    assert await sealing.codec.decode(sealed) == [marked, plain]
 
 
 async def test_the_codec_server_decodes_for_a_browser_that_may_read(sealing: Encryption) -> None:

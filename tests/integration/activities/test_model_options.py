@@ -11,6 +11,7 @@ from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
+from loom.activities.adapters.models.responses_provider import ResponsesProvider
 from loom.activities.ports import ModelCall
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
@@ -134,6 +135,50 @@ async def test_an_option_that_a_provider_lacks_is_refused_by_name(model: str, op
         providers.check_options(model, given)
     providers.check_options("demo", given)
     providers.check_options("own:m", ModelOptions(seed=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "built_in", "other"),
+    [
+        (OpenAIProvider, "openai", "thinking_budget"),
+        (ResponsesProvider, "openai-responses", "seed"),
+        (AnthropicProvider, "anthropic", "seed"),
+    ],
+)
+def test_a_registered_provider_has_the_options_of_the_built_in_prefix(kind: Any, built_in: str, other: str) -> None:
+    values = {
+        "reasoning_effort": "low",
+        "top_p": 0.5,
+        "parallel_tool_calls": False,
+        "seed": 1,
+        "stop": ["x"],
+        "thinking_budget": 2048,
+        "extra_body": {"a": 1},
+        "extra_headers": {"b": "c"},
+    }
+    providers = ConfiguredProviders(openai_api_key="k", anthropic_api_key="k")
+    providers.register({"mine": kind(api_key="k", base_url="http://127.0.0.1:1/v1")})
+
+    def takes(prefix: str, name: str) -> bool:
+        try:
+            providers.check_options(f"{prefix}:m", read_model_options({name: values[name]}, "options"))
+        except BadRequest:
+            return False
+        return True
+
+    assert {name: takes("mine", name) for name in values} == {name: takes(built_in, name) for name in values}
+    assert (takes("mine", "reasoning_effort"), takes("mine", other)) == (True, False)
+
+
+def test_a_provider_that_names_no_options_is_given_none() -> None:
+    class Own:
+        async def answer(self, *_: Any) -> Any:
+            raise NotImplementedError
+
+    providers = ConfiguredProviders()
+    providers.register({"own": Own()})
+    with pytest.raises(BadRequest, match=r"own:m doesn't support `seed`.*supported options: none"):
+        providers.check_options("own:m", ModelOptions(seed=1))
 
 
 async def test_an_option_that_a_provider_lacks_fails_the_call_too() -> None:

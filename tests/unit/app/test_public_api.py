@@ -21,6 +21,7 @@ PUBLIC = [
     "AgentDefinition",
     "AgentStats",
     "Answer",
+    "AnthropicProvider",
     "Artifact",
     "Ask",
     "BudgetFields",
@@ -52,6 +53,7 @@ PUBLIC = [
     "Message",
     "ModelAnswer",
     "ModelCall",
+    "OpenAIProvider",
     "Origin",
     "Part",
     "PartFields",
@@ -59,6 +61,7 @@ PUBLIC = [
     "PendingAnswer",
     "PendingCall",
     "Polled",
+    "ResponsesProvider",
     "RunError",
     "RunFields",
     "RunInfo",
@@ -157,6 +160,12 @@ def test_importing_loom_imports_no_sdk_and_no_driver() -> None:
 
 def test_an_app_is_built_without_an_sdk_a_driver_or_temporal() -> None:
     modules = imported("from loom import LoomApp, Ask, Deny, ToolContext; LoomApp()")
+    assert not modules & {"openai", "anthropic", "redis", "psycopg", "mcp", "tree_sitter"}
+
+
+def test_a_provider_is_made_without_an_sdk_a_driver_or_temporal() -> None:
+    kinds = ("OpenAIProvider", "ResponsesProvider", "AnthropicProvider")
+    modules = imported("\n".join(f"from loom import {kind}; {kind}(api_key='k')" for kind in kinds))
     assert not modules & {"openai", "anthropic", "redis", "psycopg", "mcp", "tree_sitter"}
 
 

@@ -1,7 +1,8 @@
 """What is written into history comes back equal, says what it must, and no more."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, get_args
@@ -15,6 +16,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure as FailureProto
 from temporalio.converter import (
     DefaultFailureConverter,
+    PayloadCodec,
     PayloadConverter,
     StorageDriver,
     StorageDriverClaim,
@@ -40,7 +42,7 @@ from loom.domain.core.messages import (
     user,
 )
 from loom.domain.core.output_schema import CheckedAnswer
-from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.requests import IN_LINE, Budget, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action, Notice, Origin, Task
 from loom.domain.core.tool_calls import Decision, Effect, OpenCall, PreparedCall, ToolResult, ToolSpec, Verdict
 from loom.domain.permissions.judge import Mode
@@ -60,7 +62,7 @@ from loom.domain.run.conversation import Conversation
 from loom.domain.run.events import ToolsReturned
 from loom.domain.run.retry_policy import Failure, Tries
 from loom.domain.run.state import AnswerDraft, Environment, Hold, Notices, OpenCalls, Outcome, Phase, RunState, Spending
-from loom.workflows.payload_converter import OUT_OF_LINE_BYTES, data_converter
+from loom.workflows.payload_converter import IN_LINE_BYTES, OUT_OF_LINE_BYTES, data_converter, in_line
 
 CONVERTER: Final[PayloadConverter] = data_converter().payload_converter
 
@@ -375,7 +377,7 @@ class Shelf(StorageDriver):
 
     async def store(self, context: StorageDriverStoreContext, payloads: Any) -> list[StorageDriverClaim]:
         del context
-        self.kept += payloads
+        self.kept += map(deepcopy, payloads)  # the SDK turns a failure's payloads into references in place
         return [StorageDriverClaim(claim_data={"n": str(len(self.kept) - 1)})]
 
     async def retrieve(self, context: StorageDriverRetrieveContext, claims: Any) -> list[Payload]:
@@ -392,3 +394,57 @@ async def test_only_large_payloads_go_to_the_storage() -> None:
     assert written[1].ByteSize() < 400
     assert await converter.decode(written, [ToolResult, ToolResult]) == [small, large]
     assert data_converter().external_storage is None
+
+
+class Hiding(PayloadCodec):
+    """Hides the whole payload, but for what says where it stays."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        kept = [{name: data for name, data in each.metadata.items() if name == IN_LINE} for each in payloads]
+        return [
+            Payload(metadata={"encoding": b"hidden", **of}, data=b"0" * 100 + each.SerializeToString())
+            for each, of in zip(payloads, kept, strict=True)
+        ]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [Payload.FromString(each.data[100:]) for each in payloads]
+
+
+def result_with(output: str) -> RunResult:
+    return RunResult(
+        status=RunStatus.COMPLETED,
+        output=output,
+        structured_output=None,
+        completed_explicitly=False,
+        turns=1,
+        usage=usage_view(Usage()),
+        cost=0.0,
+        quality_metrics=None,
+        tool_calls=0,
+        artifacts=(),
+        error=None,
+    )
+
+
+@pytest.mark.parametrize("codec", [None, Hiding()], ids=["plain", "codec"])
+@pytest.mark.parametrize(
+    ("size", "is_stored"),
+    [(OUT_OF_LINE_BYTES - 999, False), (OUT_OF_LINE_BYTES, False), (IN_LINE_BYTES - 999, False), (IN_LINE_BYTES, True)],
+)
+async def test_a_result_stays_in_line_up_to_a_limit(size: int, codec: PayloadCodec | None, *, is_stored: bool) -> None:
+    shelf = Shelf()
+    converter = data_converter(shelf, codec)
+    result = result_with("ä" * (size // 2))
+    failure = FailureProto()
+    await converter.encode_failure(ApplicationError("m", result, type="T"), failure)
+    written = [*await converter.encode([result]), *failure.application_failure_info.details.payloads]
+    assert len(shelf.kept) == (2 if is_stored else 0)
+    assert await converter.decode(written, [RunResult, RunResult]) == [result, result]
+
+
+async def test_an_answer_to_a_query_is_marked_only_if_it_is_large() -> None:
+    small, large = (in_line(CONVERTER, {"text": "x" * size}) for size in (1000, OUT_OF_LINE_BYTES))
+    shelf = Shelf()
+    assert (dict(small.metadata), IN_LINE in large.metadata) == ({"encoding": b"json/plain"}, True)
+    assert await data_converter(shelf)._external_store_payload_sequence([large]) == [large]
+    assert shelf.kept == []
