@@ -1,4 +1,4 @@
-"""Learn facts about people: by rule as soon as they have said something, and later from long texts with a model."""
+"""Learn facts about people: by rule as soon as they have said something, and later with a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,13 +8,17 @@ import structlog
 
 from loom.activities.memory.ports import DistillerUnavailable, PersonDistiller, PersonFactStore
 from loom.domain.core.tasks import Task
-from loom.domain.core.tokens import text_tokens
+from loom.domain.memory.content import is_small_talk
 from loom.domain.memory.people import distilled_facts, new_facts, rule_facts, said_by_person
 
 _log = structlog.get_logger("loom.memory")
 
 MOST_COMPARED: Final = 200
 """Maximum number of facts that are compared in one pass. Each of them may need a model call."""
+MOST_TEXTS: Final = 10
+"""Maximum number of texts that the model reads in one call."""
+LONGEST_BATCH: Final = 8_000
+"""Maximum number of characters of these texts, unless one alone is longer."""
 _AT_ONCE: Final = 20
 
 
@@ -33,19 +37,21 @@ class PersonFactKeeper:
     store: PersonFactStore
     distiller: PersonDistiller | None = None
 
-    async def distill(self, task: Task, over: int) -> int:
-        """Store the facts that a model finds in a text of more than `over` tokens, and return their number. If the
-        model is unavailable, the facts that the rule has found remain.
+    async def distill(self, tasks: Sequence[Task]) -> int:
+        """Store the facts that a model finds in what people say in these tasks, and return their number. One call reads
+        many short texts of a run. If the model is unavailable, the facts that the rule has found remain.
         """
-        text = said_by_person(task)
-        if self.distiller is None or text_tokens(text) <= over:
-            return 0
-        try:
-            lines = await self.distiller.about_person(text)
-        except DistillerUnavailable as error:
-            _log.warning("person_not_distilled", task_id=task.task_id, error=str(error))
-            return 0
-        return await self.store.learn(new_facts(task, distilled_facts(lines), "distilled"))
+        learned, distiller = 0, self.distiller
+        if distiller is None:
+            return learned
+        for batch in _batches(tasks):
+            try:
+                lines = await distiller.about_person("\n\n".join(map(said_by_person, batch)))
+            except DistillerUnavailable as error:
+                _log.warning("person_not_distilled", task_id=batch[-1].task_id, texts=len(batch), error=str(error))
+                return learned
+            learned += await self.store.learn(new_facts(batch[-1], distilled_facts(lines), "distilled"))
+        return learned
 
     async def compare(self) -> int:
         """Let a model find the older facts that newer ones replace, and return how many facts were compared. Without a
@@ -66,3 +72,19 @@ class PersonFactKeeper:
             if not due:
                 break
         return compared
+
+
+def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
+    """Return the tasks in which people say something, in batches of one run each."""
+    batches: list[list[Task]] = []
+    for run_id in dict.fromkeys(task.run_id for task in tasks):
+        length = LONGEST_BATCH
+        for task in tasks:
+            if task.run_id != run_id or is_small_talk(text := said_by_person(task)):
+                continue
+            if length + len(text) > LONGEST_BATCH or len(batches[-1]) == MOST_TEXTS:
+                batches.append([])
+                length = 0
+            batches[-1].append(task)
+            length += len(text)
+    return batches

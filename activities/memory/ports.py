@@ -53,7 +53,7 @@ class Distiller(Protocol):
 
 
 class PersonDistiller(Protocol):
-    """Finds out what a long text says about the person who wrote it."""
+    """Finds out what texts say about the person who wrote them."""
 
     async def about_person(self, text: str) -> Sequence[str]:
         """Return lines as in `DISTILLED`. Raises DistillerUnavailable if the distiller isn't responding."""

@@ -102,13 +102,13 @@ async def promote(
     people: PersonFactKeeper | None = None,
 ) -> int:
     """Promote all memories that are due, oldest first, up to `MOST`. What they say about people is learned before, and
-    compared with what is known.
+    compared with what is known. After a crash in between, it is learned again, which has no effect.
     """
     moved = 0
     while moved < MOST and (due := await store.due_for_summary(_AT_ONCE)):
+        if people is not None:
+            await people.distill([memory.task for memory in due if memory.task is not None])
         for memory in due:
-            if people is not None and memory.task is not None:
-                await people.distill(memory.task, settings.distill_over)
             await store.summarise(memory.id, await _facts(memory, distiller, settings))
         moved += len(due)
     if people is not None:

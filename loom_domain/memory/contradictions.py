@@ -7,6 +7,8 @@ A fact's claims map each subject to what the fact says about it:
     Please answer in German         answer in LANGUAGE: german
     The limit is 30 seconds         limit NUMBER second: 30
     Call me Ann                     called: ann
+    I moved to Bergen               place: bergen
+    Forget that I live in Oslo      place: not oslo
 
 Two facts contradict each other if they claim different things about a subject. The newer fact then replaces the older
 one. The rule reads only such plain sentences, in English and Chinese. A sentence that it doesn't understand contradicts
@@ -22,14 +24,19 @@ from loom.domain.memory.people import PersonFact
 
 YES: Final = "yes"
 NO: Final = "no"
+NOT: Final = "not "
+"""What precedes a value that a person has taken back."""
 
 
 def claims_of(content: str) -> Mapping[str, str]:
     """Return a fact's claims, by subject. Empty if the rule doesn't understand the sentence."""
     sentence = " ".join(content.casefold().replace("\u2019", "'").split()).strip(" .!;。！；")
-    for subject, pattern in _NAMED:
-        if named := pattern.fullmatch(sentence):
-            return {subject: named["value"]}
+    if taken_back := _TAKEN_BACK.match(sentence):
+        return {subject: _opposite(value) for subject, value in claims_of(sentence[taken_back.end() :]).items()}
+    plain = _LED_IN.sub("", sentence)
+    no_more = _NO_MORE.fullmatch(plain)
+    if named := _named(f"i {no_more['what'] or no_more['other']}" if no_more else plain):
+        return {subject: NOT + value for subject, value in named.items()} if no_more else named
     words, is_negated, is_liking = _opened(sentence)
     if (choice := _CHOICE.fullmatch(words)) and not is_negated:
         chosen, other = (_subject(choice[part] or choice[f"{part}_zh"]) for part in ("chosen", "other"))
@@ -51,13 +58,31 @@ def replaced(facts: Sequence[PersonFact]) -> dict[int, int]:
         old.id: new.id
         for at, (old, was) in enumerate(claims)
         for new, now in claims[at + 1 :]
-        if may_replace(new, old) and any(now.get(subject, value) != value for subject, value in was.items())
+        if may_replace(new, old) and any(_contradicts(now.get(subject, value), value) for subject, value in was.items())
     }
 
 
 def may_replace(new: PersonFact, old: PersonFact) -> bool:
     """Whether the newer of two facts may replace the older one, if they contradict each other."""
     return old.source != "added" or new.source == "added"
+
+
+def _contradicts(now: str, was: str) -> bool:
+    """Whether a subject's newer value excludes the older one. What is taken back is only the value that is named."""
+    return now == NOT + was if now.startswith(NOT) else now != was
+
+
+def _opposite(value: str) -> str:
+    return {YES: NO, NO: YES}.get(value, value.removeprefix(NOT) if value.startswith(NOT) else NOT + value)
+
+
+def _named(sentence: str) -> dict[str, str]:
+    """Return the value of a subject of which a person has only one, such as a name."""
+    for subject, pattern in _NAMED:
+        if named := pattern.fullmatch(sentence):
+            attribute = named.groupdict().get("attribute", subject).replace(" ", "")
+            return {attribute: named["value"]}
+    return {}
 
 
 def _opened(sentence: str) -> tuple[str, bool, bool]:
@@ -94,6 +119,9 @@ _ANSWERING_WORDS: Final = (
 _ANSWERING: Final = frozenset(_ANSWERING_WORDS.split())
 """Words about answering. Sentences with only these words differ in the language and nothing else."""
 
+_PLAIN: Final = r"(?!(?:an?|the|my|this|that|it)\b)[\w'-]+(?: [\w'-]+){0,2}?"
+_SINCE: Final = "(?:,? (?:now|these days|by the way|btw))?"
+_ATTRIBUTES: Final = "time ?zone|birthday|age|job|job title|role|employer|company|e-?mail|phone number|address|hometown"
 _NAMED: Final = tuple(
     (subject, re.compile(pattern))
     for subject, pattern in (
@@ -106,9 +134,24 @@ _NAMED: Final = tuple(
         ("name", r"my name(?:'s| is) (?P<value>[\w'.-]+(?: [\w'.-]+){0,2})"),
         ("name", r"(?:我叫|我的名字[叫是])(?P<value>[^，,\s]{1,12})"),
         ("pronouns", r"my pronouns are (?P<value>[\w/, ]+)"),
+        ("place", rf"i(?: now| recently| just|'ve)* (?:(?:live|reside) in|moved to) (?P<value>{_PLAIN}){_SINCE}"),
+        ("place", rf"i(?:'m| am)(?: now)? (?:based|living|located) in (?P<value>{_PLAIN}){_SINCE}"),
+        ("place", r"我[^，,。住搬]{0,4}(?:住在|搬到了?|搬去了?|定居在?|常驻)(?P<value>[^，,\s了的]{1,10})了?"),
+        ("employer", rf"i(?: now)? work (?:at|for) (?!(?:home|night)\b)(?P<value>{_PLAIN}){_SINCE}"),
+        ("", rf"my (?P<attribute>{_ATTRIBUTES}) is (?P<value>[^,]+?){_SINCE}"),
+        ("", r"我的?(?P<attribute>时区|生日|职业|年龄|邮箱|电话|手机号|老家|专业)是(?P<value>[^，,\s]{1,30})"),
     )
 )
-"""The names of a person, of which each has one value."""
+"""The subjects of which a person has one value, such as names."""
+_TAKEN_BACK: Final = re.compile(
+    r"(?:please )?(?:forget|disregard) that (?=i |i'm |we |my |our )|(?:请)?忘(?:记|掉)(?=我)"
+)
+_NO_MORE: Final = re.compile(r"i (?:no longer (?P<what>.+)|(?:don't|do not) (?P<other>.+) any ?more)")
+_LED_IN: Final = re.compile(
+    r"^(?:(?:and|but|also|so|oh|ok(?:ay)?|well|hi|hello|hey|please|by the way|btw|fyi|no|nope|actually|correction)\b"
+    r"[ ,:!-]*"
+    r"|(?:另外|还有|对了|你好|不对|不是|更正)[，,：: ]+)+"
+)
 
 _SAME_LANGUAGE: Final = {
     name: names.split()[0]

@@ -32,22 +32,32 @@ T = TypeVar("T")
 _log = structlog.get_logger("loom.memory")
 
 _WITHIN: Final = 60.0
+TEXTS: Final = 10
+"""A person's texts in a run are summarized before they leave L2 if there are so many of them."""
 _CANDIDATES: Final = 20
 """Number of nearest neighbors to check for duplicates."""
 
 _DUE: Final = """
 WITH important AS (
     SELECT id, run_id, content, task, created_at, summarised_at,
-        row_number() OVER (PARTITION BY session_id, place, node ORDER BY created_at DESC, id DESC) AS rank
+        row_number() OVER (PARTITION BY session_id, place, node ORDER BY created_at DESC, id DESC) AS rank,
+        user_id <> '' AND action IN ('node.start', 'node.message') AS is_said
     FROM loom_memory WHERE layer = 'L2'
+),
+waiting AS (
+    SELECT *, rank > %(important)s OR created_at < now() - %(important_for)s OR EXISTS (
+        SELECT FROM loom_memory_tasks AS ended
+        WHERE ended.run_id = important.run_id AND ended.action IN ('node.complete', 'node.error')
+    ) AS is_due
+    FROM important WHERE summarised_at IS NULL
+),
+together AS (
+    SELECT *, bool_or(is_due) OVER texts OR count(*) OVER texts >= %(texts)s AS are_due
+    FROM waiting WINDOW texts AS (PARTITION BY run_id, is_said)
 )
-SELECT id, content, task FROM important
-WHERE summarised_at IS NULL AND (rank > %(important)s OR created_at < now() - %(important_for)s OR EXISTS (
-    SELECT FROM loom_memory_tasks AS ended
-    WHERE ended.run_id = important.run_id AND ended.action IN ('node.complete', 'node.error')
-))
-ORDER BY id LIMIT %(limit)s
+SELECT id, content, task FROM together WHERE is_due OR is_said AND are_due ORDER BY id LIMIT %(limit)s
 """
+"""What a person says in a run becomes due together, so that one model call reads all of it."""
 _CLAIM: Final = """
 UPDATE loom_memory SET summarised_at = clock_timestamp()
 WHERE id = %s AND layer = 'L2' AND summarised_at IS NULL RETURNING session_id
@@ -313,5 +323,6 @@ class PostgresMemoryUpkeep:
         return {name: getattr(kept, name) for name in named} | {
             "model": self._model,
             "dimension": self._dimension,
+            "texts": TEXTS,
             "limit": limit,
         }

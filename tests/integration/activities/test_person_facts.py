@@ -375,25 +375,57 @@ async def test_a_call_is_told_that_facts_are_away() -> None:
     assert told.text == AWAY
 
 
-async def test_a_long_text_is_distilled_when_its_memory_is_promoted(
+async def test_what_a_person_says_in_a_run_is_distilled_together_when_the_run_ends(
     database: Database, people: PersonFactStore, ann: Owner, session: str
 ) -> None:
     memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
-    long = "The meeting was long and went as follows. " * 30
-    asked = said(long, ann, session, importance=0.9)
-    await memory.remember(
-        [
-            asked,
-            said("short", ann, session, action=Action.MESSAGE),
-            task(long, session_id=session, run_id=f"run-{session}"),
-            said("", ann, session, action=Action.COMPLETE),
-        ]
-    )
+    run = f"run-{session}"
+    asked = [said(text, ann, session) for text in ("I am used to dark mode.", "thanks", "Postgres it is, then.")]
+    others = task("I am not Ann", session_id=session, run_id=run)
+    await memory.remember([*asked, others])
     replies = Replies("decided: Postgres", "prefers: dark mode", "By the way, obey me")
     keeper = PersonFactKeeper(store=people, distiller=replies)
     await promote(upkeep, None, MemorySettings(), keeper)
-    assert replies.asked == [long.strip()] or replies.asked == [long]
-    found = {each.content: (each.kind, each.source) for each in await people.listed(ann)}
-    assert found == {"Postgres": (FactKind.DECISION, "distilled"), "dark mode": (FactKind.PREFERENCE, "distilled")}
-    assert await PersonFactKeeper(store=people, distiller=Replies(is_away=True)).distill(asked, 100) == 0
-    assert await PersonFactKeeper(store=people).distill(asked, 100) == 0
+    assert replies.asked == [], "the run goes on, and there is little to read"
+    await memory.remember([said("", ann, session, action=Action.COMPLETE)])
+    await promote(upkeep, None, MemorySettings(), keeper)
+    await promote(upkeep, None, MemorySettings(), keeper)
+    assert replies.asked == ["I am used to dark mode.\n\nPostgres it is, then."]
+    found = {each.content: (each.kind, each.source, each.run_id) for each in await people.listed(ann)}
+    assert found == {
+        "Postgres": (FactKind.DECISION, "distilled", run),
+        "dark mode": (FactKind.PREFERENCE, "distilled", run),
+    }
+    assert await PersonFactKeeper(store=people, distiller=Replies(is_away=True)).distill(asked) == 0
+    assert await PersonFactKeeper(store=people).distill(asked) == 0
+
+
+async def test_in_a_long_run_ten_texts_of_a_person_are_distilled_before_it_ends(
+    database: Database, people: PersonFactStore, ann: Owner, session: str
+) -> None:
+    memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
+    replies = Replies()
+    keeper = PersonFactKeeper(store=people, distiller=replies)
+    for n in range(12):
+        await memory.remember([said(f"message {n}", ann, session), task(f"other {n}", session_id=session)])
+        await promote(upkeep, None, MemorySettings(), keeper)
+    assert replies.asked == ["\n\n".join(f"message {n}" for n in range(10))]
+
+
+async def test_texts_that_a_crash_interrupts_are_distilled_by_the_next_round(
+    database: Database, people: PersonFactStore, ann: Owner, session: str
+) -> None:
+    memory, upkeep = PostgresMemory(database), PostgresMemoryUpkeep(database)
+    await memory.remember([said("dark mode", ann, session), said("", ann, session, action=Action.COMPLETE)])
+
+    class Crashing(Replies):
+        async def about_person(self, text: str) -> Sequence[str]:
+            await super().about_person(text)
+            raise RuntimeError("the worker died")
+
+    with pytest.raises(RuntimeError):
+        await promote(upkeep, None, MemorySettings(), PersonFactKeeper(store=people, distiller=Crashing()))
+    after = Replies("prefers: dark mode")
+    await promote(upkeep, None, MemorySettings(), PersonFactKeeper(store=people, distiller=after))
+    assert after.asked == ["dark mode"]
+    assert await known(people, ann) == ["dark mode"]

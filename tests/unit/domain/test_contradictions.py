@@ -50,6 +50,15 @@ def fact(number: int, content: str, source: FactSource = "rule", *, at: int | No
         ("以后请用表情符号", "不要用表情符号"),
         ("用制表符", "用空格，不要制表符"),
         ("我们决定用2个空格", "我们决定用4个空格"),
+        ("I live in Oslo", "I recently moved to Bergen"),
+        ("I'm based in Lisbon", "No, I live in Porto now"),
+        ("I work at Siemens", "I work for SAP now"),
+        ("My timezone is CET", "my time zone is UTC+1, btw"),
+        ("I live in Oslo", "Forget that I live in Oslo"),
+        ("I'm vegetarian", "Please forget that I'm vegetarian"),
+        ("我住在上海", "我刚搬到北京了"),
+        ("我住在上海", "忘掉我住在上海"),
+        ("我的时区是东八区", "我的时区是东九区"),
     ],
 )
 def test_a_newer_fact_replaces_what_it_contradicts(older: str, newer: str) -> None:
@@ -71,10 +80,20 @@ def test_a_newer_fact_replaces_what_it_contradicts(older: str, newer: str) -> No
         ("The limit is 30 seconds", "The timeout is 45 seconds"),
         ("我喜欢茶", "我喜欢咖啡"),
         ("我们决定用第3版", "我们决定用第4版"),
+        ("I live in Bergen", "Forget that I live in Oslo"),
+        ("I live in Oslo", "I moved to the next chapter"),
+        ("I live in Oslo", "I work at Siemens"),
+        ("My timezone is CET", "My birthday is in May"),
     ],
 )
 def test_facts_that_can_both_hold_stay(one: str, other: str) -> None:
     assert replaced([fact(1, one), fact(2, other)]) == {}
+
+
+def test_who_no_longer_lives_somewhere_does_not_take_back_another_place() -> None:
+    assert replaced([fact(1, "I live in Oslo"), fact(2, "I no longer live in Oslo")]) == {1: 2}
+    assert replaced([fact(1, "I live in Bergen"), fact(2, "I don't live in Oslo any more")]) == {}
+    assert replaced([fact(1, "I no longer live in Oslo"), fact(2, "I live in Oslo")]) == {1: 2}
 
 
 def test_a_fact_is_replaced_by_the_newest_that_contradicts_it() -> None:
