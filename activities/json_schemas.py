@@ -12,9 +12,9 @@ if TYPE_CHECKING:  # the library takes 3 MB, and most workers validate against n
 SCHEMA_LIMIT: Final = 64 * 1024
 """Maximum number of characters in a schema. Each model call includes the schema."""
 
-DATA: Final = frozenset({"enum", "const", "default", "examples", "example"})
+DATA: Final = frozenset({"enum", "const", "default", "examples", "example", "dependentRequired"})
 """Keywords whose values are data, not schemas."""
-NAMED: Final = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
+NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose keys are names, not keywords."""
 
 

@@ -35,6 +35,7 @@ from loom.domain.core.media import (
     base64_content,
     media_tokens,
     part_type,
+    picture_problem,
     recognized,
     sniffed,
 )
@@ -73,7 +74,9 @@ class PartKeeper:
         room = INLINE_LIMIT
         for part in result.parts:
             if not part.data:
-                if part.digest and not await self._is_own(part.digest, origin):
+                if part.type != "text" and not (part.digest or part.url):
+                    notes.append(f"({part.told} was left out: it is empty)")
+                elif part.digest and not await self._is_own(part.digest, origin):
                     notes.append(f"({part.told} was left out: no content is stored under its digest)")
                 else:
                     kept.append(part)
@@ -81,7 +84,11 @@ class PartKeeper:
             if (data := base64_content(part.data)) is None:
                 notes.append(f"({part.told} was left out: its `data` is not base64)")
                 continue
-            stored = await self._stored_if_possible(_checked(part, data), data, origin)
+            part = _checked(part, data)  # noqa: PLW2901
+            if why := picture_problem(part.media_type, data):
+                notes.append(f"({part.told} was left out: it {why})")
+                continue
+            stored = await self._stored_if_possible(part, data, origin)
             if stored.data and len(data) > room:
                 notes.append(f"({part.told} was left out: {NO_STORE})")
                 continue

@@ -13,7 +13,7 @@ from typing import Final
 from loom.activities.knowledge.ports import DocumentReader, UnreadableDocument, UnreadableNow
 from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta, PartStore, StoreUnavailable
 from loom.domain.core.errors import LLMUnavailableError
-from loom.domain.core.media import MOST_BYTES, base64_content, kind_of, too_many_pages
+from loom.domain.core.media import IMAGES, MOST_BYTES, base64_content, kind_of, picture_problem, sniffed, too_many_pages
 from loom.domain.core.messages import Message, Part
 
 CACHED_BYTES: Final = 64_000_000
@@ -63,12 +63,16 @@ class PartLoader:
         if not (is_taken or kind in ("pdf", "text")):
             return part if part.url else _words(f"{part.told} This model can't take it.")
         if not (part.digest or part.data):
-            return part
+            return part if part.url else _words(f"{part.told} It is empty.")
         data = await self._loaded(part.digest) if part.digest else base64_content(part.data)
         if data is None:
             return _words(f"{part.told} {'It is no longer stored.' if part.digest else 'Its `data` is not base64.'}")
         if not data:
             return part
+        if (found := sniffed(data)) in IMAGES and kind == "image":
+            part = replace(part, media_type=found)  # an earlier release may have kept another one
+        if why := picture_problem(part.media_type, data):
+            return _words(f"{part.told} It was left out, because it {why}.")
         if kind == "pdf" and not is_taken:
             return _words(await self._text_of(part, data))
         return replace(part, data=b64encode(data).decode(), digest="", size=0)

@@ -20,6 +20,7 @@ from loom.activities.skills import Equipped, RunSkills
 from loom.activities.start_gate import StartGate
 from loom.activities.tenants.gate import TenantGate
 from loom.activities.toolbox.function_tool import FunctionTool
+from loom.activities.toolbox.mcp_tool import McpTool
 from loom.domain.agents.branches_pattern import branches_of, led_by, refuse_without_room
 from loom.domain.agents.definitions import AgentDefinition, spec_of, tools_of, with_collaboration_tools
 from loom.domain.agents.hooks import Registered, hook_names_for, steps_of
@@ -32,6 +33,7 @@ from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.tokens import tokens_of
+from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE, SEARCH_TOOLS
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.dead_rules import dead_rules, offered
@@ -252,8 +254,15 @@ class Preparation:
         hooks = hook_names_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
         manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
         own = [tool.name for tool in shown if tool.name not in equipped.spec.on_demand]
-        spec = replace(equipped.spec, rules=autonomy_rules(own), manifest=manifest)
+        rules = "\n\n".join((autonomy_rules(own), *self._server_instructions(shown)))
+        spec = replace(equipped.spec, rules=rules, manifest=manifest)
         return replace(equipped, spec=self._branching(spec, definition, request, lineage))
+
+    def _server_instructions(self, shown: Sequence[ToolSpec]) -> Sequence[str]:
+        """Return the instructions of the MCP servers whose tools the agent has."""
+        tools = (self._tools.get(each.name) for each in shown)
+        told = (tool.instructions for tool in tools if isinstance(tool, McpTool) and tool.instructions)
+        return list(dict.fromkeys(told))
 
     def _named(self, agent: str) -> AgentDefinition:
         if (definition := self._agents.get(agent)) is None:

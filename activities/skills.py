@@ -8,10 +8,12 @@ from typing import Protocol
 
 import structlog
 
+from loom.activities.json_schemas import BrokenSchema
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_content import within_limit
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.activities.toolbox.pipeline import chain_of
+from loom.activities.toolbox.tool_schemas import tool_schema
 from loom.domain.agents.skill_selection import Chosen, chosen
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest
@@ -133,11 +135,20 @@ class RunSkills:
             try:
                 text = skill_files.read(skill.root, file.path).decode("utf-8", "replace")
                 tool = tool_of(text, tool_name(skill.name, file.path), timeout=self.tools.timeout)
-            except BrokenSkill as error:
+                tool = tool and _with_accepted_schema(tool)
+            except (BrokenSkill, BrokenSchema) as error:
                 _log.warning("skill_script_skipped", skill=skill.name, script=file.path, why=str(error))
                 continue
             if tool is not None:
                 yield file.path, tool
+
+
+def _with_accepted_schema(tool: ToolSpec) -> ToolSpec:
+    """Return the tool of a script with a schema that every provider accepts. Raises BrokenSchema if there is none."""
+    schema = tool_schema(tool.parameters)
+    if schema.names:
+        raise BrokenSchema(f"its parameter {min(schema.names.values())!r} has a name that not every model accepts")
+    return replace(tool, parameters=schema.shown)
 
 
 def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bool) -> Iterator[ToolSpec]:

@@ -2,8 +2,9 @@
 
 Speaks the older protocol over its pipes and starts at once. It lists what is in the file, whatever that is, and does
 by a tool's name: die, hang (answers nothing more), quiet (never answers this call), env, child, flood, reload (the list
-has changed), session (an answer that is no answer), book (asks a person), sum (asks the model); anything else is
-echoed. The diary has one line for each message.
+has changed), session (an answer that is no answer), book (asks a person), sum (asks the model), line (prints its
+argument, with the request's id for ID); anything else is echoed. The diary has one line for each message. INSTRUCTIONS
+in the environment are JSON.
 """
 
 import json
@@ -77,7 +78,7 @@ def call(request: Any) -> None:  # noqa: C901, PLR0912 - one branch for each beh
         say(request, "reloading")
         send(method="notifications/tools/list_changed")
     elif name == "session":
-        result(request, content="no list")
+        result(request, resultType="input_required", inputRequests="no object")
     elif name == "book":
         note("book begun")
         form = {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]}
@@ -85,6 +86,8 @@ def call(request: Any) -> None:  # noqa: C901, PLR0912 - one branch for each beh
     elif name == "sum":
         content = {"type": "text", "text": "Sum up."}
         ask(request, "sampling/createMessage", messages=[{"role": "user", "content": content}], maxTokens=50)
+    elif name == "line":
+        print(arguments["line"].replace("ID", json.dumps(request["id"])), flush=True)
     elif name == "meta":
         say(request, json.dumps(request["params"].get("_meta")))
     else:
@@ -103,7 +106,8 @@ for line in sys.stdin:
             version = message["params"]["protocolVersion"]
             about = {"name": "raw", "version": "1"}
             capabilities = {"tools": {"listChanged": True}}
-            result(message, protocolVersion=version, capabilities=capabilities, serverInfo=about)
+            told = {"instructions": json.loads(os.environ["INSTRUCTIONS"])} if "INSTRUCTIONS" in os.environ else {}
+            result(message, protocolVersion=version, capabilities=capabilities, serverInfo=about, **told)
         case "tools/list":
             result(message, tools=json.loads(TOOLS.read_text()))
         case "tools/call":

@@ -1,4 +1,4 @@
-"""Validate arguments against a JSON Schema from an untrusted source.
+"""Validate arguments against a JSON Schema from an untrusted source, and restore the names that the tool knows.
 
 `$ref` targets are never fetched. The schema's regular expressions are never run, because unlimited backtracking would
 block the worker. The server that provided the schema checks its own expressions.
@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
+from loom.activities.toolbox.schema_forms import mended
+from loom.activities.toolbox.tool_schemas import ToolSchema, tool_schema
+from loom.domain.core.argument_names import argument_name
 from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.json_text import about_text, is_finite
 from loom.domain.core.messages import JsonObject
@@ -23,15 +26,18 @@ _COMPLAINTS: Final = 5
 class ArgumentSchema:
     """A schema that is ready for use."""
 
-    def __init__(self, schema: JsonObject) -> None:
+    def __init__(self, schema: object) -> None:
         """Raises BrokenSchema if the schema can't be used."""
-        from jsonschema.validators import Draft202012Validator, validator_for  # noqa: PLC0415
+        from jsonschema.validators import Draft202012Validator  # noqa: PLC0415
         from referencing import Registry  # noqa: PLC0415
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
-        self._properties: Mapping[str, Any] = _fit(schema)
-        made: Any = validator_for(schema, default=Draft202012Validator)
-        self._validator: Validator = made(_without_expressions(schema), registry=Registry())
+        self._schema: ToolSchema = tool_schema(schema)
+        require_sound(self._schema.checked)
+        require_sound(self._schema.shown)
+        self._validator: Validator = Draft202012Validator(
+            _without_expressions(self._schema.checked), registry=Registry()
+        )
         try:
             self._validator.is_valid({})
         except RecursionError:
@@ -39,11 +45,20 @@ class ArgumentSchema:
         except Unresolvable as error:
             raise BrokenSchema(f"its schema has a $ref without a target: {error.ref}") from None
 
+    @property
+    def shown(self) -> JsonObject:
+        """The schema in the form that every provider accepts. Some arguments may have other names in it."""
+        return self._schema.shown
+
     def check(self, tool: str, arguments: JsonObject) -> JsonObject:
-        """Return the arguments if they match the schema. If they match only without their null values, return them
-        without these values. Raises ToolValidationError if they don't match.
+        """Return the arguments under the tool's own names if they match the schema. If they match only without their
+        null values, return them without these values. Raises ToolValidationError if they don't match.
         """
         _require_sendable(tool, arguments)
+        try:
+            arguments = self._schema.original(arguments)
+        except RecursionError:
+            raise _uncheckable(tool) from None
         if not (errors := self._errors(tool, arguments)):
             return arguments
         given = {name: value for name, value in arguments.items() if value is not None}
@@ -61,26 +76,49 @@ class ArgumentSchema:
         try:
             return sorted(self._validator.iter_errors(arguments), key=lambda error: [str(step) for step in error.path])
         except (RecursionError, Unresolvable):
-            raise ToolValidationError(
-                f"{tool} was not run: its arguments cannot be checked against its server's schema; try simpler ones",
-                tool=tool,
-            ) from None
+            raise _uncheckable(tool) from None
 
     def _line(self, error: "ValidationError") -> str:
-        known = ", ".join(self._properties) or "none"
+        known = ", ".join(self.shown["properties"]) or "none"
         nearest = deepest(error)
-        where = ".".join(str(step) for step in nearest.absolute_path) or "arguments"
         about = about_text(nearest.instance) if nearest.validator == "type" else ""
-        return f"`{where}`: {about or shortened(nearest.message)}; the tool takes {known}"
+        message = about or nearest.message
+        steps = (argument_name(step) if step in self._own_names else str(step) for step in nearest.absolute_path)
+        for shown, own in self._schema.names.items():
+            message = message.replace(repr(own), repr(shown))
+        return f"`{'.'.join(steps) or 'arguments'}`: {shortened(message)}; the tool takes {known}"
+
+    @property
+    def _own_names(self) -> frozenset[str]:
+        return frozenset(self._schema.names.values())
 
 
-def _fit(schema: JsonObject) -> Mapping[str, Any]:
-    """Return the properties of a schema that describes an object and doesn't refer to other documents."""
-    if schema.get("type") != "object":
-        raise BrokenSchema("its schema does not describe an object")
-    require_sound(schema)
-    properties: Mapping[str, Any] = schema.get("properties", {})
-    return properties
+def mismatch(schema: JsonObject, value: Any) -> str:
+    """Return why a value doesn't match a schema from an untrusted source. Return an empty string if it matches, or if
+    the schema can't be used.
+    """
+    from jsonschema.validators import Draft202012Validator  # noqa: PLC0415
+    from referencing import Registry  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+    try:
+        sound = mended(schema)
+        require_sound(sound)
+        validator: Validator = Draft202012Validator(_without_expressions(sound), registry=Registry())
+        error = next(validator.iter_errors(value), None)
+    except (BrokenSchema, RecursionError, Unresolvable):
+        return ""
+    if error is None:
+        return ""
+    nearest = deepest(error)
+    where = ".".join(str(step) for step in nearest.absolute_path)
+    return f"`{where}`: {shortened(nearest.message)}" if where else shortened(nearest.message)
+
+
+def _uncheckable(tool: str) -> ToolValidationError:
+    return ToolValidationError(
+        f"{tool} was not run: its arguments cannot be checked against its server's schema; try simpler ones", tool=tool
+    )
 
 
 def _without_expressions(node: Any, *, names: bool = False) -> Any:

@@ -15,7 +15,15 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.core.tool_input import InputAnswer
 from loom.domain.permissions.subjects import Subject
-from loom.domain.tools.mcp_servers import FeatureKind, ListedTool, McpServer, description, tool_name, traits_of
+from loom.domain.tools.mcp_servers import (
+    FeatureKind,
+    ListedTool,
+    McpServer,
+    description,
+    server_instructions,
+    tool_name,
+    traits_of,
+)
 
 TOOLS_LIMIT: Final = 500
 """Maximum number of tools per server. Every tool is included in each model call."""
@@ -92,6 +100,8 @@ class McpTool:
     """Set if Loom has added the tool for the server's resources or prompts."""
     sampling_server: str = ""
     """The server's name if it may ask for model calls. Each call's rules then decide."""
+    instructions: str = ""
+    """The server's instructions, as part of the prompt of runs with the tool."""
 
     @property
     def longest(self) -> float:
@@ -103,7 +113,9 @@ class McpTool:
         return self.link.trouble()
 
     def parse(self, arguments: JsonObject) -> JsonObject:
-        """Validate the arguments. Raises a ToolValidationError that names the field and explains how to fix it."""
+        """Validate the arguments, and return them under the server's own names. Raises a ToolValidationError that names
+        the field and explains how to fix it.
+        """
         return self.schema.check(self.spec.name, arguments)
 
     def subjects(self, arguments: object, workspace: Path) -> Sequence[Subject]:
@@ -155,8 +167,9 @@ class Offer:
     """One sentence for each listed tool that can't be used."""
 
 
-def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Offer:
+def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink, instructions: str = "") -> Offer:
     """Return the usable tools of a server. Tools that the configuration excludes are skipped silently."""
+    told = defused(server_instructions(server.name, instructions))
     tools: dict[str, Tool] = {}
     refused: list[str] = []
     for each in listed:
@@ -171,18 +184,19 @@ def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink) -> Off
             refused.append(f"{each.name!r}: the server lists more than {TOOLS_LIMIT} tools")
         else:
             try:
-                tools[name] = _tool(server, each, name, link)
+                tools[name] = _tool(server, each, name, link, told)
             except BrokenSchema as error:
                 refused.append(f"{each.name!r}: {error}")
     return Offer(tools=dict(sorted(tools.items())), refused=tuple(refused))
 
 
-def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink) -> McpTool:
+def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink, instructions: str) -> McpTool:
     stands = traits_of(listed, trust=server.trust)
+    schema = ArgumentSchema(listed.schema)
     spec = ToolSpec(
         name=name,
         description=defused(description(server, listed)),
-        parameters=defused_json(listed.schema),
+        parameters=defused_json(schema.shown),
         effect=stands.effect,
         parallel=stands.parallel,
         timeout=server.timeout + server.connect_timeout,
@@ -192,11 +206,12 @@ def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink) -> Mc
     return McpTool(
         spec=spec,
         name=listed.name,
-        schema=ArgumentSchema(listed.schema),
+        schema=schema,
         link=link,
         limit=server.timeout,
         feature=listed.feature,
         sampling_server=server.name if server.sampling else "",
+        instructions=instructions,
     )
 
 

@@ -29,6 +29,7 @@ from loom.activities.toolbox.truncation import RESULT_LIMIT
 from loom.domain.agents.hooks import Objection, stricter_of
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core import tool_names
+from loom.domain.core.argument_names import argument_name
 from loom.domain.core.errors import (
     ExecutionAbortedError,
     LoomError,
@@ -387,11 +388,16 @@ def _pinned(name: str, tool: Tool | None, spec: AgentSpec) -> ToolSpec | None:
 
 def _validated(arguments: object, call: ToolCall) -> JsonObject:
     """Return the arguments in the form that the tool receives, so that an alternative spelling of a value can't evade a
-    rule.
+    rule. If the model sees an argument under another name than the tool, rules may use either name.
     """
-    if isinstance(arguments, BaseModel):
-        return arguments.model_dump(mode="json")
-    return call.arguments
+    match arguments:
+        case BaseModel():
+            received: JsonObject = arguments.model_dump(mode="json")
+        case dict():
+            received = arguments
+        case _:
+            return call.arguments
+    return {**{argument_name(name): value for name, value in received.items()}, **received}
 
 
 def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ accepts raw line breaks and other control characters in strings, which can mean 
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -16,6 +17,10 @@ MAX_DEPTH: Final = 100
 """Maximum nesting depth of a tool call's arguments. Values with deeper nesting can't be serialized."""
 _QUOTED: Final = 20
 """The number of characters that an error quotes from each side of its position."""
+_HIGH: Final = r"u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW: Final = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE: Final = re.compile(rf"\\(?:{_HIGH}\\{_LOW}|({_HIGH}|{_LOW})|.)", re.DOTALL)
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class NotJson(ValueError):
@@ -141,3 +146,12 @@ def _kind(value: object) -> str:
             return "a text"
         case _:
             return "a list"
+
+
+def with_whole_characters(text: str) -> str:
+    r"""Return the JSON text with `\ufffd` instead of each escape of an unpaired surrogate. UTF-8 can't encode these, so
+    no store and no provider accepts them.
+    """
+    if not _HALF.search(text):
+        return text
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape[1] else escape[0], text)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.picture_structure import is_whole
 from loom.domain.core.tokens import IMAGE, text_tokens
 
 MediaKind: TypeAlias = Literal["image", "pdf", "audio", "text", "other"]
@@ -124,11 +125,27 @@ def recognized(data: bytes, name: str = "") -> Recognized:
             f"{called} has a format that no model can read: attach a PNG, JPEG, GIF or WebP image, a PDF, an audio"
             " recording (WAV, MP3, Ogg, FLAC, M4A), or a text"
         )
-    if len(data) > (most := IMAGE_BYTES if media_type in IMAGES else MOST_BYTES):
-        raise BadRequest(f"{called} has {len(data):,} bytes, and the limit is {most:,}: attach a smaller version")
-    if max(image_size(media_type, data) or (0, 0)) > IMAGE_SIDE:
-        raise BadRequest(f"{called} is larger than {IMAGE_SIDE:,} pixels on one side: attach a smaller version")
+    if len(data) > MOST_BYTES:
+        raise BadRequest(f"{called} has {len(data):,} bytes, and the limit is {MOST_BYTES:,}: attach a smaller version")
+    if why := picture_problem(media_type, data):
+        raise BadRequest(f"{called} {why}")
     return Recognized(media_type=media_type, tokens=media_tokens(media_type, data))
+
+
+def picture_problem(media_type: str, data: bytes) -> str:
+    """Return why providers would reject this picture and what to do about it, or an empty string if they wouldn't. The
+    media type must be that of the content. Content that isn't a picture has no problem.
+    """
+    if media_type not in IMAGES:
+        return ""
+    if len(data) > IMAGE_BYTES:
+        return f"has {len(data):,} bytes, and the limit is {IMAGE_BYTES:,}: use a smaller version"
+    if not is_whole(media_type, data):
+        return "is damaged or cut off: use the whole file"
+    size = image_size(media_type, data) or (1, 1)
+    if max(size) > IMAGE_SIDE:
+        return f"is larger than {IMAGE_SIDE:,} pixels on one side: use a smaller version"
+    return "" if all(size) else "has no width or no height: use another picture"
 
 
 def _text_type(data: bytes, name: str) -> str:

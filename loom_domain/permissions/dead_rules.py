@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
+from loom.domain.core.argument_names import argument_name
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import ToolSpec, Verdict
 from loom.domain.core.tool_names import ASK_USER, CREATE_TOOL, DONE, HANDED_ON, MADE, MCP, SAMPLING
@@ -136,10 +137,11 @@ def _of_pattern(rule: Rule, world: _World) -> Iterator[str]:
 
 
 def _is_argument(name: str, spec: ToolSpec | None) -> bool:
-    """Whether this is the name of one of the tool's arguments. The arguments of an unknown tool are unknown, so the
-    result is False.
+    """Whether this is the name of one of the tool's arguments, or the tool's own name for it. The arguments of an
+    unknown tool are unknown, so the result is False.
     """
-    return False if spec is None else name in spec.parameters.get("properties", {})
+    properties = {} if spec is None else spec.parameters.get("properties", {})
+    return name in properties or argument_name(name) in properties
 
 
 def _own(tool: str, value: str) -> str:

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import anyio
 import structlog
@@ -48,11 +48,13 @@ from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
 from loom.activities.adapters.mcp.input_requests import asked_of_model, asked_of_person, needed, response, responses
 from loom.activities.adapters.mcp.open_calls import OpenCall, OpenCalls
 from loom.activities.adapters.mcp.resources import feature_result, feature_tools
-from loom.activities.adapters.mcp.results import forgotten, listed_tools, output_of, refusal, repeatable
+from loom.activities.adapters.mcp.results import data_text, forgotten, listed_tools, output_of, refusal, repeatable
 from loom.activities.adapters.mcp.stderr import StderrTail
 from loom.activities.adapters.mcp.transport import Transport, open_transport
 from loom.activities.ports import ToolOutput
+from loom.activities.toolbox.argument_schema import mismatch
 from loom.activities.toolbox.mcp_tool import McpCall
+from loom.activities.toolbox.untrusted_text import defused
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError
 from loom.domain.core.messages import canonical
 from loom.domain.core.tool_calls import Effect
@@ -73,8 +75,8 @@ _REJECTED: Final = -1
 _PAGES: Final = 50
 """Maximum number of pages in a list of tools. The limit is needed because a faulty server may never end its list."""
 
-OnListed = Callable[[Sequence[ListedTool], Sequence[str]], None]
-"""A callback that receives the listed tools, and one message for each malformed tool."""
+OnListed = Callable[[Sequence[ListedTool], Sequence[str], str], None]
+"""A callback that receives the listed tools, one message for each malformed tool, and the server's instructions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +130,7 @@ class ServerConnection:
         self._settled = anyio.Event()
         self._stale = anyio.Event()
         self._calls = OpenCalls()
+        self._output_schemas: Mapping[str, Any] = {}
         self._own_queue = own_queue
         self._home = home
         self._asks = False
@@ -197,13 +200,21 @@ class ServerConnection:
             ) from None
         match result:
             case CallToolResult():
-                return output_of(result, self._redacted)
+                return output_of(result, self._redacted, self._mismatch(call, result))
             case InputRequiredResult():
                 asked = result.input_requests or {}
                 return ToolOutput(needs=needed(asked, result.request_state, call, self._server.name, self._redacted))
             case _:
                 self._calls.keep(opened)
                 return ToolOutput(needs=NeededInput(requests=(result,), queue=self._own_queue))
+
+    def _mismatch(self, call: McpCall, result: CallToolResult) -> str:
+        """Return a note for the model if the structured content doesn't match the output schema of its tool."""
+        schema, content = self._output_schemas.get(call.tool), result.structured_content
+        if schema is None or content is None or result.is_error or call.feature is not None:
+            return ""
+        why = self._redacted(visible(mismatch(schema, content)))
+        return f"(The structured content doesn't match the tool's output schema: {defused(why)})" if why else ""
 
     async def _opened(self, call: McpCall) -> OpenCall:
         """Send the call, or go on with a call that waits for these answers.
@@ -373,6 +384,7 @@ class ServerConnection:
         """Request the list of tools, page by page."""
         found: list[ListedTool] = []
         transport.malformed.clear()
+        transport.output_schemas.clear()
         cursor: str | None = None
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -382,7 +394,8 @@ class ServerConnection:
                 break
         own = {tool.name for tool in found}
         found += [tool for tool in await feature_tools(client, self._server.name) if tool.name not in own]
-        self._on_listed(found, tuple(transport.malformed))
+        self._output_schemas = dict(transport.output_schemas)
+        self._on_listed(found, tuple(transport.malformed), client.instructions or "")
 
     def _has_recovered(self) -> None:
         self._trouble = None
@@ -444,7 +457,8 @@ class ServerConnection:
     def _refused(self, call: McpCall, error: MCPError) -> LoomError:
         if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
             self._check_alive()
-        return refusal(self._server.name, call, error.code, self._redacted(visible(error.message)))
+        said, data = (self._redacted(visible(text)) for text in (error.message, data_text(error.data)))
+        return refusal(self._server.name, call, error.code, said, data)
 
     def _check_alive(self) -> None:
         """Check whether the server is alive by listing its tools. Other calls wait for the check."""

@@ -1,10 +1,14 @@
-"""Create the HTTP client for one MCP server. It sends the configured headers and limits the size of responses."""
+"""Create the HTTP client for one MCP server. It sends the configured headers and limits the size of responses.
+
+It also replaces halves of characters in responses, because the library can't read a message with one.
+"""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 import httpx2
 
+from loom.domain.core.json_text import with_whole_characters
 from loom.domain.tools.mcp_servers import McpServer, expand
 
 BODY_LIMIT: Final = 8 * 1024 * 1024
@@ -30,8 +34,9 @@ def http_client(
             del response.headers["content-encoding"]
         # The length of an event stream isn't limited, because the library limits the size of each event.
         kind = response.headers.get("content-type", "").lower()
-        if not kind.startswith("text/event-stream") and isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Bounded(response.stream)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            is_events = kind.startswith("text/event-stream")
+            response.stream = _WholeCharacters(response.stream if is_events else _Bounded(response.stream))
 
     return httpx2.AsyncClient(
         headers={**expand(server.headers, environment), "accept-encoding": "identity"},
@@ -59,3 +64,36 @@ class _Bounded(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the body."""
         await self._stream.aclose()
+
+
+class _WholeCharacters(httpx2.AsyncByteStream):
+    """A response body in which no JSON text has half a character. It is passed on line by line."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """Iterate over the lines."""
+        rest: list[bytes] = []
+        size = 0
+        async for chunk in self._stream:
+            end = max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
+            if end:
+                yield _mended(b"".join((*rest, chunk[:end])))
+                rest, size = [], 0
+            if chunk[end:]:
+                rest.append(chunk[end:])
+                size += len(rest[-1])
+            if size > BODY_LIMIT:  # the library limits the size of an event
+                yield _mended(b"".join(rest))
+                rest, size = [], 0
+        if rest:
+            yield _mended(b"".join(rest))
+
+    async def aclose(self) -> None:
+        """Close the body."""
+        await self._stream.aclose()
+
+
+def _mended(line: bytes) -> bytes:
+    return with_whole_characters(line.decode("latin-1")).encode("latin-1")  # escapes are ASCII, whatever the rest is

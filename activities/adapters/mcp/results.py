@@ -2,9 +2,8 @@
 
 import json
 import re
-from base64 import b64decode
-from binascii import Error as NotBase64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from mcp_types import (
@@ -28,7 +27,7 @@ from loom.activities.toolbox.mcp_tool import McpCall
 from loom.activities.toolbox.truncation import clip
 from loom.activities.toolbox.untrusted_text import defused
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
-from loom.domain.core.media import part_type
+from loom.domain.core.media import base64_content, part_type
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import Effect
 from loom.domain.tools.mcp_servers import Hints, ListedTool
@@ -43,6 +42,10 @@ PARTS_LIMIT: Final = 5_000_000
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
 _SHORTEST_DATA: Final = 16
 """Base64 data of fewer characters may occur in ordinary text."""
+_COMPARED: Final = 200
+"""Maximum number of values of structured content that are looked for in the text."""
+_SAID: Final = 2000
+"""Maximum number of characters of an error's message, and of its data, that the model reads."""
 _FORGOTTEN: Final = "Session terminated"
 
 
@@ -67,18 +70,45 @@ def listed_tools(result: ListToolsResult) -> list[ListedTool]:
     ]
 
 
-def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput:
-    """Convert the result to output for the model. Raises ToolExecutionError if the result is an error."""
+def output_of(result: CallToolResult, scrub: Callable[[str], str], note: str = "") -> ToolOutput:
+    """Convert the result to output for the model. Raises ToolExecutionError if the result is an error.
+
+    Structured content is shown unless all of its values are in the text, too. A `note` about it follows.
+    """
     collected = _Collected()
     for block in result.content:
         collected.add(block)
-    text = "\n".join(collected.texts)
-    if not text.strip() and result.structured_content is not None:
-        text = json.dumps(result.structured_content, ensure_ascii=False)
-    text = clip(defused(scrub(collected.without_data(text))), TEXT_LIMIT)
+    texts = [text for text in collected.texts if text.strip()]
+    structured = result.structured_content
+    if structured is not None and not _is_repeated(structured, "\n".join(texts)):
+        texts.append(json.dumps(structured, ensure_ascii=False))
+    text = clip(defused(scrub(collected.without_data("\n".join(texts)))), TEXT_LIMIT)
+    text = "\n".join(part for part in (text, note) if part)
     if result.is_error:
         raise ToolExecutionError(text or "the tool failed and its server gave no reason: try something else")
     return ToolOutput(text=text, parts=tuple(collected.parts))
+
+
+def _is_repeated(structured: Any, text: str) -> bool:
+    """Whether a text shows the values of the structured content, or at least the first ones. Names don't count."""
+    if not text:
+        return False
+    values = list(islice(_values(structured), _COMPARED))
+    return all(value in text or json.dumps(value, ensure_ascii=False)[1:-1] in text for value in values)
+
+
+def _values(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for each in value.values():
+                yield from _values(each)
+        case list():
+            for each in value:
+                yield from _values(each)
+        case int() | float() if not isinstance(value, bool):
+            yield json.dumps(value)
 
 
 class _Collected:
@@ -123,18 +153,11 @@ class _Collected:
             self._data[part.data] = what
         if len(part.data) > self._room:
             self.texts.append(f"[{what} of {len(part.data) * 3 // 4} bytes was left out: ask for a smaller one]")
-        elif _MEDIA_TYPE.fullmatch(part.media_type) is None or not _is_base64(part.data):
+        elif _MEDIA_TYPE.fullmatch(part.media_type) is None or base64_content(part.data) is None:
             self.texts.append(f"[{what} was left out: its data does not match its type]")
         else:
             self._room -= len(part.data)
             self.parts.append(part)
-
-
-def _is_base64(data: str) -> bool:
-    try:
-        return len(b64decode(data, validate=True)) > 0
-    except (NotBase64, ValueError):
-        return False
 
 
 def forgotten(code: int, message: str) -> bool:
@@ -144,8 +167,15 @@ def forgotten(code: int, message: str) -> bool:
     return code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT) and message == _FORGOTTEN
 
 
-def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
-    """Convert a failed request to a domain tool error."""
+def data_text(data: Any) -> str:
+    """Return the data of an error as text."""
+    if data in (None, "", [], {}):
+        return ""
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
+
+
+def refusal(server: str, call: McpCall, code: int, message: str, data: str = "") -> LoomError:
+    """Convert a failed request to a domain tool error. The error's data may say how to correct the call."""
     if code == REQUEST_TIMEOUT:
         return ToolExecutionTimeout(
             f"{call.tool} was stopped after {call.timeout:g} s without a response from the MCP server {server}:"
@@ -164,10 +194,11 @@ def refusal(server: str, call: McpCall, code: int, message: str) -> LoomError:
             f"the MCP server {server} no longer accepts its own state of the call to {call.tool}, perhaps because the"
             f" answer came too late ({defused(message[:200])}): call it again, and the server asks again"
         )
+    said = message[:_SAID]
+    if data and data not in said:
+        said += f" ({data[:_SAID]})"
     outcome = f"; {repeatable(call)}" if code == INTERNAL_ERROR else ""
-    return ToolExecutionError(
-        f"the MCP server {server} rejected the call to {call.tool}: {defused(message[:2000])}{outcome}"
-    )
+    return ToolExecutionError(f"the MCP server {server} rejected the call to {call.tool}: {defused(said)}{outcome}")
 
 
 def repeatable(call: McpCall) -> str:

@@ -109,7 +109,7 @@ class McpServers:
             )
             self._links[server.name] = link
             if self._tool_cache is not None:
-                self._put(server, self._tool_cache.load(server))
+                self._put(server, *self._tool_cache.load(server))
             self._tasks.append(asyncio.create_task(link.run(), name=f"mcp {server.name}"))
         waiting = [asyncio.create_task(link.settled()) for link in self._links.values()]
         _, late = await asyncio.wait(waiting, timeout=self._first_wait)
@@ -145,17 +145,19 @@ class McpServers:
             for name, link in self._links.items()
         }
 
-    def _listed(self, server: McpServer, tools: Sequence[ListedTool], malformed: Sequence[str]) -> None:
+    def _listed(
+        self, server: McpServer, tools: Sequence[ListedTool], malformed: Sequence[str], instructions: str
+    ) -> None:
         before = len(self._box)
-        refused = (*malformed, *self._put(server, tools))
+        refused = (*malformed, *self._put(server, tools, instructions))
         if refused:
             _log.warning("mcp_tools_refused", server=server.name, tools=refused[:20], count=len(refused))
         self._refused[server.name] = refused
         if self._tool_cache is not None:
-            self._tool_cache.save(server, tools)
+            self._tool_cache.save(server, tools, instructions)
         _log.info("mcp_tools", server=server.name, listed=len(tools), before=before, now=len(self._box))
 
-    def _put(self, server: McpServer, tools: Sequence[ListedTool]) -> Sequence[str]:
-        made = offer(server, tools, self._links[server.name])
+    def _put(self, server: McpServer, tools: Sequence[ListedTool], instructions: str) -> Sequence[str]:
+        made = offer(server, tools, self._links[server.name], instructions)
         self._box.put(server.name, made.tools)
         return made.refused

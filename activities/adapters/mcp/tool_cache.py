@@ -25,6 +25,7 @@ class _CacheFile(BaseModel):
     address: str
     """Digest of the server's configuration. The cache is invalid if the configuration has changed."""
     tools: list[ListedTool]
+    instructions: str = ""
 
 
 class ToolCache:
@@ -33,21 +34,25 @@ class ToolCache:
     def __init__(self, home: Path) -> None:
         self._folder = home / "mcp"
 
-    def load(self, server: McpServer) -> Sequence[ListedTool]:
-        """Return the server's last known tools, or an empty sequence if there are none."""
+    def load(self, server: McpServer) -> tuple[Sequence[ListedTool], str]:
+        """Return the server's last known tools, if any, and its instructions."""
         path = self._path(server)
         try:
             page = _CacheFile.model_validate_json(path.read_bytes())
         except FileNotFoundError:
-            return ()
+            return (), ""
         except (OSError, ValidationError) as error:
             _log.warning("mcp_memory_unreadable", server=server.name, path=str(path), reason=str(error)[:200])
-            return ()
-        return page.tools if page.address == short_digest(server.address) else ()
+            return (), ""
+        return (page.tools, page.instructions) if page.address == short_digest(server.address) else ((), "")
 
-    def save(self, server: McpServer, tools: Sequence[ListedTool]) -> None:
+    def save(self, server: McpServer, tools: Sequence[ListedTool], instructions: str) -> None:
         """Save the tools. Write errors are ignored, so that a full disk doesn't make the server unavailable."""
-        page = {"address": short_digest(server.address), "tools": [asdict(tool) for tool in tools]}
+        page = {
+            "address": short_digest(server.address),
+            "tools": [asdict(tool) for tool in tools],
+            "instructions": instructions,
+        }
         path = self._path(server)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,7 @@
-"""Open the transport to one MCP server and sanitize its messages. The transport is either a process or an HTTP client.
-
-The library rejects a whole list of tools if one of them is malformed, so malformed tools are removed from the list
-first. Output schemas are also removed, because the library would validate results against these schemas, and a regular
-expression in a schema could block the worker. The model can handle a result that doesn't match its schema.
-"""
+"""Open the transport to one MCP server and mend its messages. The transport is either a process or an HTTP client."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +16,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
 from loom.activities.adapters.mcp.http_client import BODY_LIMIT, http_client
+from loom.activities.adapters.mcp.mending import mend_result, reread, well_formed_tools
 from loom.activities.adapters.mcp.oauth import oauth_of
 from loom.activities.adapters.mcp.process_guard import guarded
 from loom.activities.adapters.mcp.stderr import StderrTail, logged_stderr
@@ -30,8 +26,6 @@ from loom.domain.tools.mcp_servers import McpServer, expand
 JUNK_LIMIT: Final = 100
 """Maximum number of invalid lines in a session. Some are allowed, because some programs print a short greeting first.
 """
-
-_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 
 Streams = tuple[ReadStream[SessionMessage | Exception], WriteStream[SessionMessage]]
 
@@ -47,6 +41,8 @@ class Transport:
     """Error details that the library doesn't report: an HTTP status, or the reason why Loom closed the connection."""
     malformed: list[str] = field(default_factory=list)
     """Tools that were removed from the server's list."""
+    output_schemas: dict[str, Any] = field(default_factory=dict)
+    """The output schemas that the server lists, by the names of its tools."""
     junk: int = 0
     """Number of received lines that weren't valid messages."""
 
@@ -97,7 +93,7 @@ async def _http(
 
 
 class _SanitizedStream:
-    """A message stream that removes malformed tools from lists and records when it ends."""
+    """A message stream that mends messages, removes malformed tools from lists, and records when it ends."""
 
     def __init__(self, stream: ReadStream[SessionMessage | Exception], transport: Transport) -> None:
         self._stream = stream
@@ -141,66 +137,16 @@ class _SanitizedStream:
 
     def _sieved(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         if isinstance(item, Exception):
+            item = reread(item) or item
+        if isinstance(item, Exception):
             self._transport.junk += 1
             if self._transport.junk > JUNK_LIMIT:
                 self._transport.remark = f"it sent {JUNK_LIMIT} lines that are not messages"
                 raise ConnectionError(self._transport.remark)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
-            listed = item.message.result.get("tools")
-            if isinstance(listed, list):
-                item.message.result["tools"] = self._well_formed(listed)
+            result = item.message.result
+            if "tools" in result:
+                known = self._transport
+                result["tools"] = well_formed_tools(result["tools"], known.malformed, known.output_schemas)
+            mend_result(result)
         return item
-
-    def _well_formed(self, listed: list[Any]) -> list[dict[str, Any]]:
-        kept = []
-        for entry in listed:
-            try:
-                kept.append(_tool(entry))
-            except ValueError as error:
-                self._transport.malformed.append(str(error))
-        return kept
-
-
-def _tool(entry: Any) -> dict[str, Any]:
-    """Reduce a listed tool to the fields that Loom uses. Raises ValueError if the tool is malformed."""
-    name = entry.get("name") if isinstance(entry, dict) else None
-    if not isinstance(name, str) or not name:
-        raise ValueError("a tool without a name")
-    schema = entry.get("inputSchema")
-    if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise ValueError(f"{name[:60]!r}: its schema does not describe an object")
-    # Some servers send null instead of an empty list or object.
-    schema = {key: value for key, value in schema.items() if value is not None}
-    described = entry.get("description")
-    return {
-        "name": name,
-        "description": described if isinstance(described, str) else "",
-        "inputSchema": _checked_schema(name, schema),
-        "annotations": _annotations(entry.get("annotations")),
-        **_execution(entry.get("execution")),
-    }
-
-
-def _checked_schema(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema. Raises ValueError if it doesn't have the form that the library requires."""
-    shapes: tuple[tuple[str, type, Callable[[Any], bool]], ...] = (
-        ("properties", dict, lambda table: all(isinstance(item, dict | bool) for item in table.values())),
-        ("required", list, lambda names: all(isinstance(item, str) for item in names)),
-        ("$schema", str, lambda _address: True),
-    )
-    for key, kind, holds in shapes:
-        if key in schema and not (isinstance(schema[key], kind) and holds(schema[key])):
-            raise ValueError(f"{name[:60]!r}: `{key}` of its schema is malformed")
-    return schema
-
-
-def _execution(given: Any) -> dict[str, Any]:
-    """Return whether the tool runs only as a task. No other value matters to Loom."""
-    needs_task = isinstance(given, dict) and given.get("taskSupport") == "required"
-    return {"execution": {"taskSupport": "required"}} if needs_task else {}
-
-
-def _annotations(given: Any) -> dict[str, bool]:
-    """Return the hints that are true or false, and ignore all other values."""
-    known = given if isinstance(given, dict) else {}
-    return {hint: known[hint] for hint in _HINTS if isinstance(known.get(hint), bool)}

@@ -124,7 +124,9 @@ async def _checked(arguments: CreateTool, _context: ToolContext) -> str:
     """Reject code that can't become a tool. The error message explains how to correct the code."""
     wrong = list(complaints(arguments.code))
     try:
-        ArgumentSchema(arguments.parameters)
+        shown = ArgumentSchema(arguments.parameters).shown
+        if shown != arguments.parameters:
+            wrong.append(f"`parameters`: not every model accepts this schema: send it as {canonical(shown)}")
     except BrokenSchema as error:
         wrong.append(f"`parameters`: {error}")
     if not wrong and not any(

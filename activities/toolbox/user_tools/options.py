@@ -7,7 +7,9 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from loom.activities.toolbox.function_tool import schema_of, tool_spec
+from loom.activities.json_schemas import BrokenSchema
+from loom.activities.toolbox.function_tool import schema_of
+from loom.activities.toolbox.tool_schemas import ToolSchema, tool_schema
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
 from loom.domain.core.tool_names import CALL_TOOL, CREATE_TOOL, MADE, MCP
@@ -82,7 +84,15 @@ def checked(options: ToolOptions, origin: str) -> ToolOptions:
         raise BadRequest(f"{origin}: option `{option}` {problem_of_value(first)}{hint}", field="tool") from None
 
 
-def spec_for(name: str, description: str, arguments: type[BaseModel], options: ToolOptions, origin: str) -> ToolSpec:
+def schema_for(arguments: type[BaseModel], origin: str) -> ToolSchema:
+    """Return the schema of the arguments: whole, because its author decides what the model reads."""
+    try:
+        return tool_schema(schema_of(arguments))
+    except BrokenSchema as error:
+        raise BadRequest(f"{origin}: no provider would accept its arguments: {error}", field="tool") from None
+
+
+def spec_for(name: str, description: str, schema: ToolSchema, options: ToolOptions, origin: str) -> ToolSpec:
     """Return the spec for the model and the run."""
     effect = Effect(options.get("effect", "once"))
     reads = effect is Effect.READ
@@ -98,16 +108,15 @@ def spec_for(name: str, description: str, arguments: type[BaseModel], options: T
             field="tool",
         )
     ephemeral = options.get("ephemeral", 0)
-    return tool_spec(
-        name,
-        description,
-        arguments,
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=schema.shown,
         effect=effect,
+        parallel=options.get("parallel", reads),
         timeout=options.get("timeout", 120.0),
+        queue=options.get("queue"),
         scope=Scope(options.get("scope", "sandboxed")),
         declared=Verdict(options.get("permission", "allow" if reads else "ask")),
         ephemeral=LAST_USES if ephemeral is True else int(ephemeral),
-        queue=options.get("queue"),
-        parallel=options.get("parallel"),
-        parameters=schema_of(arguments),  # whole, because its author decides what the model reads
     )

@@ -16,9 +16,10 @@ from pydantic.fields import FieldInfo
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.code_digest import code_digest
 from loom.activities.toolbox.function_tool import validated
+from loom.activities.toolbox.tool_schemas import ToolSchema
 from loom.activities.toolbox.user_tools.call import called
 from loom.activities.toolbox.user_tools.dependencies import Dependencies, named
-from loom.activities.toolbox.user_tools.options import ToolOptions, check_name, checked, spec_for
+from loom.activities.toolbox.user_tools.options import ToolOptions, check_name, checked, schema_for, spec_for
 from loom.activities.toolbox.user_tools.paths import confined, refuse_hidden_paths, subjects_of
 from loom.activities.toolbox.user_tools.signature import described, is_asynchronous
 from loom.domain.core.errors import BadRequest
@@ -48,6 +49,8 @@ class UserTool:
     origin: str
     """Location where the function is defined, for display."""
     arguments: type[BaseModel]
+    schema: ToolSchema
+    """The arguments' schema, which restores the parameters' own names."""
     fields: Mapping[str, str]
     """The field of `arguments` for each parameter."""
     nullable: frozenset[str]
@@ -82,6 +85,7 @@ class UserTool:
 
     def parse(self, arguments: JsonObject) -> Given:
         """Validate the arguments. Null means that an argument wasn't given, unless the parameter accepts null."""
+        arguments = self.schema.original(arguments)
         given = {name: value for name, value in arguments.items() if value is not None or name in self.nullable}
         model = validated(self.spec, self.arguments, given)
         values = {name: getattr(model, field) for name, field in self.fields.items()}
@@ -174,10 +178,12 @@ def assembled(
     """Return the tool after checking its name and options."""
     check_name(name, origin)
     chosen = checked(options, origin)
+    schema = schema_for(arguments, origin)
     tool = UserTool(
-        spec=spec_for(name, description, arguments, chosen, origin),
+        spec=spec_for(name, description, schema, chosen, origin),
         origin=origin,
         arguments=arguments,
+        schema=schema,
         fields=fields,
         nullable=nullable,
         call=call,

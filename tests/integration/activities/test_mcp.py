@@ -435,11 +435,11 @@ async def test_the_last_known_tools_of_an_absent_server_stay_listed(raw: Raw, tm
 def test_a_broken_memory_is_no_memory(tmp_path: Path) -> None:
     server = McpServer(name="a", command=("x",))
     shelf = ToolCache(tmp_path)
-    shelf.save(server, [ListedTool(name="say", schema=ANY)])
-    assert shelf.load(server) == [ListedTool(name="say", schema=ANY)]
+    shelf.save(server, [ListedTool(name="say", schema=ANY)], "Say it.")
+    assert shelf.load(server) == ([ListedTool(name="say", schema=ANY)], "Say it.")
     (tmp_path / "mcp" / "a.json").write_text('{"address": 1')
     with structlog.testing.capture_logs() as logs:
-        assert shelf.load(server) == ()
+        assert shelf.load(server) == ((), "")
     assert logs[0]["event"] == "mcp_memory_unreadable"
 
 

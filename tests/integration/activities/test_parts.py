@@ -189,6 +189,27 @@ async def test_a_part_that_an_earlier_release_kept_although_it_is_no_base64_is_t
     )
 
 
+async def test_a_picture_that_providers_reject_is_left_out_when_it_comes_and_when_it_is_shown() -> None:
+    cut = replace(PICTURE, media_type="image/jpeg", data=b64encode(png()[:60]).decode(), name="cut.png")
+    empty = Part(type="image", media_type="image/png", name="empty.png")
+    kept = await keeper(None).kept(ToolResult(content="2", parts=(cut, PICTURE, empty)), ORIGIN)
+    assert [part.name for part in kept.parts] == ["a.png"]
+    assert kept.content.splitlines()[1:] == [
+        "([image: cut.png, image/png, 60 bytes] was left out: it is damaged or cut off: use the whole file)",
+        "([image: empty.png, image/png] was left out: it is empty)",
+    ]
+    (shown,) = await loader(None).shown((Message(role="tool", content=(cut, PICTURE, empty)),), {"image"})
+    assert [(part.type, part.told) for part in shown.content if isinstance(part, Part)] == [
+        (
+            "text",
+            "[image: cut.png, image/png, 60 bytes] It was left out, because it is damaged or cut off: use the whole"
+            " file.",
+        ),
+        ("image", PICTURE.told),
+        ("text", "[image: empty.png, image/png] It is empty."),
+    ]
+
+
 @pytest.mark.parametrize("store_or_none", [None, Away()], ids=["no store", "store away"])
 async def test_without_a_store_small_parts_stay_and_large_ones_are_left_out(store_or_none: PartStore | None) -> None:
     large = replace(PICTURE, data=b64encode(png() + bytes(INLINE_LIMIT)).decode(), name="b.png")

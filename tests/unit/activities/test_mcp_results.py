@@ -84,9 +84,26 @@ def test_parts_share_one_limit() -> None:
     assert made.text == "[image image/png of 1875000 bytes was left out: ask for a smaller one]"
 
 
-def test_structured_content_is_shown_where_there_is_no_text() -> None:
-    assert output(structured_content={"a": "ä"}).text == '{"a": "ä"}'
-    assert output(TextContent(text="words"), structured_content={"a": 1}).text == "words"
+@pytest.mark.parametrize(
+    ("text", "structured", "shown"),
+    [
+        (None, {"a": "ä"}, '{"a": "ä"}'),
+        ("", {"answer": 43}, '{"answer": 43}'),
+        ("words", {"a": 1}, 'words\n{"a": 1}'),
+        ('{\n  "a": 1,\n  "b": ["x\\ny", null]\n}', {"a": 1, "b": ["x\ny", None]}, None),
+        ("Paris", {"result": "Paris"}, None),
+        ("3 found: 7, 8.5 and ä", {"found": 3, "all": [7, 8.5, "ä"], "more": True}, None),
+        ("3 found", {"found": 3, "all": ["a"]}, '3 found\n{"found": 3, "all": ["a"]}'),
+    ],
+)
+def test_structured_content_is_shown_unless_the_text_shows_it(text: str | None, structured: Any, shown: Any) -> None:
+    blocks = [] if text is None else [TextContent(text=text)]
+    assert output(*blocks, structured_content=structured).text == (text if shown is None else shown)
+
+
+def test_a_note_about_structured_content_follows_it() -> None:
+    result = CallToolResult(content=[TextContent(text="ok")], structured_content={"n": "x"})
+    assert output_of(result, str, "(A note.)").text == 'ok\n{"n": "x"}\n(A note.)'
 
 
 def test_an_endless_text_is_cut() -> None:

@@ -2,8 +2,11 @@
 
 import struct
 import zlib
+from base64 import b64decode
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.media import (
@@ -13,6 +16,7 @@ from loom.domain.core.media import (
     kind_of,
     media_tokens,
     pages_of,
+    picture_problem,
     recognized,
     sniffed,
 )
@@ -128,13 +132,61 @@ def test_the_content_decides_and_not_the_name() -> None:
         (b"", "a.x is empty"),
         (b"\0\1\2", "a.x has a format that no model can read: attach a PNG"),
         (b"\xff\xfe\x80", "a.x has a format that no model can read"),
-        (png() + b"\0" * IMAGE_BYTES, "a.x has 3,750,0.. bytes, and the limit is 3,750,000: attach a smaller version"),
+        (png() + b"\0" * IMAGE_BYTES, "a.x has 3,750,0.. bytes, and the limit is 3,750,000: use a smaller version"),
         (png(9000, 1), "a.x is larger than 8,000 pixels"),
     ],
 )
 def test_what_no_model_takes_is_refused_with_a_way_out(data: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
         recognized(data, "a.x")
+
+
+WHOLE_GIF = b"GIF89a\1\0\1\0\x80\0\0\x80\x80\x80\0\0\0!\xf9\4\0\0\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
+WHOLE_JPEG = bytes.fromhex(
+    "ffd8ffe000104a46494600010100000100010000ffc0000b080010002001011100ffda0008010100003f00ff00d2cf20ffd9"
+)
+WHOLE_WEBP = b64decode("UklGRiIAAABXRUJQVlA4IBYAAAAwAQCdASoBAAEADsD+JaQAA3AAAAAA")
+LOSSLESS_WEBP = b64decode("UklGRhoAAABXRUJQVlA4TA0AAAAvAAAAEAcQERGIiP4HAA==")
+PICTURES = [png(), png(300, 200), WHOLE_GIF, WHOLE_JPEG, WHOLE_WEBP, LOSSLESS_WEBP]
+
+
+@pytest.mark.parametrize("data", PICTURES, ids=[f"{sniffed(data)}-{len(data)}" for data in PICTURES])
+def test_a_picture_that_is_cut_anywhere_has_a_problem_and_a_whole_one_has_none(data: bytes) -> None:
+    kind = sniffed(data)
+    assert picture_problem(kind, data) == ""
+    assert picture_problem(kind, data + b"more") == ""
+    assert recognized(data).media_type == kind
+    for end in range(len(data)):
+        assert picture_problem(kind, data[:end]) == "is damaged or cut off: use the whole file"
+    with pytest.raises(BadRequest, match="a.x is damaged or cut off: use the whole file"):
+        recognized(data[:-1], "a.x")
+
+
+@pytest.mark.parametrize(
+    ("media_type", "data", "why"),
+    [
+        ("image/png", png().replace(b"IDAT", b"IDAX"), "is damaged"),
+        ("image/png", png()[:20] + b"\xff" + png()[21:], "is damaged"),
+        ("image/png", png(2, 0), "has no width or no height"),
+        ("image/png", png(9000, 1), "is larger than 8,000 pixels"),
+        ("image/png", png() + b"\0" * IMAGE_BYTES, "the limit is 3,750,000"),
+        ("image/gif", b"GIF89a\1\0\1\0\0\0\0;", "is damaged"),
+        ("image/jpeg", b"\xff\xd8\xff\xd9", "is damaged"),
+        ("image/webp", WEBP, "is damaged"),
+        ("image/png", b"", "is damaged"),
+        ("image/svg+xml", b"<svg", ""),
+        ("audio/wav", b"RIFF", ""),
+    ],
+)
+def test_what_providers_reject_in_a_picture_is_found(media_type: str, data: bytes, why: str) -> None:
+    assert why in picture_problem(media_type, data)
+    assert bool(why) == bool(picture_problem(media_type, data))
+
+
+@given(st.sampled_from(["image/png", "image/jpeg", "image/gif", "image/webp"]), st.sampled_from(PICTURES), st.data())
+def test_no_bytes_break_the_look_at_a_picture(media_type: str, data: bytes, drawn: st.DataObject) -> None:
+    at = drawn.draw(st.integers(0, len(data)))
+    picture_problem(media_type, data[:at] + drawn.draw(st.binary(max_size=30)) + data[at:])
 
 
 def test_a_message_tells_its_parts_and_only_stored_ones_change_its_digest() -> None:

@@ -1,0 +1,137 @@
+"""Complete and clean the JSON Schema of a tool's arguments, so that every provider accepts it.
+
+A provider rejects each request that lists a tool whose schema it doesn't accept. A schema therefore has two forms:
+arguments are validated against its own rules (`checked`), and models see what OpenAI, Anthropic and Gemini all accept
+(`shown`):
+
+    an object with `properties` at the top, without `anyOf`, `oneOf`, `allOf`, `enum` or `not` beside them
+    one type for each value, `items` for each array, and no required argument that isn't a property
+    names of arguments with accepted characters (`argument_name`); `original` restores the tool's own names
+
+Both forms depend only on the schema, so every worker makes the same ones.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from loom.activities.json_schemas import BrokenSchema, subschemas
+from loom.activities.toolbox.schema_forms import mended, merged, shown_form, target
+from loom.domain.core.argument_names import argument_name
+from loom.domain.core.json_text import with_whole_characters
+from loom.domain.core.messages import JsonObject
+
+DEEPEST: Final = 64
+"""Maximum number of nested JSON values in a schema. Some providers allow 100 in a whole request."""
+
+_NO_OBJECT: Final = "its schema does not describe an object"
+_APPLIED: Final = ("anyOf", "oneOf", "allOf")
+_ALSO_APPLIED: Final = ("if", "then", "else", "not")
+_OF_ITEMS: Final = ("items", "contains", "unevaluatedItems")
+_OF_OTHERS: Final = ("additionalProperties", "unevaluatedProperties")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolSchema:
+    """The two forms of a tool's schema."""
+
+    checked: JsonObject
+    """What the arguments must match, under the tool's own names."""
+    shown: JsonObject
+    """What models see."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The tool's own name of each argument that models see under another one, at any level."""
+
+    def original(self, arguments: JsonObject) -> JsonObject:
+        """Return the arguments under the tool's own names. Other keys, such as those of a free object, stay as they
+        are.
+        """
+        return self._renamed(arguments, [self.checked]) if self.names else arguments
+
+    def _renamed(self, value: Any, schemas: list[Any]) -> Any:
+        applied = self._applied(schemas)
+        if isinstance(value, list | tuple):
+            inner = [each[key] for each in applied for key in _OF_ITEMS if key in each]
+            inner += [item for each in applied for item in each.get("prefixItems", ())]
+            return [self._renamed(item, inner) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        others = [each[key] for each in applied for key in _OF_OTHERS if key in each]
+        others += [item for each in applied for item in each.get("patternProperties", {}).values()]
+        tables = [each["properties"] for each in applied if "properties" in each]
+        made = {}
+        for key, item in value.items():
+            own = self.names.get(key, key)
+            name = own if any(own in table for table in tables) else key
+            made[name] = self._renamed(item, [*others, *(table[name] for table in tables if name in table)])
+        return made
+
+    def _applied(self, schemas: list[Any]) -> list[Mapping[str, Any]]:
+        """Return every schema that may apply to the same value as these."""
+        found: dict[int, Mapping[str, Any]] = {}
+        waiting = list(schemas)
+        while waiting:
+            schema = waiting.pop()
+            if not isinstance(schema, Mapping) or id(schema) in found:
+                continue
+            found[id(schema)] = schema
+            waiting += [each for key in _APPLIED for each in schema.get(key, ())]
+            waiting += [schema[key] for key in _ALSO_APPLIED if key in schema]
+            waiting += schema.get("dependentSchemas", {}).values()
+            if "$ref" in schema:
+                waiting.append(target(schema["$ref"], self.checked))
+        return list(found.values())
+
+
+def tool_schema(schema: object) -> ToolSchema:
+    """Return both forms of a schema. Raises BrokenSchema with the reason if it can't be made acceptable.
+
+    A schema from an untrusted source may still be unsound: `ArgumentSchema` checks this, too.
+    """
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, Mapping):
+        raise BrokenSchema(_NO_OBJECT)
+    try:
+        text = json.dumps(schema)
+        checked = mended(json.loads(with_whole_characters(text), parse_constant=lambda _constant: None))
+        if _depth(checked) > DEEPEST:
+            raise BrokenSchema("its schema is nested too deeply")
+        if "object" not in _types(checked):
+            raise BrokenSchema(_NO_OBJECT)
+        checked["type"] = "object"
+        names = _changed_names(checked)
+        whole = merged(checked)
+        if whole is None:
+            raise BrokenSchema(_NO_OBJECT)
+        shown = shown_form(whole)
+    except RecursionError:
+        raise BrokenSchema("its schema is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise BrokenSchema(f"its schema is not JSON: {str(error)[:100]}") from None
+    return ToolSchema(checked=checked, shown=shown, names=names)
+
+
+def _types(schema: JsonObject) -> list[str]:
+    given = schema.get("type", "object")
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _depth(value: Any) -> int:
+    deepest, waiting = 0, [(value, 1)]
+    while waiting:
+        inner, level = waiting.pop()
+        deepest = max(deepest, level)
+        items = inner.values() if isinstance(inner, Mapping) else inner if isinstance(inner, list) else ()
+        waiting += [(item, level + 1) for item in items]
+    return deepest
+
+
+def _changed_names(schema: JsonObject) -> Mapping[str, str]:
+    tables = [table for each in subschemas(schema) if isinstance(table := each.get("properties"), Mapping)]
+    declared = {name for table in tables for name in table}
+    changed = {shown: name for name in sorted(declared) if (shown := argument_name(name)) != name}
+    if taken := declared & changed.keys():
+        raise BrokenSchema(f"two of its arguments would be called {min(taken)}")
+    return changed
