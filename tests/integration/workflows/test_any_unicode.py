@@ -41,7 +41,7 @@ PLACES: Final = (
 """Where a text comes from outside."""
 TEXTS: Final = st.fixed_dictionaries(dict.fromkeys(PLACES, TEXT))
 EXAMPLES: Final = settings(
-    max_examples=6,
+    max_examples=5,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     database=None,
