@@ -28,28 +28,26 @@ _SPOKEN: Final[Sequence[tuple[str, str]]] = (
     (r"\b(i|we) have got\b", r"\1 have"),
     (r"\b(i|we) (?:do|did)(?= (?:prefer|like|love|hate|use))", r"\1"),
     (
-        r"\b(?:really|usually|generally|mostly|currently|recently|personally|strongly|basically|simply|kindly|just|also"
-        r"|still|already|typically|normally|only|mainly|definitely|absolutely|both|all|originally|much|(?<=i )now"
-        r"|(?<=we )now)\b(?! (?:-|me\b)) *",
+        r"\b(?:really|usually|generally|mostly|currently|recently|personally|strongly|basically|simply|kindly|just"
+        r"|also|still|already|typically|normally|only|mainly|definitely|absolutely|both|all|originally|much"
+        r"|(?<=i )now|(?<=we )now)\b(?! (?:-|me\b)) *",
         "",
     ),
 )
 """What is replaced before a sentence is compared with the frames, in this order."""
 
 _LEADS: Final = (
-    r"and|but|also|so|oh|ah|um|ok(?:ay)?|well|hi(?: there| all)?|hello|hey(?: there)?|good (?:morning|evening)|thanks"
-    r"|thank you|thx|ty|yes|yeah|yep|right|sure|sorry|please|by the way|btw|fyi|ps|note(?: that)?"
-    r"|you should know(?: that)?"
-    r"|so you know|for context|for (?:me|us)|in general|since|because|as|nb|quick note|one (?:more )?thing|honestly"
-    r"|could you|can you|would you|will you|to be (?:clear|honest)|at (?:work|home)|in (?:our|my) (?:team|company"
-    r"|project)"
-    r"|here|preference|great|perfect|nice|cool"
+    r"and|but|also|so|oh|ah|um|ok(?:ay)?|well|hi(?: there| all)?|hello|hey(?: there)?|good (?:morning|evening)"
+    r"|thanks|thank you|thx|ty|yes|yeah|yep|right|sure|sorry|please|by the way|btw|fyi|ps|note(?: that)?"
+    r"|you should know(?: that)?|so you know|for context|for (?:me|us)|in general|since|because|as|nb|quick note"
+    r"|one (?:more )?thing|honestly|could you|can you|would you|will you|to be (?:clear|honest)|at (?:work|home)"
+    r"|in (?:our|my) (?:team|company|project)|here|preference|great|perfect|nice|cool"
 )
 """Words before a sentence that don't change what it says."""
 _REMEMBERS: Final = (
-    r"(?:remember|(?:please )?(?:always )?keep in mind|bear in mind|do not forget|for (?:future reference|the record)"
-    r"|make a note|note down|memori[sz]e)(?: that\b|[:,]|(?= (?:(?:i|we)\b|(?:my|our|the) [\w '-]+? (?:is|are|was|has"
-    r"|have|uses?|runs?|starts?)\b)))(?! (?:one|bug|error|thing|file)\b)"
+    r"(?:remember|(?:please )?(?:always )?keep in mind|bear in mind|do not forget|for (?:future reference"
+    r"|the record)|make a note|note down|memori[sz]e)(?: that\b|[:,]|(?= (?:(?:i|we)\b|(?:my|our"
+    r"|the) [\w '-]+? (?:is|are|was|has|have|uses?|runs?|starts?)\b)))(?! (?:one|bug|error|thing|file)\b)"
 )
 """The person asks to remember the statement that follows."""
 _STANDS: Final = (
@@ -95,13 +93,11 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"i am (?:fluent in|a native|learning|studying|new to) (?!{this}|the|how)\w+",
         r"i(?: have)? (?:work|worked|am working) (?:as an? \w+|for {work}|at {work}|(?:in|with) {work}{end})",
         r"i (?:work|do) (?:from home|remote(?:ly)?|(?:night|day|late) ?shifts?|nights|mornings|evenings|weekends"
-        r"|part[- ]time"
-        r"|full[- ]time|freelance|shifts|in shifts|(?:mondays|tuesdays|wednesdays|thursdays|fridays) )",
+        r"|part[- ]time|full[- ]time|freelance|shifts|in shifts|(?:mondays|tuesdays|wednesdays|thursdays|fridays) )",
         r"i (?:work|study|teach|practi[sc]e) (?:mornings|evenings|(?-i:[A-Z])\w+|(?!hard|on|in|as|at|for|the|with"
-        r"|like|it|from"
-        r"|this|around|here|to|fine|well|alone|too|so|now|my)\w+ (?:at|in) (?:the )?(?-i:[A-Z])\w+|maths?|physics|law"
-        r"|medicine"
-        r"|biology|chemistry|economics|history|computer science|engineering|art|music|yoga|psychology|linguistics)",
+        r"|like|it|from|this|around|here|to|fine|well|alone|too|so|now|my)\w+ (?:at|in) (?:the )?(?-i:[A-Z])\w+"
+        r"|maths?|physics|law|medicine|biology|chemistry|economics|history|computer science|engineering|art|music"
+        r"|yoga|psychology|linguistics)",
         r"i am (?:an?|one of the|the) {role}",
         r"i am the (?:\w+ )?(?:maintainer|owner|author|founder|lead|head|ceo|cto|admin|manager|product owner) (?:of"
         r"|at|for)",
@@ -118,8 +114,8 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"i am (?:called|named) {name}",
         r"(?:please use |i use )?(?:she/her|he/him|they/them|he/they|she/they|xe/xem)\b",
         r"(?:i am|this is) (?!(?-i:Done|Back|Ready|Sorry|Fine|Stuck|Lost|Confused|Not|Using|On|In|OK|Ok|Wrong|Just"
-        r"|Getting"
-        r"|Having|Trying|Working|So|Very|Here|Happy|Good)\b){Name}(?: {Name})?(?: from \w+| at \w+| here|{end})",
+        r"|Getting|Having|Trying|Working|So|Very|Here|Happy|Good)\b){Name}(?: {Name})?(?: from \w+| at \w+| here"
+        r"|{end})",
     ),
     "diet": (
         r"(?:i am|we are|i have been)(?: an?)? {diet}\b(?! (?:mode|option|menu|by) )",
@@ -144,8 +140,7 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"|are) {value}",
         r"(?:my|our) {relative},?(?: {Name},?)? (?:is|are) (?:an? )?{condition_of_kin}(?! error)",
         r"(?:my|our) {relative},?(?: {Name},?)? (?:turns|turned|works|lives|live|work|speaks?|studies|plays|loves"
-        r"|hates|likes"
-        r"|eats|drinks|was born|goes to|does not eat|does not like|can not eat|turn) ",
+        r"|hates|likes|eats|drinks|was born|goes to|does not eat|does not like|can not eat|turn) ",
         r"(?:i|we) (?:have|own|keep|adopted|got|bought) (?:{count} )?(?:\w+ )?(?:{kin}|{pet})(?:{end}| (?:named"
         r"|called|who|in|at|aged|with|that is|under|over|from|of))",
         r"i am (?:married|engaged) to",
@@ -157,42 +152,38 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"|uses) (?!a lot)(?:{tool}|an? (?:[\w-]+ )?(?:keyboard|monorepo|mac\w*|pc|laptop|screen ?reader|trackpad"
         r"|tiling window manager|linter|formatter|password manager|vpn)\b)",
         r"we have (?:a monorepo|microservices|\w+-week sprints|code freeze|no staging)",
-        r"(?:i|we|our team|my team) (?:do not |never |always |no longer )?(?:deploy|build|host|test|ship|release|lint"
-        r"|format|run) "
-        r"(?:\w+ )?(?:with|to|on|via|using|in|by) {tool}",
-        r"(?:i|we|our team) (?:do not |never |always |no longer )?(?:write|develop|code|program|document|track|manage"
-        r"|keep) (?:\w+ )?(?:\w+ )?"
-        r"(?:in|with|as|on) (?:{tool}|the (?:imperative|present|past))",
+        r"(?:i|we|our team|my team) (?:do not |never |always |no longer )?(?:deploy|build|host|test|ship|release"
+        r"|lint|format|run) (?:\w+ )?(?:with|to|on|via|using|in|by) {tool}",
+        r"(?:i|we|our team) (?:do not |never |always |no longer )?(?:write|develop|code|program|document|track"
+        r"|manage|keep) (?:\w+ )?(?:\w+ )?(?:in|with|as|on) (?:{tool}|the (?:imperative|present|past))",
         r"(?:i|we|our team|our company|our project) (?:do not |no longer )?(?:follow|follows|practi[sc]e|target"
         r"|support|require|enforce) (?:{tool}|(?:one|two|three|\d) \w+)",
         r"we (?:always |never |do not )?(?:squash|rebase|deploy|release|tag|version|merge|pin|vendor|name|review"
         r"|indent|prefix|sign) \w+",
         r"(?:our|my) {project} (?:is|are) (?:all )?(?!{state})\w+",
         r"(?:our|my) {project} (?:uses?|runs? (?:on|under|in|with)|runs (?-i:[A-Z])|follows?|lives? (?:in|on|at)"
-        r"|requires?|targets?|supports?|consists? of"
-        r"|starts (?:in|on|at)|ends in|closes|happens?|deploys? (?:to|with|on)|speaks?|listens? on) (?!{this})\w+",
+        r"|requires?|targets?|supports?|consists? of|starts (?:in|on|at)|ends in|closes|happens?|deploys? (?:to|with"
+        r"|on)|speaks?|listens? on) (?!{this})\w+",
         r"(?:i am|we are) (?:using|running) {environment}",
         r"(?:i am|we are) on (?:windows|mac ?os|mac|a mac(?:book)?|linux|ubuntu|debian|fedora|arch|nixos|wsl2?"
-        r"|android|ios"
-        r"|an? (?:iphone|chromebook|m\d)|python|node|java|postgres)\b",
+        r"|android|ios|an? (?:iphone|chromebook|m\d)|python|node|java|postgres)\b",
         r"we call our {project} \w+",
         r"we do not (?:allow|accept|permit|tolerate) {thing}",
         r"{Name} is (?:our|my) (?:[\w-]+ )?{project}{end}",
     ),
     "preference": (
         r"(?:i|we) (?:always )?(?:prefer|like|love|hate|dislike|favou?r|enjoy|detest|loathe|do not (?:like|enjoy)"
-        r"|can not stand|am (?:not )?"
-        r"an? (?:huge |big )?fan of|am into|am not into|do not care for) (?!a (?:summary|lot|bit)){thing}",
+        r"|can not stand|am (?:not )?an? (?:huge |big )?fan of|am into|am not into|do not care for) (?!a (?:summary"
+        r"|lot|bit)){thing}",
         r"(?:i|we) (?:like|prefer|love|hate) to be (?:addressed|called|asked|told)|(?:i|we) (?:hate|love|like"
         r"|do not like|can not stand) (?:it )?when (?:people|you|someone|code|answers)|(?:i|we) (?:like|prefer|love"
         r"|hate) to (?!see|know|have|point|think|fix|be)\w+",
-        r"(?:i|we) (?:prefer|like|love) the (?:metric|terminal|command line|dark|light|oxford|window|aisle|imperative"
-        r"|keyboard)",
+        r"(?:i|we) (?:prefer|like|love) the (?:metric|terminal|command line|dark|light|oxford|window|aisle"
+        r"|imperative|keyboard)",
         r"(?:i|we) (?:would )?(?:prefer|rather|like|love|want|need|expect|appreciate|do not want|do not need"
-        r"|do not like)(?: you)?(?: to)?(?: have| see| get| use| be"
-        r"| write| answer| reply| skip| avoid| keep| leave out| fewer| less| more| no| give me| not| read| receive"
-        r"| always){0,4}(?: the| your| my| any| all)?(?: [\w-]+)? "
-        r"(?:{form}|{manner} {answers}|{answers} in {language}){where}{end}",
+        r"|do not like)(?: you)?(?: to)?(?: have| see| get| use| be| write| answer| reply| skip| avoid| keep"
+        r"| leave out| fewer| less| more| no| give me| not| read| receive| always){0,4}(?: the| your| my| any"
+        r"| all)?(?: [\w-]+)? (?:{form}|{manner} {answers}|{answers} in {language}){where}{end}",
         r"(?:i|we) (?:would )?(?:want|like|prefer|expect|need|rather|ask) you (?:to )?(?:always|never|not ever)\b",
         r"(?:i|we) (?:would )?(?:rather|prefer|want|like)(?: you)?(?: to)? (?:{reply}"
         r"|have {answers}) (?:to me )?in (?:{language}|{form})",
@@ -207,15 +198,14 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"(?:i|we) (?:have )?(?:quit|stopped) (?:smoking|drinking|eating|using) \w+",
     ),
     "decision": (
-        r"(?:i|we)(?: have)? (?:decided|agreed)(?: (?:that(?! already)|on|against|to|not to|upon|in favou?r of))?"
-        r" (?!skip|ignore|try|leave|wait|do|go back|stop|anything|yet|{this}){thing}",
+        r"(?:i|we)(?: have)? (?:decided|agreed)(?: (?:that(?! already)|on|against|to|not to|upon"
+        r"|in favou?r of))? (?!skip|ignore|try|leave|wait|do|go back|stop|anything|yet|{this}){thing}",
         r"(?:i|we)(?: have)? (?:settled on|standardi[sz]ed on|switched (?:to|from|over to)|migrated (?:to|from)"
-        r"|chosen|chose"
-        r"|picked|adopted|banned|dropped support for|opted for|committed to|deprecated) {thing}",
+        r"|chosen|chose|picked|adopted|banned|dropped support for|opted for|committed to|deprecated) {thing}",
         r"(?:i am|we are) (?:going with|sticking with|standardi[sz]ing on|moving to|switching to|migrating to"
         r"|dropping support for) {thing}",
-        r"let us (?:go with|stick (?:with|to)|settle on|standardi[sz]e on) (?!{this}\b|what|plan|one|the (?:task|plan"
-        r"|point|topic|facts|original|current)|facts)\w+",
+        r"let us (?:go with|stick (?:with|to)|settle on|standardi[sz]e on) (?!{this}\b|what|plan|one|the (?:task"
+        r"|plan|point|topic|facts|original|current)|facts)\w+",
         r"(?:the|our|my) decision (?:is|was) \w+",
         r"decision: *\w+",
     ),
@@ -225,28 +215,24 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
 _REQUESTS: Final[Mapping[str, Sequence[str]]] = {
     "order": (
         r"(?:you (?:should|must|can|have to) |we (?:should|must) |make sure (?:to |that you |you )|be sure to "
-        r"|remember to )?"
-        r"(?:always|never|(?:do not|never) ever) {verb}\b",
+        r"|remember to )?(?:always|never|(?:do not|never) ever) {verb}\b",
         r"(?:do not|never) {verb} .*\b(?:without asking|without my|unless i)\b",
         r"(?:(?:before|after) (?:every|each|any|all)|(?:for|in|on) (?:all|every|any|each) (?:new |my |our "
         r"|your )?(?:commits?|prs?|pull requests?|reviews?|code reviews?|answers?|repl(?:y|ies)|projects?|reports?"
         r"|documents?|e-?mails?|meetings?|releases?|questions?)|(?:whenever|every time|each time|any time|anytime"
-        r"|when|if)"
-        r" (?:you|we|i ask)(?! (?:see|get|got|start|are done|have|finish|fix|see)))\b[^,]*, (?:please |always |never "
-        r"|do not ){0,4}(?!(?:we|i|it|the|he|she|they|you|there|my|our|"
-        r"nothing|everything|an?|what|that|this|could|can|would)\b){verb}\b",
+        r"|when|if) (?:you|we|i ask)(?! (?:see|get|got|start|are done|have|finish|fix|see)))\b[^,]*, (?:please "
+        r"|always |never |do not ){0,4}(?!(?:we|i|it|the|he|she|they|you|there|my|our|nothing|everything|an?|what"
+        r"|that|this|could|can|would)\b){verb}\b",
         r"ask (?:me )?before (?:you )?\w+(?:ing)? (?:any|every|all)\w*",
     ),
     "answers": (
         r"(?:do not |never |always )?{reply}(?: (?:to me|me|back|with me|in|everything|always|with"
-        r"|only)){0,4} in (?:{language}|simple|plain|short|full|bullet"
-        r"|one (?:sentence|line|paragraph)|(?:one|two|three|a few) (?:or \w+ )?(?:sentences|lines|paragraphs)|prose"
-        r"|markdown|lower ?case|british|american"
+        r"|only)){0,4} in (?:{language}|simple|plain|short|full|bullet|one (?:sentence|line|paragraph)|(?:one|two"
+        r"|three|a few) (?:or \w+ )?(?:sentences|lines|paragraphs)|prose|markdown|lower ?case|british|american"
         r"|{form})(?: (?:text|english|words|sentences|terms|points|prose|language|lists?))?{where}{end}",
-        r"(?:do not|stop|never|avoid|no|without|skip|leave out|omit|drop|use|add|include|less|fewer|more|no more)"
-        r"(?: use| using| add| adding| include| including| write| writing| put| give me| the| any| your| so many"
-        r"| with| me){0,4}"
-        r"(?: (?!an?\b|this\b|that\b|my\b)[\w-]+)?? {form}{where}{end}",
+        r"(?:do not|stop|never|avoid|no|without|skip|leave out|omit|drop|use|add|include|less|fewer|more"
+        r"|no more)(?: use| using| add| adding| include| including| write| writing| put| give me| the| any| your"
+        r"| so many| with| me){0,4}(?: (?!an?\b|this\b|that\b|my\b)[\w-]+)?? {form}{where}{end}",
         r"(?:be|sound) (?:more |less |very |as |a bit |a little ){0,4}{manner}(?: as possible)?{where}{end}",
         r"be (?:more |less )?{manner} (?:with|in|when)",
         r"keep (?:your|the|all|my|all your) (?:\w+ )?(?:{answers}|it)(?: to me)? (?:\w+ )?(?:{manner}|under|below"
@@ -258,8 +244,7 @@ _REQUESTS: Final[Mapping[str, Sequence[str]]] = {
         r"(?:prices|temperatures|dates|times|units|distances|weights|lengths|measurements|numbers"
         r"|amounts) (?:always )?in \w+",
         r"(?:do not|stop) (?:apologi[sz]\w+|flatter\w*|prais\w+|thank\w*|say\w*|us\w+ the word|call\w* me"
-        r"|repeat\w* (?:my|yourself|the question)|lectur\w+"
-        r"|summari[sz]ing|being so|be so|sugar-?coat\w*|hedg\w+)\b",
+        r"|repeat\w* (?:my|yourself|the question)|lectur\w+|summari[sz]ing|being so|be so|sugar-?coat\w*|hedg\w+)\b",
         r"stop using (?!{this}|the|so|too|an?\b)\w+",
         r"(?:address|refer to) me (?:as|by|with)",
         r"use (?:the word )?{bare}(?: {bare})?,? (?:not|instead of|rather than|over) {bare}(?: {bare})?{end}",
@@ -284,40 +269,36 @@ _CORRECTED: Final = (
 
 _PASSING: Final = (
     r"\b(?:this (?!is\b)|these |those |that (?:one|file|test|function|error|bug|line|branch|idea|way)\b|(?:for|until"
-    r"|as of|by) (?:now|today|tomorrow)(?! on)"
-    r"|today\b|tonight\b|tomorrow\b|yesterday\b|right now|at the moment|this time|once\b(?! a)|again\b|lines? \d"
-    r"|step \d|option (?:\d|[a-d]\b)|never ever have|(?:below|above|following)\b"
-    r"|(?:the )?(?:first|second|third|last|other|next|previous) (?:one|option|approach|version|file|line|variant"
-    r"|paragraph|attempt|solution)\b"
-    r"|(?<!\w)here[.!]?$|temporarily|for the moment|in the meantime|asap)"
+    r"|as of|by) (?:now|today|tomorrow)(?! on)|today\b|tonight\b|tomorrow\b|yesterday\b|right now|at the moment"
+    r"|this time|once\b(?! a)|again\b|lines? \d|step \d|option (?:\d|[a-d]\b)|never ever have|(?:below|above"
+    r"|following)\b|(?:the )?(?:first|second|third|last|other|next|previous) (?:one|option|approach|version|file"
+    r"|line|variant|paragraph|attempt|solution)\b|(?<!\w)here[.!]?$|temporarily|for the moment|in the meantime|asap)"
     r"|^(?!.*\b(?:always|never|every|whenever)\b).*\bfirst[.!]?$"
 )
 """The sentence is about the task at hand."""
 _DOUBTS: Final = (
     r"\b(?:if (?!possible|you (?:write|use|edit|change|add|need|are|delete|touch|create)|in doubt|unsure)|suppose"
-    r"|imagine|pretend|assum\w+|what if|let us say|wish|maybe|perhaps|might|hypothetical\w*"
-    r"|as if|would (?:be|have)|in the (?:story|scene|novel|book|film|movie)|said|says|say that|(?<!doctor )told|tells"
-    r"|asked|asks|wrote|writes that|claims|complains?"
-    r"|according to|reads:|thinks?|joke|kidding|haha+|lol|lmao|quote[sd]?|for example|e\.g|translate|trust me|used to"
-    r"|when (?:i|he|she|they) (?:say|said|was)|someone|somebody|users? \w+ that)\b"
+    r"|imagine|pretend|assum\w+|what if|let us say|wish|maybe|perhaps|might|hypothetical\w*|as if|would (?:be|have)"
+    r"|in the (?:story|scene|novel|book|film|movie)|said|says|say that|(?<!doctor )told|tells|asked|asks|wrote"
+    r"|writes that|claims|complains?|according to|reads:|thinks?|joke|kidding|haha+|lol|lmao|quote[sd]?|for example"
+    r"|e\.g|translate|trust me|used to|when (?:i|he|she|they) (?:say|said|was)|someone|somebody|users? \w+ that)\b"
     r"|[\U0001F600-\U0001F606\U0001F923]"
 )
 """The sentence is a supposition, a joke, or tells what somebody else says."""
 _SYMPTOMS: Final = (
     r"\w\(|[=!<>]=|=>| = |\b(?:\w*errors?|\w*exception|crash\w*|bugs?|fail(?:s|ed|ing|ure)?|broken|4\d\d|50\d"
     r"|time[- ]?outs?|traceback|segfaults?|null|undefined|nan|nothing|wrong|blank|hangs?|stuck|missing|out of memory"
-    r"|race condition|no longer works|weird\w*"
-    r"|stack trace|returns?|throws?|does not (?:work|compile)|is not working|[\w/-]+\.(?:py|js|ts|tsx|c|h|cpp|rs|go"
-    r"|java|rb|php|json|ya?ml|toml|html|css|sh|md|txt))\b"
+    r"|race condition|no longer works|weird\w*|stack trace|returns?|throws?|does not (?:work|compile)|is not working"
+    r"|[\w/-]+\.(?:py|js|ts|tsx|c|h|cpp|rs|go|java|rb|php|json|ya?ml|toml|html|css|sh|md|txt))\b"
 )
 """A statement with these words describes a problem."""
 _ASKS: Final = (
-    r"(?:what|how|why|where|who|whose|which|is|are|am|do(?! not)|does|did|should|shall|has|have (?:you|i|we)|was|were"
-    r"|may|might|isn'?t|aren'?t|don'?t (?:you|we|i)|tell me)\b"
+    r"(?:what|how|why|where|who|whose|which|is|are|am|do(?! not)|does|did|should|shall|has|have (?:you|i|we)|was"
+    r"|were|may|might|isn'?t|aren'?t|don'?t (?:you|we|i)|tell me)\b"
 )
 _REQUESTED: Final = (
-    r"(?:please |always |do not |never |no ){0,4}"
-    r"(?!(?:i|we|it|the|an?|this|that|he|she|they|there|our|my|things)\b){verb}\b",
+    r"(?:please |always |do not |never |no ){0,4}(?!(?:i|we|it|the|an?|this|that|he|she|they|there|our|my"
+    r"|things)\b){verb}\b",
     "keep it",
 )
 _CLAUSES: Final = r",\s+|\s+[-–—]+\s+|\s+(?:and|but|so|because|since|as)\s+(?=(?:i|we|my|our|they|everybody|people)\b)"
