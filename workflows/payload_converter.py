@@ -212,11 +212,8 @@ def _left_out(value: Any) -> dict[str, Any]:
 
 
 def _dump_broken_text(value: Any) -> bytes:
-    # A model can write a lone surrogate, which UTF-8 cannot encode. One such character must not end the run.
+    # A text from outside may contain half a surrogate pair, which UTF-8 can't encode. It must not end the run.
     typed = is_dataclass(value) or isinstance(value, BaseModel)
-    plain = (
-        adapter_of(type(value)).dump_python(value, **_left_out(value), mode="json")
-        if typed
-        else to_jsonable_python(value)
-    )
-    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    plain = adapter_of(type(value)).dump_python(value, **_left_out(value)) if typed else value
+    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), default=to_jsonable_python)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

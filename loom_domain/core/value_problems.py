@@ -14,6 +14,7 @@ _KINDS: Final = {
     "missing": "is missing",
     "extra_forbidden": "is not a known field",
     "string": "must be text",
+    "string_unicode": "must be text of whole characters, without unpaired surrogates",
     "int": "must be a whole number",
     "float": "must be a number",
     "decimal": "must be a number",
@@ -35,7 +36,7 @@ _KINDS: Final = {
     "json": "must be JSON",
     "none": "must be left out",
 }
-"""What each kind of problem is called, by the first word of the library's name for it."""
+"""What each kind of problem is called, by the library's name for it or by the first word of this name."""
 _LIMITS: Final = {
     "ge": "must be at least {}",
     "gt": "must be more than {}",

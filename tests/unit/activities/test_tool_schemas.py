@@ -93,7 +93,7 @@ OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
         ({"type": ["object", "null"], "properties": []}, OBJECT),
         ({"type": "object", "properties": {}, "required": ["gone", 5]}, OBJECT),
         ({**OBJECT, "$schema": "http://json-schema.org/draft-07/schema#", "$id": "https://x.example/a.json"}, OBJECT),
-        ({"properties": {"a": True, "b": None, "c": 5, "d": False}}, {**OBJECT, "properties": dict.fromkeys("abc", {})}),
+        ({"properties": {"a": True, "b": None, "c": 5, "d": False}}, {**OBJECT, "properties": {"a": {}, "b": {}, "c": {}}}),
         ({"properties": {"a": {"type": "array"}}}, {**OBJECT, "properties": {"a": {"type": "array", "items": {}}}}),
         (
             {"properties": {"a": {"type": "array", "items": [{"type": "number"}, {"type": "number"}]}}},

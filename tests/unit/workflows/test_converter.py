@@ -244,7 +244,7 @@ def test_a_result_is_written_with_every_key_of_the_contract() -> None:
         "error": {"type": "LoomError", "message": "no", "context": {}},
     }
     broken = replace(result, output="a\ud83d")
-    assert json.loads(write(broken).data) == {**written, "output": "a?"}
+    assert json.loads(write(broken).data) == {**written, "output": "a\ufffd"}
     handed_on = replace(result, children=({"run_id": "r/d1-1"},), own={"cost": 0.0})
     assert set(json.loads(write(handed_on).data)) == {*written, "children", "own"}
 
@@ -346,9 +346,10 @@ def test_a_model_of_the_users_own_is_written_whole() -> None:
 def test_half_a_surrogate_pair_costs_a_character_and_not_the_run() -> None:
     broken: JsonObject = {"command": "a\ud83d"}
     message = Message(role="assistant", content="\udc00 ä", tool_calls=(replace(CALL, arguments=broken),))
-    mended = replace(message, content="? ä", tool_calls=(replace(CALL, arguments={"command": "a?"}),))
+    mended = replace(message, content="\ufffd ä", tool_calls=(replace(CALL, arguments={"command": "a\ufffd"}),))
     assert there_and_back(message, Message) == mended
-    assert there_and_back(broken, None) == {"command": "a?"}
+    assert there_and_back(broken, None) == {"command": "a\ufffd"}
+    assert there_and_back({"\ud83d": 1, "\ud83d\ude00": 2}, None) == {"\ufffd": 1, "😀": 2}
 
 
 def test_a_type_that_does_not_fit_is_refused() -> None:
