@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -35,6 +36,8 @@ _OF_TYPE: Final[Mapping[str, frozenset[str]]] = {
     "integer": _OF_NUMBERS,
 }  # fmt: skip
 """Keywords that concern only the values of one type."""
+_MOST_VISITS: Final = 2000
+"""Maximum number of schemas that are joined into one. A chain of references can lead to any number of them."""
 _MOST_SETS: Final = 8
 """Maximum number of alternative sets of arguments that a description lists."""
 
@@ -106,7 +109,7 @@ def merged(schema: JsonObject) -> dict[str, Any] | None:
     """Return a sound schema of an object in which all arguments are properties at the top, or None if it describes no
     object. Arguments that fit the schema fit the result, too.
     """
-    found = _flat(schema, schema, ())
+    found = _flat(schema, schema, (), count())
     if found is None:
         return None
     properties, required = found
@@ -119,8 +122,12 @@ def merged(schema: JsonObject) -> dict[str, Any] | None:
     return made
 
 
-def _flat(schema: Any, root: JsonObject, seen: tuple[str, ...]) -> tuple[dict[str, Any], list[str]] | None:
+def _flat(
+    schema: Any, root: JsonObject, seen: tuple[str, ...], visits: Iterator[int]
+) -> tuple[dict[str, Any], list[str]] | None:
     """Return the properties and the required names of an object, or None if the schema describes none."""
+    if next(visits) > _MOST_VISITS:
+        raise BrokenSchema("its schema combines too many others")
     if isinstance(schema, bool):
         return ({}, []) if schema else None
     kinds = schema.get("type", "object")
@@ -132,8 +139,8 @@ def _flat(schema: Any, root: JsonObject, seen: tuple[str, ...]) -> tuple[dict[st
             raise BrokenSchema("its schema refers to itself endlessly")
         parts.append(target(reference, root))
         seen = (*seen, reference)
-    every = [_flat(part, root, seen) for part in parts]
-    choices = [[_flat(each, root, seen) for each in schema[key]] for key in _CHOICES if key in schema]
+    every = [_flat(part, root, seen, visits) for part in parts]
+    choices = [[_flat(each, root, seen, visits) for each in schema[key]] for key in _CHOICES if key in schema]
     if None in every or any(not any(possible) for possible in choices):
         return None
     inner = [each for each in every if each is not None]

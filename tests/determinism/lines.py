@@ -56,6 +56,7 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
         ALL,
     ),
     "base64": frozenset({"b64decode"}),
+    "zlib": frozenset({"crc32"}),
     "asyncio": frozenset({"CancelledError", "Future", "Task", "create_task", "gather"}),
     "contextvars": frozenset({"ContextVar"}),  # a handler's own
     "cryptography.exceptions": frozenset({"InvalidSignature"}),

@@ -340,6 +340,15 @@ async def test_a_script_with_a_wrong_block_stays_a_script(home: Path, workspace:
     assert [tool.name for tool in spec.tools] == [*SKILL_TOOLS]
 
 
+async def test_a_script_is_a_tool_only_with_arguments_that_every_model_accepts(home: Path, workspace: Path) -> None:
+    block = '# /// loom-tool\n# description = "d"\n# [parameters."{name}"]\n# type = "array"\n# ///\n'
+    write_skill(home / ".agents/skills", "x", scripts__a_dot_py=block.format(name="rows"))
+    write_skill(home / ".agents/skills", "y", scripts__a_dot_py=block.format(name="$rows"))
+    spec = await equipped(home, spec_for(workspace))
+    assert [tool.name for tool in spec.tools] == [*SKILL_TOOLS, "skill__x__a"]
+    assert spec.tools[-1].parameters["properties"] == {"rows": {"type": "array", "items": {}}}
+
+
 async def test_an_agent_that_may_not_run_scripts_reads_its_skills(home: Path, workspace: Path) -> None:
     write_release_notes(home / ".agents/skills")
     spec = await equipped(home, spec_for(workspace, LOAD_SKILL))

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
 
 from loom.activities.json_schemas import BrokenSchema, subschemas
-from loom.activities.ports import ToolOutput
+from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.argument_schema import ArgumentSchema
+from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.mcp_tool import McpCall, offer
 from loom.activities.toolbox.pipeline import authorize
 from loom.activities.toolbox.tool_schemas import tool_schema
@@ -93,7 +95,7 @@ OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
         ({"type": ["object", "null"], "properties": []}, OBJECT),
         ({"type": "object", "properties": {}, "required": ["gone", 5]}, OBJECT),
         ({**OBJECT, "$schema": "http://json-schema.org/draft-07/schema#", "$id": "https://x.example/a.json"}, OBJECT),
-        ({"properties": {"a": True, "b": None, "c": 5, "d": False}}, {**OBJECT, "properties": {"a": {}, "b": {}, "c": {}}}),
+        ({"properties": {"a": True, "b": None, "d": False}}, {**OBJECT, "properties": {"a": {}, "b": {}}}),
         ({"properties": {"a": {"type": "array"}}}, {**OBJECT, "properties": {"a": {"type": "array", "items": {}}}}),
         (
             {"properties": {"a": {"type": "array", "items": [{"type": "number"}, {"type": "number"}]}}},
@@ -187,6 +189,9 @@ def test_a_union_of_objects_is_joined_also_through_references() -> None:
     assert shown({"$ref": "#/$defs/Cat", "$defs": {"Cat": cat}})["required"] == ["kind", "lives"]
 
 
+CHAIN = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)} | {"a40": {}}
+
+
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
@@ -202,6 +207,7 @@ def test_a_union_of_objects_is_joined_also_through_references() -> None:
         ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "refers to itself endlessly"),
         ({"properties": {"$a": {}, argument_name("$a"): {}}}, "two of its arguments would be called _a_"),
         ({"properties": {"a": {1, 2}}}, "is not JSON"),
+        ({"$ref": "#/$defs/a0", "$defs": CHAIN}, "combines too many others"),
     ],
 )
 def test_what_cannot_be_completed_is_refused_with_the_reason(schema: Any, why: str) -> None:
@@ -305,6 +311,25 @@ def test_a_rule_about_an_argument_holds_under_both_of_its_names(rule: str, sent:
             assert authorize(call, tool, tool.parse(call.arguments), spec).judgement.verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [
+        ({"type": "object"}, 'send it as {"properties":{},"type":"object"}'),
+        ({"type": "object", "properties": {"a": {"type": "array"}}}, '"items":{}'),
+        ({"type": "string"}, "does not describe an object"),
+    ],
+)
+async def test_a_model_that_makes_a_tool_learns_which_schema_is_accepted(parameters: Any, told: str) -> None:
+    maker = MadeTools(sandbox=None).maker()
+    given = {"name": "double", "description": "d", "code": "def run(**_):\n    return 1", "parameters": parameters}
+    context = ToolContext(workspace=Path("/"), run_id="r", call_id="c", idempotency_key="k", timeout=5)
+    with pytest.raises(ToolValidationError, match="the tool was not created") as refused:
+        await maker.run(maker.parse(given), context)
+    assert told in refused.value.message
+    sent = {**given, "parameters": {"type": "object", "properties": {"a": {"type": "array", "items": {}}}}}
+    assert "You can call made__double" in str(await maker.run(maker.parse(sent), context))
+
+
 KEYWORDS = [
     *("type", "properties", "required", "items", "enum", "anyOf", "oneOf", "allOf", "not", "$ref", "$defs", "$schema"),
     *("additionalProperties", "patternProperties", "prefixItems", "description", "default", "minimum", "pattern"),
@@ -356,10 +381,13 @@ def test_any_schema_is_acceptable_or_refused(schema: Any) -> None:
     assert tool_schema(schema) == tool_schema(json.loads(json.dumps(schema)))
 
 
+WHOLE_TEXTS = TEXTS.filter(str.isprintable)
 LEVELS = st.recursive(
     st.sampled_from([{"type": "string"}, {}, {"type": "integer"}]),
     lambda inner: (
-        st.builds(lambda table: {"type": "object", "properties": table}, st.dictionaries(TEXTS, inner, max_size=3))
+        st.builds(
+            lambda table: {"type": "object", "properties": table}, st.dictionaries(WHOLE_TEXTS, inner, max_size=3)
+        )
         | st.builds(lambda items: {"type": "array", "items": items}, inner)
         | st.builds(lambda a, b: {"anyOf": [a, b]}, inner, inner)
     ),
@@ -390,9 +418,8 @@ def renamed(value: Any) -> Any:
 
 
 @settings(max_examples=40)
-@given(st.data(), st.dictionaries(TEXTS.filter(lambda name: name.isprintable()), LEVELS, max_size=3))
+@given(st.data(), st.dictionaries(WHOLE_TEXTS, LEVELS, max_size=3))
 def test_arguments_that_fit_what_is_shown_arrive_under_the_tools_own_names(data: Any, table: Any) -> None:
-    table = json.loads(json.dumps(table).replace("\\ud83d", "half"))
     made = tool_schema({"type": "object", "properties": table})
     own = example({"type": "object", "properties": table}, data.draw)
     sent = renamed(own)
