@@ -12,7 +12,7 @@ from loom.run_overviews import RunOverviews
 from loom.testing.harness import Addresses, harness
 from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
-from loom.workflows.payload_converter import OUT_OF_LINE_BYTES
+from loom.workflows.payload_converter import IN_LINE_BYTES, OUT_OF_LINE_BYTES
 from tests.databases import fresh_database, rows
 from tests.integration.workflows.conftest import Working
 from tests.trees import by_task
@@ -131,7 +131,7 @@ async def test_lists_know_runs_that_ended_or_wait_without_having_been_prepared(w
 
 async def test_a_run_whose_content_is_gone_hides_no_other(addresses: Addresses, workspace: Path) -> None:
     task = f"Read this: {'x' * OUT_OF_LINE_BYTES}"
-    replies = by_task({"Read this": [text("y" * OUT_OF_LINE_BYTES)], "Hello": [text("hello")]})
+    replies = by_task({"Read this": [text("y" * IN_LINE_BYTES)], "Hello": [text("hello")]})
     async with (
         fresh_database(addresses.database) as url,
         harness(addresses, workspace, replies, database_url=url, replay=False) as (loom, _),
