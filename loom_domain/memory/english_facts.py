@@ -198,7 +198,7 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"(?:i|we) (?:have )?(?:quit|stopped) (?:smoking|drinking|eating|using) \w+",
     ),
     "decision": (
-        r"(?:i|we)(?: have)? (?:decided|agreed)(?: (?:that(?! already)|on|against|to|not to|upon"
+        r"(?:i|we)(?: have)? (?:decided|agreed)(?: (?:that|on|against|to|not to|upon"
         r"|in favou?r of))? (?!skip|ignore|try|leave|wait|do|go back|stop|anything|yet|{this}){thing}",
         r"(?:i|we)(?: have)? (?:settled on|standardi[sz]ed on|switched (?:to|from|over to)|migrated (?:to|from)"
         r"|chosen|chose|picked|adopted|banned|dropped support for|opted for|committed to|deprecated) {thing}",

@@ -124,7 +124,10 @@ ENGLISH_WORDS: Final[Mapping[str, str]] = {
         r"|tinnitus|depression|anxiety|(?:high|low) blood pressure|insomnia|astigmatism|eczema|gout|intolerance"
         r"|hearing loss|low vision|bad (?:back|eyesight|knees?)|heart condition|food allerg\w+))\b"
     ),
-    "substance": r"(?!(?:bad|ugly|your|code|work|mondays|meetings|bugs|all|bullshit|fun|stupid\w*|boilerplate)\b)\w+",
+    "substance": (
+        r"(?!(?:yaml|xml|css|java\w*|php|bad|ugly|your|code|work|mondays|meetings|bugs|all|bullshit|fun|stupid\w*"
+        r"|boilerplate)\b)\w+"
+    ),
     "food": (rf"(?!(?:{_THIS}|the|an?|time|to|well|up|out|any idea|enough|much|breakfast yet)\b)\w+(?! my words)"),
     "kin": _KIN,
     "chief": _CHIEFS,
@@ -147,9 +150,9 @@ ENGLISH_WORDS: Final[Mapping[str, str]] = {
             " production style_guide (?:code|coding)_style commits? commit_messages conventions? package_manager"
             " editor ide shell terminal os operating_system laptop computer pc phone machine keyboard monitor"
             " browser bank office working_hours fiscal_year release_day stand-?ups? port default_branch main_branch"
-            " build_system framework orm fiscal_year linter formatter staging_server main_language language"
-            " time_zone code_reviews? meetings? monorepo product customers? clients users timezone offices? registry"
-            " cloud_provider"
+            " build_system framework orm fiscal_year linter formatter staging_server main_language python_version"
+            " node_version language time_zone code_reviews? meetings? monorepo product customers? clients users"
+            " timezone offices? registry cloud_provider"
         )
     ),
     "state": (
