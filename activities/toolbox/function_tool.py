@@ -95,16 +95,12 @@ def tool_spec(
     ephemeral: int = 0,
     queue: str | None = None,
     parallel: bool | None = None,
-    parameters: JsonObject | None = None,
 ) -> ToolSpec:
-    """Return the spec of a tool with these arguments. Tools that only read may run in parallel.
-
-    By default, the parameters are the arguments' concise schema.
-    """
+    """Return the spec of one of Loom's own tools with these arguments. Tools that only read may run in parallel."""
     return ToolSpec(
         name=name,
         description=description,
-        parameters=concise(schema_of(arguments)) if parameters is None else parameters,
+        parameters=concise(schema_of(arguments)),
         effect=effect,
         parallel=effect is Effect.READ if parallel is None else parallel,
         timeout=timeout,
