@@ -1,7 +1,8 @@
 """Messages to an agent, in English and Chinese: about half of them say something lasting about the person.
 
-They were written for this repository. The tables of the rule were made with `development.json`. `held_out.json` was
-written before them and serves only to measure. Each message names what it is about, and the sentences to keep of it.
+They were written for this repository, by the author of the rule's tables. The tables were made with
+`development.json`. `held_out.json` was written shortly before them and serves only to measure. Each message names what
+it is about, and the sentences to keep of it.
 """
 
 import json
