@@ -47,4 +47,4 @@ def test_an_object_is_complete_even_if_its_values_cannot_be_used(text: str, is_w
 def test_the_arguments_of_a_found_tool_are_read_in_the_same_way(inner: str, meant: ToolCall) -> None:
     sent = ToolCall(id="c", name="call_tool", arguments={"name": "t", "arguments": inner})
     answer = ModelAnswer(message=Message(role="assistant", tool_calls=(sent,)), stop="tools", usage=Usage(), model="m")
-    assert direct(answer).message.tool_calls == (meant,)
+    assert direct(answer, ()).message.tool_calls == (meant,)
