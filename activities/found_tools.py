@@ -15,6 +15,7 @@ from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMConfigurationError
 from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.tool_names import CALL_TOOL
+from loom.domain.core.whole_characters import with_whole_characters
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC
 
 _OWN_FORM: Final = re.compile(r"tool_search|tool search|defer_loading|tool_reference", re.IGNORECASE)
@@ -98,7 +99,7 @@ def _meant(call: ToolCall) -> ToolCall:
 
 def _decoded(call: ToolCall, text: str) -> ToolCall:
     try:
-        read = json.loads(text)
-    except ValueError:
+        read = with_whole_characters(json.loads(text))
+    except (ValueError, RecursionError):
         return replace(call, malformed=text)
     return replace(call, arguments=read) if isinstance(read, dict) else replace(call, malformed=text)
