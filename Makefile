@@ -8,7 +8,8 @@ COMPILED := loom loom/domain loom/activities loom/workflows
 
 .PHONY: install demo test test-unit test-slow flaky test-models test-mcp test-node test-frameworks check lock
 .PHONY: bench bench-peers bench-memory bench-skills reading-path page-screens web-ui-screens screens chaos chaos-tools chaos-memory
-.PHONY: upgrade site reference prometheus-rule image-check fuzz-shell refusing long-run planted-changes release-check check-tags clean
+.PHONY: upgrade site reference prometheus-rule image-check fuzz-shell fuzz-streams refusing long-run planted-changes
+.PHONY: release-check check-tags clean
 
 install: $(STAMP)
 
@@ -185,6 +186,11 @@ fuzz-shell: $(STAMP)
 RUNS = 1000
 refusing: $(STAMP)
 	@$(RUN) -m tests.refusing --runs $(RUNS) --seed $(SEED)
+
+# Bodies of streamed replies that the providers read wrongly: `make fuzz-streams BODIES=20000 SEED=1`.
+BODIES = 20000
+fuzz-streams: $(STAMP)
+	@$(RUN) -m tests.integration.activities.stream_fuzz --bodies $(BODIES) --seed $(SEED)
 
 bench-memory: $(STAMP)
 	@$(RUN) -m bench.retrieval

@@ -17,6 +17,7 @@ from loom.domain.core.json_text import NotJson, read_arguments
 from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CALL_TOOL
+from loom.domain.core.whole_characters import with_whole_characters
 from loom.domain.tools.meant_names import with_meant_names
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC
 
@@ -102,6 +103,6 @@ def _meant(call: ToolCall) -> ToolCall:
 
 def _decoded(call: ToolCall, text: str) -> ToolCall:
     try:
-        return replace(call, arguments=read_arguments(text))
+        return replace(call, arguments=with_whole_characters(read_arguments(text)))
     except NotJson:
         return replace(call, malformed=text)

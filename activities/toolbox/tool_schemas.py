@@ -19,7 +19,7 @@ from typing import Any, Final
 from loom.activities.json_schemas import BrokenSchema, subschemas
 from loom.activities.toolbox.schema_forms import mended, merged, shown_form, target
 from loom.domain.core.argument_names import argument_name
-from loom.domain.core.json_text import with_whole_characters
+from loom.domain.core.json_text import with_whole_escapes
 from loom.domain.core.messages import JsonObject
 
 DEEPEST: Final = 64
@@ -95,7 +95,7 @@ def tool_schema(schema: object) -> ToolSchema:
         raise BrokenSchema(_NO_OBJECT)
     try:
         text = json.dumps(schema)
-        checked = mended(json.loads(with_whole_characters(text), parse_constant=lambda _constant: None))
+        checked = mended(json.loads(with_whole_escapes(text), parse_constant=lambda _constant: None))
         if _depth(checked) > DEEPEST:
             raise BrokenSchema("its schema is nested too deeply")
         if "object" not in _types(checked):

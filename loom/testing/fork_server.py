@@ -35,7 +35,7 @@ WORKER_MODULES: Final = (
     "cryptography.hazmat.primitives.serialization",
     "genai_prices.data",
     "httpcore2",
-    "loom.activities.adapters.models.openai_stream",
+    "openai",
     "openai.resources.chat.completions",
     "pgvector.psycopg",
     "psycopg_pool",

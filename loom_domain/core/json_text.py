@@ -148,7 +148,7 @@ def _kind(value: object) -> str:
             return "a list"
 
 
-def with_whole_characters(text: str) -> str:
+def with_whole_escapes(text: str) -> str:
     r"""Return the JSON text with `\ufffd` instead of each escape of an unpaired surrogate. UTF-8 can't encode these, so
     no store and no provider accepts them.
     """

@@ -8,7 +8,7 @@ from typing import Final
 
 import httpx2
 
-from loom.domain.core.json_text import with_whole_characters
+from loom.domain.core.json_text import with_whole_escapes
 from loom.domain.tools.mcp_servers import McpServer, expand
 
 BODY_LIMIT: Final = 8 * 1024 * 1024
@@ -96,4 +96,4 @@ class _WholeCharacters(httpx2.AsyncByteStream):
 
 
 def _mended(line: bytes) -> bytes:
-    return with_whole_characters(line.decode("latin-1")).encode("latin-1")  # escapes are ASCII, whatever the rest is
+    return with_whole_escapes(line.decode("latin-1")).encode("latin-1")  # escapes are ASCII, whatever the rest is

@@ -14,7 +14,7 @@ from mcp_types import INTERNAL_ERROR, ContentBlock, jsonrpc_message_adapter
 from pydantic import TypeAdapter, ValidationError
 
 from loom.activities.toolbox.schema_forms import mended
-from loom.domain.core.json_text import with_whole_characters
+from loom.domain.core.json_text import with_whole_escapes
 
 SHOWN: Final = 20_000
 """Maximum number of characters of malformed content that a result shows."""
@@ -35,7 +35,7 @@ def reread(error: Exception) -> SessionMessage | None:
     try:
         if isinstance(given, str | bytes) and found[0]["type"] == "json_invalid":
             text = given if isinstance(given, str) else given.decode("utf-8", "replace")
-            given = json.loads(with_whole_characters(text.removeprefix(_BOM)), strict=False)
+            given = json.loads(with_whole_escapes(text.removeprefix(_BOM)), strict=False)
         if isinstance(given, dict) and given.get("id") is not None and "method" not in given:
             given = _answer(given)
         return SessionMessage(jsonrpc_message_adapter.validate_python(given, by_name=False))

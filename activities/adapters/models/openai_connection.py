@@ -2,31 +2,20 @@
 
 import asyncio
 import importlib
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from loom.activities.adapters.models.error_responses import (
-    Server,
-    error_of,
-    error_response_of,
-    unreachable,
-    unreadable,
-)
-from loom.activities.adapters.models.wire import (
-    cause_of,
-    shown,
-)
+from loom.activities.adapters.models.error_responses import Server, error_of, error_response_of, unreachable, unreadable
+from loom.activities.adapters.models.event_stream import NotAReply
+from loom.activities.adapters.models.wire import cause_of, shown
 from loom.activities.ports import ModelCall
 from loom.domain.core.errors import LoomError
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, AsyncStream
     from openai._types import RequestOptions
-
-    from loom.activities.adapters.models.openai_stream import ReplyStream
 
 OFFICIAL_URL: Final = "https://api.openai.com/v1"
 
@@ -52,31 +41,23 @@ class OpenAIConnection:
         self._client: AsyncOpenAI | None = None
 
     @asynccontextmanager
-    async def calling(self, model: str, malformed: type[Exception]) -> AsyncIterator["AsyncOpenAI"]:
-        """Yield the SDK's client, and translate the errors of a request and its reply. `malformed` is what the caller
-        raises for a part of the reply that it can't read.
-        """
+    async def calling(self, model: str) -> AsyncIterator["AsyncOpenAI"]:
+        """Yield the SDK's client, and translate the errors of a request and its reply, among them NotAReply."""
         client = await self._connected()
         import httpx2  # noqa: PLC0415
         import openai  # noqa: PLC0415  # importing the SDK takes a second
 
         try:
             yield client
-        # The SDK doesn't wrap connection errors while a body is read as a whole.
-        except (
-            openai.OpenAIError,
-            httpx2.RequestError,
-            json.JSONDecodeError,
-            UnicodeDecodeError,
-            malformed,
-        ) as error:
+        # The SDK doesn't wrap connection errors after a stream has been opened.
+        except (openai.OpenAIError, httpx2.RequestError, NotAReply) as error:
             raise self._translated(error, model) from None
 
-    async def post(self, client: "AsyncOpenAI", path: str, body: Mapping[str, Any], call: ModelCall) -> "ReplyStream":
+    async def post(
+        self, client: "AsyncOpenAI", path: str, body: Mapping[str, Any], call: ModelCall
+    ) -> "AsyncStream[object]":
         """Send a request with the agent's headers and its own timeout, if it has one, and return the reply's stream."""
-        from openai import Timeout  # noqa: PLC0415
-
-        from loom.activities.adapters.models.openai_stream import ReplyStream  # noqa: PLC0415
+        from openai import AsyncStream, Timeout  # noqa: PLC0415
 
         connect, _ = self._timeouts
         of_agent: RequestOptions = {} if call.timeout is None else {"timeout": Timeout(call.timeout, connect=connect)}
@@ -88,7 +69,7 @@ class OpenAIConnection:
             cast_to=object,
             options={"security": {"bearer_auth": True}, "headers": call.options.extra_headers, **of_agent},
             stream=True,
-            stream_cls=ReplyStream,
+            stream_cls=AsyncStream[object],
         )
 
     async def aclose(self) -> None:
@@ -96,12 +77,6 @@ class OpenAIConnection:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
-
-    def not_an_error(self, body: Any, model: str) -> Any:
-        """Return a body that isn't an error response. Some servers send errors with status 200."""
-        if isinstance(body, Mapping) and body.get("error"):
-            raise error_of(error_response_of(body, 200, {}, "no reason given"), self.server, model)
-        return body
 
     async def _connected(self) -> "AsyncOpenAI":
         """Return the SDK's client."""
@@ -131,9 +106,7 @@ class OpenAIConnection:
                 return unreachable(self.server, model, f"no connection, or it was lost ({cause_of(error)})")
             case openai.APIResponseValidationError():
                 return unreadable(self.server, model, "unexpected shape")
-            case openai.APIError():
-                return error_of(error_response_of(error.body, 200, {}, error.message), self.server, model)
             case openai.OpenAIError():
                 return unreachable(self.server, model, type(error).__name__)
             case _:
-                return unreadable(self.server, model, type(error).__name__)
+                return unreadable(self.server, model, str(error))

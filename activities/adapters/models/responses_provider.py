@@ -9,12 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from loom.activities.adapters.models.error_responses import (
-    ended_early,
-    error_of,
-    error_response_of,
-    quote,
-    unreachable,
+from loom.activities.adapters.models.error_responses import ended_early, quote, unreachable
+from loom.activities.adapters.models.event_stream import (
+    DONE,
+    Event,
+    content_type_of,
+    events_of,
+    index_in,
+    is_one_body,
+    reading,
+    text_in,
+    whole_body,
 )
 from loom.activities.adapters.models.model_options import RESPONSES, merged, refuse_unsupported
 from loom.activities.adapters.models.openai_connection import OpenAIConnection
@@ -26,28 +31,25 @@ from loom.activities.adapters.models.responses_input import (
     search_tool,
 )
 from loom.activities.adapters.models.sendable import encodable
-from loom.activities.adapters.models.thinking import Said
+from loom.activities.adapters.models.sent_errors import not_an_error
+from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
     READ_TIMEOUT,
-    distinct_ids,
-    is_one_body,
-    read_call,
+    read_calls,
     reasoning_note,
     token_count,
     usage_in_errors,
-    whole_body,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.errors import LLMRefusedError
 from loom.domain.core.messages import Message, Usage
 from loom.domain.core.tool_names import SEARCH_TOOLS
+from loom.domain.core.whole_characters import CharacterPieces, whole_characters
 from loom.domain.run.activity_payloads import StopReason
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-
-    from loom.activities.adapters.models.openai_stream import ReplyStream
+    from openai import AsyncOpenAI, AsyncStream
 
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _LEAST_OUTPUT: Final = 16
@@ -89,31 +91,35 @@ class ResponsesProvider:
         await self._connection.aclose()
 
     async def _heard(self, call: ModelCall, on_delta: OnDelta, heard: "_PartialResponse") -> ModelAnswer:
-        async with self._connection.calling(call.model, _NotAnEvent) as client:
+        async with self._connection.calling(call.model) as client:
             stream = await self._open(client, call)
+            response = stream.response
             async with stream:
-                content_type = stream.response.headers.get("content-type", "")
-                if is_one_body(content_type):
-                    body = self._connection.not_an_error(await whole_body(stream.response), call.model)
-                    heard.take({"type": "response.completed", "response": body}).tell(call, on_delta)
+                if is_one_body(response):
+                    body = Event("response.completed", {"response": await whole_body(response)})
+                    not_an_error(Event("message", body.value["response"]), response.headers, self._server, call.model)
+                    heard.take(body).tell(call, on_delta)
                 else:
-                    async for event in stream:
+                    async for event in events_of(response, lambda: bool(heard.status)):
+                        not_an_error(event, response.headers, self._server, call.model)
                         heard.take(event).tell(call, on_delta)
-        if heard.error is not None:
-            raise error_of(error_response_of(heard.error, 200, {}, "no reason given"), self._server, call.model)
+            heard.flush().tell(call, on_delta)
+            self._check_end(call, heard, content_type_of(response))
+            return heard.answer(call)
+
+    def _check_end(self, call: ModelCall, heard: "_PartialResponse", content_type: str) -> None:
+        """Raise the error of a reply that isn't complete or that the model has refused."""
+        if heard.error:
+            not_an_error(Event("error", heard.error), {}, self._server, call.model)
         if not heard.status:
             raise ended_early(self._server, call.model, content_type, heard=heard.anything)
-        return self._answer(call, heard)
-
-    def _answer(self, call: ModelCall, heard: "_PartialResponse") -> ModelAnswer:
         if heard.refusal or heard.cut == "content_filter":
             said = quote(heard.refusal, self._server) or "its content filter stopped the answer"
             raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
         if heard.status not in ("completed", "incomplete"):
             raise unreachable(self._server, call.model, f"the server broke off the reply ({heard.status})")
-        return heard.answer(call)
 
-    async def _open(self, client: "AsyncOpenAI", call: ModelCall) -> "ReplyStream":
+    async def _open(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
         from openai import APIStatusError  # noqa: PLC0415
 
         try:
@@ -125,7 +131,7 @@ class ResponsesProvider:
             self._without_reasoning.add(call.model)
         return await self._post(client, call)
 
-    async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "ReplyStream":
+    async def _post(self, client: "AsyncOpenAI", call: ModelCall) -> "AsyncStream[object]":
         return await self._connection.post(client, "/responses", self._body(call), call)
 
     def _body(self, call: ModelCall) -> dict[str, Any]:
@@ -158,10 +164,6 @@ class ResponsesProvider:
         return sent
 
 
-class _NotAnEvent(Exception):
-    """Raised when a part of the stream isn't a valid event of a response."""
-
-
 @dataclass(kw_only=True, slots=True)
 class _PartialResponse:
     """A response that is still being received."""
@@ -172,56 +174,77 @@ class _PartialResponse:
     """Empty until the response has ended."""
     cut: str = ""
     """Why the response is incomplete."""
-    error: Mapping[str, Any] | None = None
+    error: Any = None
     refusal: str = ""
-    text: list[str] = field(default_factory=list)
+    text: ThinkTags = field(default_factory=ThinkTags)
     thinking: list[str] = field(default_factory=list)
+    thought: CharacterPieces = field(default_factory=CharacterPieces)
+    """The thinking as it is streamed."""
     items: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     """The complete items of the output by their position."""
+    begun: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    """The items that the server has begun. Some servers don't send the complete ones."""
+    arguments: dict[int, list[str]] = field(default_factory=dict)
+    """The pieces of the calls' arguments by the position of the call."""
     usage: Mapping[str, Any] = field(default_factory=dict)
 
-    def take(self, event: Any) -> Said:
+    def take(self, event: Event) -> Said:
         """Add an event, and return the text that it contains."""
+        if event.value == DONE:
+            return Said()
         self.anything = True
-        try:
-            return self._take(event)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise _NotAnEvent from error
+        with reading():
+            return self._take(text_in(event.value.get("type")) or event.name, event.value)
 
-    def _take(self, event: Mapping[str, Any]) -> Said:
+    def flush(self) -> Said:
+        """Return the text that was held back until the end of the reply."""
+        rest = self.thought.flush()
+        said = self.text.flush()
+        return Said(said.answer, rest + said.thinking, said.takes_back)
+
+    def _take(self, kind: str, value: Mapping[str, Any]) -> Said:
         """Add an event. Those that Loom doesn't need are ignored."""
-        match event["type"]:
+        position = index_in(value.get("output_index"))
+        match kind:
             case "response.output_text.delta":
-                self.text.append(event["delta"] + "")
-                return Said(answer=event["delta"])
+                return self.text.feed(text_in(value["delta"]))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                self.thinking.append(event["delta"] + "")
-                return Said(thinking=event["delta"])
+                thought = text_in(value["delta"])
+                self.thinking.append(thought)
+                return Said(thinking=self.thought.feed(thought))
             case "response.refusal.delta":
-                self.refusal += event["delta"]
+                self.refusal += text_in(value["delta"])
+            case "response.output_item.added" if position is not None:
+                self.begun[position] = _item(value["item"])
+            case "response.function_call_arguments.delta" if position is not None:
+                self.arguments.setdefault(position, []).append(text_in(value["delta"]))
             case "response.output_item.done":
-                self.items[event["output_index"]] = event["item"]
+                self.items[len(self.items) if position is None else position] = _item(value["item"])
             case "response.completed" | "response.incomplete" | "response.failed":
-                return self._end(event["response"])
-            case "error":
-                self.error = event
+                return self._end(kind.removeprefix("response."), value.get("response") or {})
         return Said()
 
-    def _end(self, response: Mapping[str, Any]) -> Said:
+    def _end(self, status: str, response: Mapping[str, Any]) -> Said:
         """Add the whole response, and return text that has not been streamed."""
-        self.model = response.get("model") or self.model
-        self.status = response.get("status") or "completed"
+        self.model = str(response.get("model") or "")
         self.error = response.get("error")
-        self.cut = (response.get("incomplete_details") or {}).get("reason") or ""
-        self.usage = response.get("usage") or {}
+        self.cut = text_in((response.get("incomplete_details") or {}).get("reason"))
+        if isinstance(usage := response.get("usage"), Mapping):
+            self.usage = usage
         for position, item in enumerate(response.get("output") or ()):
-            self.items.setdefault(position, item)
-        parts = [part for item in self._of("message") for part in item["content"]]
-        self.refusal = self.refusal or "".join(part["refusal"] for part in parts if part["type"] == "refusal")
-        if self.text:
+            self.items.setdefault(position, _item(item))
+        for position, pieces in self.arguments.items():
+            begun = self.begun.get(position)
+            if begun is not None and begun["type"] == "function_call":
+                self.items.setdefault(position, {**begun, "arguments": "".join(pieces)})
+        parts = [part for item in self._of("message") for part in item.get("content") or ()]
+        refused = "".join(text_in(part["refusal"]) for part in parts if part["type"] == "refusal")
+        self.refusal = self.refusal or refused
+        # The response is over only now, because it could be read.
+        self.status = text_in(response.get("status")) or status
+        if self.text.answer or self.text.thinking:
             return Said()
-        self.text += [part["text"] for part in parts if part["type"] == "output_text"]
-        return Said(answer="".join(self.text))
+        return self.text.feed("".join(text_in(part["text"]) for part in parts if part["type"] == "output_text"))
 
     @property
     def counted(self) -> Usage:
@@ -237,20 +260,20 @@ class _PartialResponse:
     def said(self) -> str:
         """All that the model has written so far."""
         called = map(_arguments, self._calls())
-        return "".join((*self.thinking, *self.text, *called))
+        return "".join((*self.thinking, *self.text.thinking, *self.text.answer, *called))
 
     def answer(self, call: ModelCall) -> ModelAnswer:
         """Return the complete reply."""
-        made = self._calls()
-        ids = distinct_ids([item.get("call_id") or "" for item in made], call.messages) if made else []
-        calls = tuple(
-            read_call(call_id, item.get("name") or SEARCH_TOOLS, _arguments(item))
-            for call_id, item in zip(ids, made, strict=True)
-        )
+        with reading():
+            made = [
+                (str(item.get("call_id") or ""), text_in(item.get("name")) or SEARCH_TOOLS, _arguments(item))
+                for item in self._calls()
+            ]
+            calls = read_calls(made, call.messages)
+            note = reasoning_note(NOTE.format(call.model), self._of("reasoning")) if calls else {}
         stop: StopReason = "length" if self.cut else "tools" if calls else "end"
-        note = reasoning_note(NOTE.format(call.model), self._of("reasoning")) if calls else {}
-        message = Message(role="assistant", content="".join(self.text), tool_calls=calls, metadata=note)
-        return ModelAnswer(message=message, stop=stop, usage=self.counted, model=self.model)
+        message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
+        return ModelAnswer(message=message, stop=stop, usage=self.counted, model=whole_characters(self.model))
 
     def _calls(self) -> list[Mapping[str, Any]]:
         return self._of("function_call", SEARCH_CALL)
@@ -259,7 +282,16 @@ class _PartialResponse:
         return [item for _, item in sorted(self.items.items()) if item["type"] in kinds]
 
 
+def _item(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an item that has a type. Raises a TypeError for other values."""
+    if not isinstance(item, Mapping) or not isinstance(item.get("type"), str):
+        raise TypeError
+    return item
+
+
 def _arguments(item: Mapping[str, Any]) -> str:
     """Return a call's arguments as text. Those of a search are an object."""
-    given = item["arguments"]
+    given = item.get("arguments")
+    if given is None:
+        return ""
     return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)

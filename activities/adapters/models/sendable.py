@@ -36,8 +36,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _whole(text: str) -> str:
-    paired_halves = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return paired_halves.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return whole_characters(text).replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def schema_of(tool: ToolSpec) -> JsonObject:

@@ -2,17 +2,32 @@
 
 Most servers send thinking in fields or blocks of its own. Some send it as `<think>…</think>` at the start of the text.
 With some chat templates, the opening tag is a part of the prompt, so that the text begins with thinking and contains
-only the closing tag, which ends a paragraph. Until this tag arrives, the text looks like the answer. Other tags that
-follow the start of the answer belong to the answer.
+only the closing tag. Until this tag arrives, the text looks like the answer. An answer can also talk about the tag,
+which is then in code or quotes, or between other words of a sentence. All other tags that follow the start of the
+answer belong to the answer.
 """
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from loom.activities.ports import ModelCall, OnDelta
+from loom.domain.core.whole_characters import CharacterPieces
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
+
+_PAIRS: Final = ("''", "()", "[]", "<>", "“”", "‘’", "«»", "「」", "『』")
+"""The characters around a tag in quotes. Code spans and straight double quotes are recognized by their number."""
+
+_GOES_ON = re.compile(r"[.,;:!?)\]}、。，；：！？）]|[-/]\w")
+"""What follows a tag in the middle or at the end of a sentence."""
+
+_UNDECIDED = re.compile(r"\s*|[-/]")
+"""What follows a tag as long as more text is needed to decide."""
+
+_ENDS: Final = ".!?…。！？"
+"""The characters that end a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,7 @@ class ThinkTags:
     _may_be_thinking: bool = True
     """Whether the answer so far may turn out to be thinking."""
     _has_ended: bool = False
+    _characters: CharacterPieces = field(default_factory=CharacterPieces)
 
     @property
     def lacks_opening_tag(self) -> bool | None:
@@ -59,7 +75,10 @@ class ThinkTags:
 
     def feed(self, piece: str) -> Said:
         """Return the parts of the text that are known after this piece."""
-        self._held += piece
+        return self._feed(self._characters.feed(piece))
+
+    def _feed(self, text: str) -> Said:
+        self._held += text
         answer, thinking, takes_back = "", "", False
         while True:
             before, said = self._state, self._next()
@@ -76,7 +95,7 @@ class ThinkTags:
         opening tag.
         """
         self._has_ended = True
-        said = self.feed("")
+        said = self._feed(self._characters.flush())
         rest, self._held = self._held, ""
         if self._state == "thinking" and self._is_presumed:
             rest = "".join(self.thinking) + rest
@@ -124,11 +143,10 @@ class ThinkTags:
                 return Said(self._all_but_a_tag())
             self._held = ""
             return Said(text)
-        if after in ("", "\n") and not self._has_ended:
+        if _UNDECIDED.fullmatch(after) and not self._has_ended:
             self._held = text.removeprefix(before)
             return Said(before)
-        begins_line = ("".join(self.answer[-1:]) + before).rstrip(" \t").endswith("\n") or not (self.answer or before)
-        if after.startswith("\n\n") or (begins_line and after[:1] in ("\n", "")):
+        if _ends_thinking("".join(self.answer) + before, after):
             self._state, self._held = "start", after
             self._has_thought = self._is_presumed = True
             return Said(thinking=before, takes_back=True)
@@ -146,6 +164,28 @@ class ThinkTags:
         self.answer.extend([said.answer] if said.answer else ())
         self.thinking.extend([said.thinking] if said.thinking else ())
         return said
+
+
+def _ends_thinking(before: str, after: str) -> bool:
+    """Whether a closing tag between these texts ends thinking, and the answer doesn't just talk about it."""
+    line, answer = before.rpartition("\n")[2], after.lstrip()
+    gap = after.removesuffix(answer).replace("\r", "")
+    if _is_quoted(before, line) or f"{before[-1:]}{after[:1]}" in _PAIRS or _GOES_ON.match(after):
+        return False
+    if "\n\n" in gap:
+        return True
+    if not line.strip():
+        return not answer or not gap or gap.endswith("\n")
+    if not line[-1].isspace():
+        return True
+    # With blanks on both sides, the tag is a word of a sentence, unless a sentence ends before it.
+    return bool(answer) and (not gap or (line.rstrip()[-1] in _ENDS and not answer[0].islower()))
+
+
+def _is_quoted(before: str, line: str) -> bool:
+    """Whether a text that ends with this line has an open code block, code span or quotation."""
+    fences = sum(each.lstrip().startswith(("```", "~~~")) for each in before.split("\n"))
+    return fences % 2 == 1 or line.count("`") % 2 == 1 or line.count('"') % 2 == 1
 
 
 def _held_back(text: str, tag: str) -> int:

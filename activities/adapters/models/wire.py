@@ -1,6 +1,5 @@
 """Code that the providers share. It converts argument text to tool calls, and adds to errors what a call has used."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ from loom.domain.core.errors import LoomError
 from loom.domain.core.json_text import NotJson, read_arguments
 from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage
 from loom.domain.core.tokens import text_tokens
+from loom.domain.core.whole_characters import whole_characters, with_whole_characters
 
 CONNECT_TIMEOUT: Final = 10.0
 READ_TIMEOUT: Final = 120.0
@@ -19,6 +19,8 @@ READ_TIMEOUT: Final = 120.0
 
 _SHORTEST_SECRET: Final = 8
 """Shorter values of headers and fields are too common to mask."""
+_MOST_TOKENS: Final = 10**12
+"""Larger counts are mistakes of the server."""
 
 
 class PartialReply(Protocol):
@@ -44,7 +46,7 @@ def usage_in_errors(call: ModelCall, reply: PartialReply) -> Iterator[None]:
     try:
         yield
     except LoomError as error:
-        error.message = _masked(error.message, call)
+        error.message = whole_characters(_masked(error.message, call))
         counted = reply.counted
         if reply.said or counted.total_tokens:
             prompt, output = counted.input_tokens or call.expected_prompt, text_tokens(reply.said)
@@ -63,14 +65,6 @@ def _texts(value: object) -> Iterator[str]:
         yield value
     for each in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
         yield from _texts(each)
-
-
-def is_object(text: str) -> bool:
-    """Whether the text is a complete object, even if its values can't be used."""
-    try:
-        return isinstance(json.loads(text, strict=False), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def read_call(call_id: str, name: str, text: str) -> ToolCall:
@@ -105,11 +99,18 @@ def distinct_ids(ids: Sequence[str], messages: Sequence[Message]) -> list[str]:
     return distinct
 
 
+def read_calls(made: Sequence[tuple[str, str, str]], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Parse calls from their ids, names and argument texts. The result consists of whole characters."""
+    ids = distinct_ids([whole_characters(call_id) for call_id, _, _ in made], messages) if made else []
+    calls = (read_call(call_id, *map(whole_characters, said)) for call_id, (_, *said) in zip(ids, made, strict=True))
+    return tuple(replace(call, arguments=with_whole_characters(call.arguments)) for call in calls)
+
+
 def reasoning_note(model: str, content: Any) -> JsonObject:
     """Return metadata with a model's reasoning. Some models require their reasoning to be returned unchanged with the
     tool results.
     """
-    return {"reasoning": {"model": model, "content": content}} if content else {}
+    return {"reasoning": {"model": model, "content": with_whole_characters(content)}} if content else {}
 
 
 def reasoning_of(message: Message, model: str) -> Any:
@@ -121,17 +122,13 @@ def reasoning_of(message: Message, model: str) -> Any:
 def token_count(sent: object, name: str) -> int:
     """Return a token count from a usage object, or zero if the value is missing or invalid."""
     value = sent.get(name) if isinstance(sent, Mapping) else None
-    return value if isinstance(value, int) and value > 0 else 0
-
-
-def is_one_body(content_type: str) -> bool:
-    """Whether a server that was asked for a stream sends its whole reply as one JSON body."""
-    return content_type.partition(";")[0].strip().lower() == "application/json"
-
-
-async def whole_body(response: Any) -> Any:
-    """Return the decoded body of an SDK's response. Raises a ValueError if it isn't JSON."""
-    return json.loads(await response.aread())
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return 0
+    try:
+        count = int(float(value))
+    except (ValueError, OverflowError):
+        return 0
+    return count if 0 < count <= _MOST_TOKENS else 0
 
 
 def cause_of(error: BaseException) -> str:

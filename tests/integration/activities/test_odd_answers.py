@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from loom.activities.adapters.models.anthropic_provider import MOST_PAUSES, AnthropicProvider
+from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
+from loom.activities.adapters.models.anthropic_reply import MOST_PAUSES
 from loom.activities.adapters.models.openai_provider import OpenAIProvider
 from loom.activities.adapters.models.thinking import ThinkTags
 from loom.activities.ports import ModelAnswer, ModelCall
@@ -116,13 +117,34 @@ def test_think_tags_at_the_start_are_thinking_however_they_are_cut(text: str, an
         ("</think>\n\nyes", "yes", ""),
         ("a\n</think>\nb", "b", "a\n"),
         ("hm\n</think>", "", "hm\n"),
+        ("plan plan</think>\n\nhi", "hi", "plan plan"),
+        ("plan plan</think>hi", "hi", "plan plan"),
+        ("plan plan</think> hi", "hi", "plan plan"),
+        ("plan plan</think>\nhi", "hi", "plan plan"),
+        ("plan plan\r\n</think>\r\n\r\nhi", "hi", "plan plan\r\n"),
+        ("plan </think>hi", "hi", "plan "),
+        ("I plan. </think> Hi", "Hi", "I plan. "),
+        ("**plan**</think>**hi** `</think>`", "**hi** `</think>`", "**plan**"),
+        ("```\nx\n```\nplan</think>```\ny\n```", "```\ny\n```", "```\nx\n```\nplan"),
+        ('The `tag`, or "tag"</think>- hi', "- hi", 'The `tag`, or "tag"'),
+        ("我想想。</think>你好", "你好", "我想想。"),
+        ("plan</think>", "", "plan"),
         ("Use </think> to close.\nok", "Use </think> to close.\nok", ""),
         ("Use </think>.\n</think>\n\nok", "Use </think>.\n</think>\n\nok", ""),
         ("Write <think>x\n</think>\n\nin HTML", "Write <think>x\n</think>\n\nin HTML", ""),
         ("a < b and </th", "a < b and </th", ""),
+        ("The tag is `</think>`\n\nok", "The tag is `</think>`\n\nok", ""),
+        ("Write:\n```xml\nhm</think>\n\nyes\n```", "Write:\n```xml\nhm</think>\n\nyes\n```", ""),
+        ('Write "</think>" there.', 'Write "</think>" there.', ""),
+        ('{"tag": "x</think>y"}', '{"tag": "x</think>y"}', ""),
+        ("The tag (</think>) closes.", "The tag (</think>) closes.", ""),
+        ("It ends with </think>", "It ends with </think>", ""),
+        ("Use the </think>-tag", "Use the </think>-tag", ""),
+        ("</think> closes it.", "</think> closes it.", ""),
+        ("<think>a</think>Use </think>\n\nnow", "Use </think>\n\nnow", "a"),
     ],
 )
-def test_a_closing_tag_that_ends_a_paragraph_makes_what_was_said_thinking(
+def test_a_closing_tag_that_no_sentence_talks_about_makes_what_was_said_thinking(
     text: str, answer: str, thinking: str
 ) -> None:
     for size in (1, 2, 3, 7, 100):

@@ -192,7 +192,7 @@ PATHS: list[tuple[str, Reply, type[LoomError], str]] = [
     ("too long", served.context_length(), LLMContextLengthError, "too long"),
     ("filtered", served.status(400, error_code="content_filter"), LLMRefusedError, "declined"),
     ("garbled stream", served.garbage("sse"), LLMBadResponseError, "JSONDecodeError"),
-    ("garbled bytes", served.garbage("bytes"), LLMBadResponseError, "UnicodeDecodeError"),
+    ("garbled bytes", served.garbage("bytes"), LLMBadResponseError, "JSONDecodeError"),
     ("another shape", served.garbage("shape"), LLMBadResponseError, "not a model's reply"),
     ("a web page", served.garbage("html"), LLMBadResponseError, "text/html"),
     ("json at once", served.garbage("json"), LLMBadResponseError, "application/json"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.activities.adapters.models.wire import arguments_of, is_object, read_call
+from loom.activities.adapters.models.wire import arguments_of, read_call
 from loom.activities.found_tools import direct
 from loom.activities.ports import ModelAnswer
 from loom.domain.core.messages import Message, ToolCall, Usage
@@ -27,14 +27,6 @@ def test_arguments_that_cannot_be_used_are_kept_as_they_were_sent(text: str) -> 
     call = read_call("c", "t", text)
     assert call == ToolCall(id="c", name="t", malformed=text)
     assert arguments_of(call) == {"malformed_arguments": text}
-
-
-@pytest.mark.parametrize(
-    ("text", "is_whole"),
-    [('{"a": 1}', True), ('{"a": NaN}', True), ('{"a": "x\ny"}', True), ('{"a": 1', False), ("[]", False), ("", False)],
-)
-def test_an_object_is_complete_even_if_its_values_cannot_be_used(text: str, is_whole: bool) -> None:
-    assert is_object(text) is is_whole
 
 
 @pytest.mark.parametrize(

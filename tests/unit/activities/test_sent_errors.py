@@ -1,0 +1,94 @@
+"""Errors that servers send with status 200, in a stream or instead of one."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loom.activities.adapters.models.error_responses import Server
+from loom.activities.adapters.models.event_stream import Event
+from loom.activities.adapters.models.sent_errors import not_an_error
+from loom.domain.core.errors import LLMRateLimitError, LLMUnavailableError, LoomError
+
+SERVER = Server(name="the server", key_name="KEY", url_name="URL", url="http://host", secret="sk-secret-key")
+
+ERRORS = [
+    ({"error": {"message": "CUDA is full", "type": "server_error"}}, "CUDA is full"),
+    ({"error": "CUDA is full"}, "CUDA is full"),
+    ({"error": True, "message": "CUDA is full"}, "CUDA is full"),
+    ({"error": ["CUDA is full"]}, "CUDA is full"),
+    ({"error": {"code": 500}}, "no reason given"),
+    ({"text": "CUDA is full", "error_code": 50002}, "CUDA is full"),
+    ({"object": "error", "message": "CUDA is full", "code": 40303}, "CUDA is full"),
+    ({"type": "error", "error": {"type": "overloaded_error", "message": "CUDA is full"}}, "CUDA is full"),
+    ({"type": "error", "code": "server_error", "message": "CUDA is full", "param": None}, "CUDA is full"),
+    ({"type": "BadGatewayError", "message": "CUDA is full"}, "CUDA is full"),
+    ({"type": "failure", "code": 500, "message": "CUDA is full"}, "CUDA is full"),
+    ({"detail": "CUDA is full"}, "CUDA is full"),
+    ({"detail": [{"loc": ["body"], "msg": "CUDA is full"}]}, "CUDA is full"),
+    ({"code": 500, "message": "CUDA is full"}, "CUDA is full"),
+    ({"code": "Internal", "msg": "CUDA is full", "data": None}, "CUDA is full"),
+    ({"message": "CUDA is full"}, "CUDA is full"),
+    ({"base_resp": {"status_code": 1004, "status_msg": "CUDA is full"}}, "CUDA is full"),
+    ({"choices": None, "error_msg": "CUDA is full"}, "CUDA is full"),
+    ({"choices": [{"delta": {"content": "a"}, "error": {"code": 502, "message": "CUDA is full"}}]}, "CUDA is full"),
+    ([{"error": {"code": 503, "message": "CUDA is full", "status": "UNAVAILABLE"}}], "CUDA is full"),
+]
+
+PARTS = [
+    {"choices": [{"delta": {"content": "a"}}], "error": None, "error_code": 0},
+    {"choices": [], "usage": {"prompt_tokens": 1}},
+    {"choices": [], "usage": None, "code": 0, "message": ""},
+    {"choices": None, "id": "c", "object": "chat.completion.chunk", "message": "queued"},
+    {"choices": [], "base_resp": {"status_code": 0, "status_msg": "success"}},
+    {"code": 200, "msg": "success"},
+    {"type": "ping", "message": "still here"},
+    {"type": "message_start", "message": {"model": "m"}},
+    {"type": "response.completed", "response": {"error": None}},
+    {"type": "content_block_start", "content_block": {"type": "tool_result_error", "error_code": "x"}},
+    {},
+    [],
+    "text",
+    5,
+]
+
+
+@pytest.mark.parametrize(("value", "said"), ERRORS)
+def test_an_error_of_any_shape_is_another_attempt(value: Any, said: str) -> None:
+    with pytest.raises(LLMUnavailableError, match=said):
+        not_an_error(Event("message", value), {}, SERVER, "m")
+
+
+@pytest.mark.parametrize("value", ["CUDA is full", {"a": 1}, ["CUDA"], 5, None, {}])
+def test_an_event_that_is_named_error_is_one_whatever_it_contains(value: Any) -> None:
+    with pytest.raises(LLMUnavailableError):
+        not_an_error(Event("error", value), {}, SERVER, "m")
+
+
+@pytest.mark.parametrize("value", PARTS)
+def test_parts_of_a_reply_are_no_errors(value: Any) -> None:
+    assert not_an_error(Event("message", value), {}, SERVER, "m") is value
+
+
+def test_an_error_keeps_its_kind_and_the_wait_of_the_headers() -> None:
+    value = {"error": {"message": "slow down", "code": "rate_limit_exceeded"}}
+    with pytest.raises(LLMRateLimitError) as caught:
+        not_an_error(Event("message", value), {"retry-after": "7"}, SERVER, "m")
+    assert caught.value.context["retry_after"] == 7
+
+
+NAMES = st.sampled_from(["error", "code", "message", "detail", "type", "object", "choices", "errors", "base_resp"])
+JSON = st.recursive(
+    st.sampled_from([None, True, 0, 5, 0.5, "", "no", "\ud83d"]),
+    lambda inside: st.lists(inside, max_size=2) | st.dictionaries(NAMES, inside, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from(["message", "error", "ping"]), JSON)
+def test_any_value_is_a_part_of_a_reply_or_a_typed_error(name: str, value: Any) -> None:
+    try:
+        assert not_an_error(Event(name, value), {}, SERVER, "m") is value
+    except LoomError as error:
+        assert error.message  # noqa: PT017 - a value that is no error raises nothing
