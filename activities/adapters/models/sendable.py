@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from loom.domain.core.messages import JsonObject, Message, Part, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
+from loom.domain.core.whole_characters import whole_characters
 
 EMPTY: Final = "(empty)"
 """Stands for a message or a result without content, which servers reject."""
