@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import ctypes
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -66,7 +67,7 @@ async def connect(
         api_key=key.get_secret_value() if key else None,
         tls=_tls(settings),
         data_converter=converter,
-        runtime=runtime or (_without_proxy_warning() if is_socket else None),
+        runtime=_never_dropped(runtime or (_without_proxy_warning() if is_socket else Runtime.default())),
         interceptors=[SigningClient(KeyFile(settings.key_path).read, converter.payload_converter), *interceptors],
     )
 
@@ -101,6 +102,17 @@ def _without_proxy_warning() -> Runtime:
     return Runtime(
         telemetry=TelemetryConfig(logging=LoggingConfig(filter=f"{filters},temporal_sdk_bridge::client=ERROR"))
     )
+
+
+@cache
+def _never_dropped(runtime: Runtime) -> Runtime:
+    """Keep the SDK's runtime until the process is gone.
+
+    A call that a program leaves unfinished may come back while the interpreter ends, and its thread then hangs. If the
+    interpreter drops the runtime, it waits for this thread for ever.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(runtime))
+    return runtime
 
 
 @cache
