@@ -13,17 +13,17 @@ from loom.testing.stream import told
 from tests.integration.workflows.conftest import Working
 
 LOOK = ToolUse("list_dir", {"path": "."})
-NUL = "a\x00b"
+ODD = "a\ufdd0b"
 
 
-def refusing_control_characters(turns: int) -> Any:
-    """A provider that refuses each request that contains a NUL, without saying why."""
+def refusing_noncharacters(turns: int) -> Any:
+    """A provider that refuses each request that contains a noncharacter, without saying why."""
 
     def reply(request: SeenRequest) -> Reply:
-        if "\\u0000" in json.dumps(request.messages):
+        if "\\ufdd0" in json.dumps(request.messages):
             return status(400, message="Bad Request")
         return (
-            calls(ToolUse("list_dir", {"path": f"{NUL}{request.turn}"})) if request.turn < turns else text("finished")
+            calls(ToolUse("list_dir", {"path": f"{ODD}{request.turn}"})) if request.turn < turns else text("finished")
         )
 
     return reply
@@ -31,7 +31,7 @@ def refusing_control_characters(turns: int) -> Any:
 
 @pytest.mark.parametrize("model", ["openai:scripted", "anthropic:scripted"])
 async def test_what_a_provider_refuses_is_left_out_for_the_rest_of_the_run(working: Working, model: str) -> None:
-    loom, server = await working(refusing_control_characters(3), model=model)
+    loom, server = await working(refusing_noncharacters(3), model=model)
     run_id = await loom.start()
     result = await loom.client.result(run_id)
     events = await told(loom.client, run_id)
