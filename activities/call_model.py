@@ -197,7 +197,8 @@ class LanguageModel:
             reply = await ask(context)
         except (LLMContextLengthError, LLMConfigurationError) as error:
             if request.compresses and not request.refused and _may_be_too_long(error, context):
-                self._tell_failure(writer, request, spec.model, error)
+                # A history says only that the conversation was too long.
+                self._tell_failure(writer, request, spec.model, LLMContextLengthError(error.message))
                 return await self._put_off(request, before, context, _refused(error, context))
             if not isinstance(error, LLMContextLengthError):
                 raise
