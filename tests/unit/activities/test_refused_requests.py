@@ -7,7 +7,7 @@ import pytest
 
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.activities.refused_kinds import KINDS
-from loom.activities.refused_requests import ForgivingProvider, without_refused
+from loom.activities.refused_requests import RefusalMemory, RefusalRetries, without_refused
 from loom.domain.core.errors import LLMConfigurationError, LLMContextLengthError, LLMUnavailableError, LoomError
 from loom.domain.core.messages import Message, Part, ToolCall, Usage, left_out
 from loom.domain.core.tool_calls import ToolSpec
@@ -33,7 +33,7 @@ class Server:
 
 
 async def reply_to(call: ModelCall, server: Server) -> Message:
-    return (await ForgivingProvider(server).answer(call, lambda _: None)).message
+    return (await RefusalRetries(server, RefusalMemory()).answer(call, lambda _: None)).message
 
 
 def conversation(*newest: Message, tools: tuple[ToolSpec, ...] = ()) -> ModelCall:
