@@ -57,6 +57,14 @@ def _changed(call: ModelCall, start: int, stop: int, change: Callable[[Message],
     return replace(call, messages=(*messages[:start], *map(change, messages[start:stop]), *messages[stop:]))
 
 
+def _derived(message: Message, name: str, make: Callable[[], Message]) -> Message:
+    """Return a form of the message, which is kept, because each turn of a long conversation needs it again."""
+    if name not in message.derived:
+        message.derived[name] = make()
+    form: Message = message.derived[name]
+    return form
+
+
 # Characters and ids
 
 
@@ -70,8 +78,7 @@ def _without_characters(pattern: re.Pattern[str]) -> Change:
 
 
 def _plain(message: Message, pattern: re.Pattern[str]) -> Message:
-    # A long conversation has thousands of messages, which stay the same from turn to turn.
-    return message.derived.setdefault(f"without {pattern.pattern}", _plain_message(message, pattern))
+    return _derived(message, pattern.pattern, lambda: _plain_message(message, pattern))
 
 
 def _plain_message(message: Message, pattern: re.Pattern[str]) -> Message:
@@ -113,7 +120,7 @@ def _plain_value(value: Any, pattern: re.Pattern[str]) -> Any:
 
 
 def _with_short_ids(call: ModelCall, start: int, stop: int) -> ModelCall:
-    return _changed(call, start, stop, lambda message: message.derived.setdefault("short ids", _with_short(message)))
+    return _changed(call, start, stop, lambda message: _derived(message, "short ids", lambda: _with_short(message)))
 
 
 def _with_short(message: Message) -> Message:
