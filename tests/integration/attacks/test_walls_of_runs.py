@@ -90,7 +90,7 @@ def _script(world: World, told: Sequence[Told]) -> Script:
 
     def reply(request: SeenRequest) -> Reply:
         texts = [(at, str(m["content"])) for at, m in enumerate(request.messages) if m["role"] == "user"]
-        at, said = [(at, said) for at, said in texts if said.startswith(("I like", "Chat", QUESTION))][-1]
+        at, said = [(at, said) for at, said in texts if said.startswith(("I always", "Chat", QUESTION))][-1]
         turn = sum(message["role"] == "assistant" for message in request.messages[at:])
         if said.startswith(QUESTION):
             return text("done") if turn else calls(*READ_BY_MODEL)
