@@ -10,7 +10,14 @@ from functools import cache
 from typing import Any, Final
 
 from mcp.shared.message import SessionMessage
-from mcp_types import INTERNAL_ERROR, ContentBlock, jsonrpc_message_adapter
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    REQUEST_TIMEOUT,
+    ContentBlock,
+    ErrorData,
+    jsonrpc_message_adapter,
+)
 from pydantic import TypeAdapter, ValidationError
 
 from loom.activities.toolbox.schema_forms import mended
@@ -21,6 +28,18 @@ SHOWN: Final = 20_000
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _OF_CALLS: Final = frozenset({"content", "structuredContent", "isError"})
+_OF_OTHERS: Final = frozenset(
+    {
+        "protocolVersion", "capabilities", "serverInfo", "instructions", "nextCursor", "tools", "prompts", "resources",
+        "resourceTemplates", "messages", "contents", "completion", "inputRequests", "requestState", "resultType", "task",
+        "tasks", "roots", "action", "model", "role",
+    }
+)  # fmt: skip
+"""Fields of results that aren't results of calls."""
+_LIBRARY_CODES: Final = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+_LIBRARY_WORDS: Final = ("SSE stream failed: ", "SSE stream ended ", "Connection closed")
+_SERVER_ERROR: Final = -32099
+"""A code of the range that JSON-RPC reserves for servers, which means nothing to the library."""
 _BOM: Final = "\ufeff"
 _VERSION: Final = {"jsonrpc": "2.0"}
 _FIELD: Final = 2
@@ -42,6 +61,8 @@ def reread(error: Exception) -> SessionMessage | None:
         if isinstance(given, str | bytes) and whole["type"] == "json_invalid":
             text = given if isinstance(given, str) else given.decode("utf-8", "replace")
             given = json.loads(with_whole_escapes(text.removeprefix(_BOM)), strict=False)
+        if isinstance(given, list) and len(given) == 1:  # a batch, which earlier versions of the protocol had
+            given = given[0]
         if isinstance(given, dict):
             given = _answer(given) if _is_answer(given) else {**given, **_VERSION} if "jsonrpc" in given else given
         return SessionMessage(jsonrpc_message_adapter.validate_python(given, by_name=False))
@@ -70,12 +91,23 @@ def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**made, "result": result if isinstance(result, dict) else {"content": [] if result is None else result}}
 
 
+def mended_error(error: ErrorData) -> ErrorData:
+    """Return an error whose code isn't one by which the library tells that it lost the connection, or the patience, if
+    the server itself sent the error.
+    """
+    is_own = error.code in _LIBRARY_CODES and not error.message.startswith(_LIBRARY_WORDS)
+    return error.model_copy(update={"code": _SERVER_ERROR}) if is_own else error
+
+
 def mend_result(result: dict[str, Any]) -> None:
     """Mend the result of a call, of a prompt or of a resource in place."""
     if not isinstance(result.get("instructions", ""), str):
         del result["instructions"]
     if not isinstance(result.get("_meta", {}), dict):
         del result["_meta"]
+    told = result.keys() - {"_meta"}
+    if told and told.isdisjoint(_OF_CALLS | _OF_OTHERS):  # a call's value without its frame
+        result["structuredContent"] = {name: result.pop(name) for name in sorted(told)}
     if not result.keys().isdisjoint(_OF_CALLS) or not result.keys() - {"_meta", "resultType"}:
         _mend_call(result)
     for message in result["messages"] if isinstance(result.get("messages"), list) else ():

@@ -38,6 +38,7 @@ shows only part of it to the model and stores the full text.
 PARTS_LIMIT: Final = 5_000_000
 """Maximum total number of base64 characters in the images and files of one result."""
 
+_DATA_URL = re.compile(r"data:[^,]{0,100};base64,")
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
 _SHORTEST_DATA: Final = 16
 """Base64 data of fewer characters may occur in ordinary text."""
@@ -125,13 +126,13 @@ class _Collected:
             case TextContent(text=text):
                 self.texts.append(text)
             case ImageContent(data=data, mime_type=media_type):
-                self._add_part(Part(type="image", media_type=media_type, data=data))
+                self._add_part(Part(type="image", media_type=media_type, data=_plain_base64(data)))
             case AudioContent(data=data, mime_type=media_type):
-                self._add_part(Part(type="audio", media_type=media_type, data=data))
+                self._add_part(Part(type="audio", media_type=media_type, data=_plain_base64(data)))
             case EmbeddedResource(resource=BlobResourceContents() as blob):
                 media_type = blob.mime_type or "application/octet-stream"
                 kind = part_type(media_type)
-                self._add_part(Part(type=kind, media_type=media_type, data=blob.blob, name=blob.uri))
+                self._add_part(Part(type=kind, media_type=media_type, data=_plain_base64(blob.blob), name=blob.uri))
             case EmbeddedResource(resource=TextResourceContents() as resource):
                 self.texts.append(f"{resource.uri}:\n{resource.text}")
             case ResourceLink():
@@ -157,6 +158,12 @@ class _Collected:
         else:
             self._room -= len(part.data)
             self.parts.append(part)
+
+
+def _plain_base64(data: str) -> str:
+    """Return base64 data without the start of a data URL, and with its padding."""
+    plain = _DATA_URL.sub("", data.strip())
+    return plain if len(plain) % 4 in (0, 1) else plain + "=" * (4 - len(plain) % 4)
 
 
 def forgotten(code: int, message: str) -> bool:

@@ -13,10 +13,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCResponse
 
 from loom.activities.adapters.mcp.http_client import BODY_LIMIT, http_client
-from loom.activities.adapters.mcp.mending import mend_result, reread, well_formed_tools
+from loom.activities.adapters.mcp.mending import mend_result, mended_error, reread, well_formed_tools
 from loom.activities.adapters.mcp.oauth import oauth_of
 from loom.activities.adapters.mcp.process_guard import guarded
 from loom.activities.adapters.mcp.stderr import StderrTail, logged_stderr
@@ -141,6 +141,8 @@ class _SanitizedStream:
             if self._transport.junk > JUNK_LIMIT:
                 self._transport.remark = f"it sent {JUNK_LIMIT} lines that are not messages"
                 raise ConnectionError(self._transport.remark)
+        if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCError):
+            item.message.error = mended_error(item.message.error)
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             result = item.message.result
             if "tools" in result:

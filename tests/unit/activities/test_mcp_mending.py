@@ -6,11 +6,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse, jsonrpc_message_adapter
+from mcp_types import (
+    CONNECTION_CLOSED,
+    REQUEST_TIMEOUT,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCResponse,
+    jsonrpc_message_adapter,
+)
 from pydantic import ValidationError
 
 from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
-from loom.activities.adapters.mcp.mending import reread
+from loom.activities.adapters.mcp.mending import mend_result, mended_error, reread
 from loom.domain.tools.mcp_servers import ListedTool, McpServer
 
 
@@ -108,3 +116,34 @@ def test_a_secret_is_replaced_in_texts_of_a_tool_and_no_rule_is_changed() -> Non
         "description": f"An {hidden}",
         "$defs": {"object": {"type": "object", "title": hidden}},
     }
+
+
+def test_a_batch_of_one_answer_is_read() -> None:
+    made = read('[{"jsonrpc": "2.0", "id": 4, "result": {"content": []}}]')
+    assert isinstance(made, JSONRPCResponse)
+    assert made.id == 4
+
+
+@pytest.mark.parametrize("code", [CONNECTION_CLOSED, REQUEST_TIMEOUT])
+def test_an_error_of_the_server_is_none_of_the_library(code: int) -> None:
+    sent = ErrorData(code=code, message="the disk is full", data={"hint": "delete something"})
+    mended = mended_error(sent)
+    assert (mended.message, mended.data) == (sent.message, sent.data)
+    assert mended.code not in (CONNECTION_CLOSED, REQUEST_TIMEOUT)
+    lost = ErrorData(code=CONNECTION_CLOSED, message="SSE stream ended without a response")
+    assert mended_error(lost) == lost
+
+
+@pytest.mark.parametrize("value", [{"answer": 43}, {"toolResult": {"a": 1}}, {"_meta": {}, "rows": []}])
+def test_a_value_without_its_frame_is_structured_content(value: dict[str, Any]) -> None:
+    result = dict(value)
+    mend_result(result)
+    assert result["structuredContent"] == {name: each for name, each in value.items() if name != "_meta"}
+    assert result["content"] == []
+
+
+@pytest.mark.parametrize("result", [{"tools": []}, {"protocolVersion": "x", "capabilities": {}}, {"inputRequests": {}}])
+def test_a_result_of_another_request_stays_as_it_is(result: dict[str, Any]) -> None:
+    given = dict(result)
+    mend_result(given)
+    assert given == result
