@@ -200,7 +200,7 @@ class LanguageModel:
                 # A history says only that the conversation was too long.
                 self._tell_failure(writer, request, spec.model, LLMContextLengthError(error.message))
                 return await self._put_off(request, before, context, _refused(error, context))
-            if not isinstance(error, LLMContextLengthError):
+            if not isinstance(error, LLMContextLengthError) or error.used is not None:  # a later attempt is charged
                 raise
             windows = (in_window(measures=replace(request.measures, size=size)) for size in _halves(context.tokens))
             context, reply = await _first_that_fits(ask, context, windows, error)
@@ -429,9 +429,10 @@ def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
 
 
 def _may_be_too_long(error: LoomError, context: ModelContext) -> bool:
-    """Whether a shorter conversation may be accepted. Servers refuse long ones in many words, not all of them clear."""
+    """Whether a shorter conversation may be accepted. Some servers refuse a long one without a reason."""
     has_grown = context.tokens >= LEAST_GROWN and any(message.role == "assistant" for message in context.said)
-    return isinstance(error, LLMContextLengthError) or (is_refused(error) and has_grown)
+    is_unclear = is_refused(error) and bool(error.context.get("is_vague"))
+    return isinstance(error, LLMContextLengthError) or (is_unclear and has_grown)
 
 
 def _halves(tokens: int) -> Iterator[int]:

@@ -15,17 +15,19 @@ from loom.activities.ports import ModelCall
 from loom.domain.core.messages import LEFT_OUT, JsonObject, Message, Part, ToolCall, canonical
 from loom.domain.core.tool_calls import ToolSpec
 
+MOST_TOOLS: Final = 64
+"""The number of tools that stay if a provider refuses all of them together."""
 LONGEST_RESULT: Final = 2_000
 """The number of characters of a refused tool result that are sent again."""
 
 _NOT_SENT: Final = "Left out, because the model's server refused it."
 _NONCHARACTERS: Final = "".join(f"{chr(plane * 0x10000 - 2)}{chr(plane * 0x10000 - 1)}" for plane in range(2, 18))
 _ODD = re.compile(
-    rf"[{_NONCHARACTERS}"
-    r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufdd0-\ufdef"
-    r"\ufeff\ufff9-\uffff\U000e0000-\U0010ffff]"
+    rf"[{_NONCHARACTERS}\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufeff\ufff9-\uffff]"
 )
-"""Control characters, halves of characters, invisible characters and other code points that some servers refuse."""
+"""Control characters, halves of characters and noncharacters, which say nothing and which some servers refuse."""
+_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u206f\U000e0000-\U0010ffff]")
+"""Characters without a form of their own. Some join or separate others, as in Persian and in emojis."""
 _SIMPLE_TYPES: Final = ("string", "integer", "number", "boolean", "object", "array")
 
 _NEVER: Final = re.compile("(?!)")
@@ -55,55 +57,78 @@ def _changed(call: ModelCall, start: int, stop: int, change: Callable[[Message],
     return replace(call, messages=(*messages[:start], *map(change, messages[start:stop]), *messages[stop:]))
 
 
+def _derived(message: Message, name: str, make: Callable[[], Message]) -> Message:
+    """Return a form of the message, which is kept, because each turn of a long conversation needs it again."""
+    if name not in message.derived:
+        message.derived[name] = make()
+    form: Message = message.derived[name]
+    return form
+
+
 # Characters and ids
 
 
-def _with_plain_characters(call: ModelCall, start: int, stop: int) -> ModelCall:
-    plain = _changed(call, start, stop, _plain)
-    tools, deferred = (tuple(map(_plain_tool, tools)) for tools in (call.tools, call.deferred))
-    return replace(plain, system=_ODD.sub(" ", call.system), tools=tools, deferred=deferred)
+def _without_characters(pattern: re.Pattern[str]) -> Change:
+    def change(call: ModelCall, start: int, stop: int) -> ModelCall:
+        changed = _changed(call, start, stop, lambda message: _plain(message, pattern))
+        tools, deferred = (tuple(_plain_tool(tool, pattern) for tool in tools) for tools in (call.tools, call.deferred))
+        return replace(changed, system=pattern.sub(" ", call.system), tools=tools, deferred=deferred)
+
+    return change
 
 
-def _plain_tool(tool: ToolSpec) -> ToolSpec:
-    description, parameters = _ODD.sub(" ", tool.description), _plain_value(tool.parameters)
+def _plain(message: Message, pattern: re.Pattern[str]) -> Message:
+    return _derived(message, pattern.pattern, lambda: _plain_message(message, pattern))
+
+
+def _plain_message(message: Message, pattern: re.Pattern[str]) -> Message:
+    content = message.content
+    if isinstance(content, str):
+        plain: str | tuple[Part, ...] = pattern.sub(" ", content)
+        plain = plain if str(plain).strip() or message.role == "assistant" else "(empty)"
+    else:
+        plain = tuple(_plain_part(part, pattern) for part in content)
+    calls = tuple(_plain_call(call, pattern) for call in message.tool_calls)
+    is_same = (plain, calls) == (content, message.tool_calls)
+    return message if is_same else replace(message, content=plain, tool_calls=calls)
+
+
+def _plain_part(part: Part, pattern: re.Pattern[str]) -> Part:
+    return replace(part, text=pattern.sub(" ", part.text), name=pattern.sub(" ", part.name))
+
+
+def _plain_call(call: ToolCall, pattern: re.Pattern[str]) -> ToolCall:
+    malformed = None if call.malformed is None else pattern.sub(" ", call.malformed)
+    return replace(call, arguments=_plain_value(call.arguments, pattern), malformed=malformed)
+
+
+def _plain_tool(tool: ToolSpec, pattern: re.Pattern[str]) -> ToolSpec:
+    description, parameters = pattern.sub(" ", tool.description), _plain_value(tool.parameters, pattern)
     is_plain = (description, parameters) == (tool.description, tool.parameters)
     return tool if is_plain else replace(tool, description=description, parameters=parameters)
 
 
-def _plain(message: Message) -> Message:
-    return replace(
-        message,
-        content=_plain_content(message),
-        tool_calls=tuple(map(_plain_call, message.tool_calls)),
-        tool_call_id=_short_id(message.tool_call_id) if message.tool_call_id is not None else None,
-    )
-
-
-def _plain_content(message: Message) -> str | tuple[Part, ...]:
-    if not isinstance(message.content, str):
-        return tuple(map(_plain_part, message.content))
-    text = _ODD.sub(" ", message.content)
-    return text if text.strip() or message.role == "assistant" else "(empty)"
-
-
-def _plain_part(part: Part) -> Part:
-    return replace(part, text=_ODD.sub(" ", part.text), name=_ODD.sub(" ", part.name))
-
-
-def _plain_call(call: ToolCall) -> ToolCall:
-    malformed = None if call.malformed is None else _ODD.sub(" ", call.malformed)
-    return replace(call, id=_short_id(call.id), arguments=_plain_value(call.arguments), malformed=malformed)
-
-
-def _plain_value(value: Any) -> Any:
+def _plain_value(value: Any, pattern: re.Pattern[str]) -> Any:
     match value:
         case str():
-            return _ODD.sub(" ", value)
+            return pattern.sub(" ", value)
         case Mapping():
-            return {_ODD.sub("_", name): _plain_value(each) for name, each in value.items()}
+            return {pattern.sub("_", name): _plain_value(each, pattern) for name, each in value.items()}
         case list() | tuple():
-            return [_plain_value(each) for each in value]
+            return [_plain_value(each, pattern) for each in value]
     return value
+
+
+def _with_short_ids(call: ModelCall, start: int, stop: int) -> ModelCall:
+    return _changed(call, start, stop, lambda message: _derived(message, "short ids", lambda: _with_short(message)))
+
+
+def _with_short(message: Message) -> Message:
+    if message.tool_call_id is not None:
+        return replace(message, tool_call_id=_short_id(message.tool_call_id))
+    if not message.tool_calls:
+        return message
+    return replace(message, tool_calls=tuple(replace(call, id=_short_id(call.id)) for call in message.tool_calls))
 
 
 def _short_id(call_id: str) -> str:
@@ -145,7 +170,8 @@ def _simple_object(schema: JsonObject) -> dict[str, Any]:
         for name, each in (given.items() if isinstance(given, Mapping) else ())
         if re.fullmatch(r"[a-zA-Z0-9_]{1,64}", name)
     }
-    required = [name for name in schema.get("required") or () if name in properties]
+    listed = schema.get("required")
+    required = [name for name in properties if isinstance(listed, list) and name in listed]
     return {"properties": properties, **({"required": required} if required else {})}
 
 
@@ -168,18 +194,22 @@ def _type_of(schema: JsonObject) -> str:
 
 
 def _without_odd_tools(call: ModelCall, _start: int, _stop: int) -> ModelCall:
-    """Leave out the tools whose names or schemas are unusual."""
-    return replace(
-        call,
-        tools=tuple(tool for tool in call.tools if _is_usual(tool)),
-        deferred=tuple(tool for tool in call.deferred if _is_usual(tool)),
-    )
+    """Leave out the tools whose names or schemas are unusual, and those that are too many."""
+    tools = tuple(tool for tool in call.tools if _is_usual(tool))[:MOST_TOOLS]
+    deferred = tuple(tool for tool in call.deferred if _is_usual(tool))[: MOST_TOOLS - len(tools)]
+    stay = {tool.name for tool in (*tools, *deferred)}
+    gone = [tool.name for tool in (*call.tools, *call.deferred) if tool.name not in stay]
+    if not gone:
+        return call
+    told = f"(The model's server refused these tools, so you can't call them: {', '.join(gone)}.)"
+    return replace(call, tools=tools, deferred=deferred, system=f"{call.system}\n\n{told}".lstrip())
 
 
 def _is_usual(tool: ToolSpec) -> bool:
-    is_named = re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]{0,62}", tool.name) is not None
-    flat = all(_type_of(each) not in ("object", "array") for each in tool.parameters.get("properties", {}).values())
-    return is_named and flat
+    if re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]{0,62}", tool.name) is None:
+        return False
+    properties = _simple_object(tool.parameters)["properties"]
+    return all(each["type"] not in ("object", "array") for each in properties.values())
 
 
 # Images, documents and recordings
@@ -247,8 +277,9 @@ def _with_calls_in_words(call: ModelCall, _start: int, stop: int) -> ModelCall:
     for message in call.messages[:stop]:
         plain = _call_in_words(message)
         last = told[-1] if told else None
-        if last is not None and last.role == plain.role == "user":
-            told[-1] = replace(last, content=f"{last.told}\n\n{plain.told}")
+        is_text = last is not None and isinstance(last.content, str) and isinstance(plain.content, str)
+        if last is not None and is_text and last.role == plain.role == "user":
+            told[-1] = replace(last, content=f"{last.content}\n\n{plain.content}")
         else:
             told.append(plain)
     messages = (*told, *call.messages[stop:])
@@ -300,14 +331,20 @@ def _without_all_attached(call: ModelCall, _start: int, stop: int) -> ModelCall:
 KINDS: Final = (
     Kind(
         name="characters",
-        change=_with_plain_characters,
-        words=_words(r"\bids?\b", "tool_call_id", "tool_use_id", "call_id", "unicode", "utf", "character", "blank"),
+        change=_without_characters(_ODD),
+        words=_words("unicode", "utf", "character", "blank", "encod"),
+        reach="always",
+    ),
+    Kind(
+        name="ids",
+        change=_with_short_ids,
+        words=_words(r"\bids?\b", "tool_call_id", "tool_use_id", "call_id"),
         reach="always",
     ),
     Kind(
         name=_IMAGES,
         change=_without("image"),
-        words=_words("image", "picture", "vision", "multi.?modal", "media", "base64", "pixel", "图"),
+        words=_words("image", "picture", "vision", "multi.?modal", r"\bmedia\b", "base64", "pixel", "图"),
     ),
     Kind(
         name=_DOCUMENTS,
@@ -329,6 +366,7 @@ KINDS: Final = (
         ),
         reach="always",
     ),
+    Kind(name="invisible characters", change=_without_characters(_INVISIBLE), reach="always"),
     Kind(name=_ALL_ATTACHED, change=_without_all_attached, reach="earlier"),
     Kind(name="long results", change=_with_short_results, words=_words("string too long", "content too long")),
     Kind(name="results", change=_without_results),

@@ -12,48 +12,129 @@ to the same model.
                                    └────────────refused───────┘   after the last kind: the first error
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 import structlog
 
 from loom.activities.ports import LLMProvider, ModelAnswer, ModelCall, OnDelta
-from loom.activities.refused_kinds import ATTACHED, KINDS, attached_bytes
+from loom.activities.refused_kinds import ATTACHED, KINDS, Kind, attached_bytes
 from loom.domain.core.errors import LLMConfigurationError, LLMContextLengthError, LoomError
-from loom.domain.core.messages import Message, left_out, with_left_out
+from loom.domain.core.messages import Message, Usage, left_out, with_left_out
 
 HEAVY: Final = 100_000
 """The number of bytes of images and files from which these may be the reason that a request is too large."""
+REMEMBERED: Final = 1_000
+"""The number of calls whose refusals a worker remembers until they are answered."""
 
 _log = structlog.get_logger("loom.model")
 
+_CallKey: TypeAlias = tuple[str, str, int]
 
-class ForgivingProvider:
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """What a provider has said to a call so far."""
+
+    error: LoomError
+    """The first error."""
+    kinds: tuple[str, ...]
+    """The kinds that the next request leaves out."""
+    used: Usage
+    """What the refused requests have used."""
+
+
+class RefusalMemory:
+    """The refusals of calls that are not answered yet. A call that waits for a permit goes on with the next kind."""
+
+    def __init__(self) -> None:
+        self._refusals: OrderedDict[_CallKey, Refusal] = OrderedDict()
+
+    def of(self, call: ModelCall) -> Refusal | None:
+        """Return the call's refusal, or None."""
+        return self._refusals.get(_key(call))
+
+    def note(self, call: ModelCall, refusal: Refusal | None) -> None:
+        """Remember the call's refusal, or forget it."""
+        self._refusals.pop(_key(call), None)
+        if refusal is not None and call.origin is not None:
+            self._refusals[_key(call)] = refusal
+            if len(self._refusals) > REMEMBERED:
+                self._refusals.popitem(last=False)
+
+
+def _key(call: ModelCall) -> _CallKey:
+    return call.origin.run_id if call.origin else "", call.model, len(call.messages)
+
+
+class RefusalRetries:
     """An `LLMProvider` that repeats refused calls without what the provider may have refused."""
 
-    def __init__(self, provider: LLMProvider) -> None:
+    def __init__(self, provider: LLMProvider, memory: RefusalMemory) -> None:
         self.provider = provider
+        self._memory = memory
 
     async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
         """See the port. If the provider refuses every form of the request, raise its first error."""
-        sent = without_refused(call)
-        try:
-            return await self.provider.answer(sent, on_delta)
-        except LoomError as error:
-            if not _may_be_content(error, sent):
-                raise
-            first = error
-        for kinds, changed in _ever_less(call, sent, first):
-            _log.warning("request_refused", model=call.model, message=first.message, left_out=kinds[-1])
+        refusal = self._memory.of(call)
+        sent = without_refused(call, refusal.kinds if refusal else ())
+        said = _Said(on_delta)
+        while True:
             try:
-                answer = await self.provider.answer(changed, on_delta)
+                answer = await self.provider.answer(replace(sent, on_thinking=said.thinking(sent)), said.add)
             except LoomError as error:
-                if not (_may_be_content(error, changed) or type(error) is type(first)):
+                if not (_may_be_content(error, sent) or (refusal and type(error) is type(refusal.error))):
                     raise
+                refusal, sent = self._next(call, sent, refusal, error)
+                said.take_back(call)
+            else:
+                self._memory.note(call, None)
+                return answer if refusal is None else _with_note(answer, call, refusal)
+
+    def _next(
+        self, call: ModelCall, sent: ModelCall, before: Refusal | None, error: LoomError
+    ) -> tuple[Refusal, ModelCall]:
+        """Return the call without one kind more. If there is none, raise the first error."""
+        first, kinds, used = (before.error, before.kinds, before.used) if before else (error, (), Usage())
+        used = used if error.used is None else used + error.used
+        for kind in _order(call, first):
+            if kind.name in kinds:
                 continue
-            return replace(answer, message=with_left_out(answer.message, call.model, kinds, because=first.message))
+            changed = without_refused(call, (*kinds, kind.name))
+            if _content(changed) == _content(sent):
+                continue
+            _log.warning("request_refused", model=call.model, message=error.message, left_out=kind.name)
+            refusal = Refusal(error=first, kinds=(*kinds, kind.name), used=used)
+            self._memory.note(call, refusal)
+            return refusal, changed
+        self._memory.note(call, None)
         raise first
+
+
+class _Said:
+    """Passes the text of a reply on, and takes it back if the reply ends with a refusal."""
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self._on_delta = on_delta
+        self._is_anything = False
+
+    def add(self, text: str) -> None:
+        self._is_anything = True
+        self._on_delta(text)
+
+    def thinking(self, call: ModelCall) -> OnDelta:
+        def add(text: str) -> None:
+            self._is_anything = True
+            call.on_thinking(text)
+
+        return add
+
+    def take_back(self, call: ModelCall) -> None:
+        if self._is_anything:
+            call.on_taken_back()
+        self._is_anything = False
 
 
 def is_refused(error: LoomError) -> bool:
@@ -104,22 +185,26 @@ def _may_be_content(error: LoomError, call: ModelCall) -> bool:
     return attached > 0 if call.is_shortened else attached > HEAVY and "limit" not in error.context
 
 
-def _ever_less(call: ModelCall, sent: ModelCall, error: LoomError) -> Iterator[tuple[Sequence[str], ModelCall]]:
-    """Yield the call with one more kind left out each time. The kinds that were refused before come first, and then
-    those that the server's words name.
+def _order(call: ModelCall, error: LoomError) -> Sequence[Kind]:
+    """Return the kinds in the order in which they are tried: first those that were refused before, and then those that
+    the server's words name.
     """
     named = {kind.name for kind in KINDS if kind.words.search(error.message)}
     before = {name for message in call.messages for name in _kinds(message, call.model)}
     kinds = [kind for kind in KINDS if kind.name in ATTACHED or not isinstance(error, LLMContextLengthError)]
-    tried: list[str] = []
-    for kind in sorted(kinds, key=lambda kind: (kind.name not in before, kind.name not in named)):
-        changed = without_refused(call, [*tried, kind.name])
-        if _content(changed) == _content(sent):
-            continue
-        sent = changed
-        tried.append(kind.name)
-        yield [*tried], sent
+    return sorted(kinds, key=lambda kind: (kind.name not in before, kind.name not in named))
 
 
 def _content(call: ModelCall) -> Sequence[object]:
     return call.system, [*call.messages], [*call.tools], [*call.deferred]
+
+
+def _with_note(answer: ModelAnswer, call: ModelCall, refusal: Refusal) -> ModelAnswer:
+    """Return the answer with a note about what was left out. A kind that is left out for good is noted only if the
+    provider accepted the call without it, because it may have been left out in vain.
+    """
+    *earlier, last = refusal.kinds
+    lasting = {kind.name for kind in KINDS if kind.reach == "always"}
+    kinds = [*(name for name in earlier if name not in lasting), last]
+    message = with_left_out(answer.message, call.model, kinds, because=refusal.error.message)
+    return replace(answer, message=message, usage=answer.usage + refusal.used)

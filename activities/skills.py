@@ -9,11 +9,12 @@ from typing import Protocol
 import structlog
 
 from loom.activities.json_schemas import BrokenSchema
+from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_content import within_limit
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.activities.toolbox.pipeline import chain_of
-from loom.activities.toolbox.tool_schemas import tool_schema
+from loom.activities.toolbox.tool_schemas import with_own_names
 from loom.domain.agents.skill_selection import Chosen, chosen
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
 from loom.domain.core.errors import BadRequest
@@ -145,10 +146,9 @@ class RunSkills:
 
 def _with_accepted_schema(tool: ToolSpec) -> ToolSpec:
     """Return the tool of a script with a schema that every provider accepts. Raises BrokenSchema if there is none."""
-    schema = tool_schema(tool.parameters)
-    if schema.names:
-        raise BrokenSchema(f"its parameter {min(schema.names.values())!r} has a name that not every model accepts")
-    return replace(tool, parameters=schema.shown)
+    shown = ArgumentSchema(tool.parameters).shown
+    ArgumentSchema(with_own_names(shown))  # what `ScriptTool` checks the arguments against
+    return replace(tool, parameters=shown)
 
 
 def _named(tools: SkillTools, skills: Sequence[PinnedSkill], *, runs_scripts: bool) -> Iterator[ToolSpec]:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
+from temporalio import workflow
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import (
@@ -78,7 +79,7 @@ class SparseJsonConverter(EncodingPayloadConverter):
     def to_payload(self, value: Any) -> Payload:
         """Convert a value to a payload."""
         payload = Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
-        return marked_in_line(payload) if isinstance(value, RunResult) else payload
+        return marked_in_line(payload) if isinstance(value, RunResult) and not _is_of_child() else payload
 
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
         """Convert a payload to a value of the hinted type. Without a hint, the payload is read as plain JSON."""
@@ -143,6 +144,11 @@ def marked_in_line(payload: Payload) -> Payload:
     if payload.ByteSize() >= OUT_OF_LINE_BYTES // 2:  # a codec may still enlarge it
         payload.metadata[IN_LINE] = b"true"
     return payload
+
+
+def _is_of_child() -> bool:
+    """Whether a sub-agent writes the value, which its parent's history then contains, too."""
+    return workflow.in_workflow() and workflow.info().parent is not None
 
 
 def data_converter(

@@ -8,8 +8,9 @@ import structlog
 
 from loom.activities.memory.ports import DistillerUnavailable, PersonDistiller, PersonFactStore
 from loom.domain.core.tasks import Task
+from loom.domain.core.tenants import Owner
 from loom.domain.memory.content import is_small_talk
-from loom.domain.memory.people import distilled_facts, new_facts, rule_facts, said_by_person
+from loom.domain.memory.people import distilled_facts, new_facts, rule_facts, said_by_person, task_owner
 
 _log = structlog.get_logger("loom.memory")
 
@@ -75,12 +76,14 @@ class PersonFactKeeper:
 
 
 def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
-    """Return the tasks in which people say something, in batches of one run each."""
+    """Return the tasks in which people say something, in batches of one person's run each. Two tenants may use the same
+    id for their runs.
+    """
     batches: list[list[Task]] = []
-    for run_id in dict.fromkeys(task.run_id for task in tasks):
+    for run in dict.fromkeys(map(_run_of, tasks)):
         length = LONGEST_BATCH
         for task in tasks:
-            if task.run_id != run_id or is_small_talk(text := said_by_person(task)):
+            if _run_of(task) != run or is_small_talk(text := said_by_person(task)):
                 continue
             if length + len(text) > LONGEST_BATCH or len(batches[-1]) == MOST_TEXTS:
                 batches.append([])
@@ -88,3 +91,7 @@ def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
             batches[-1].append(task)
             length += len(text)
     return batches
+
+
+def _run_of(task: Task) -> tuple[Owner, str]:
+    return task_owner(task), task.run_id

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.json_schemas import DATA, NAMED, BrokenSchema, deepest, require_sound, shortened
-from loom.activities.toolbox.schema_forms import mended
 from loom.activities.toolbox.tool_schemas import ToolSchema, tool_schema
 from loom.domain.core.argument_names import argument_name
 from loom.domain.core.errors import ToolValidationError
@@ -91,28 +90,6 @@ class ArgumentSchema:
     @property
     def _own_names(self) -> frozenset[str]:
         return frozenset(self._schema.names.values())
-
-
-def mismatch(schema: JsonObject, value: Any) -> str:
-    """Return why a value doesn't match a schema from an untrusted source. Return an empty string if it matches, or if
-    the schema can't be used.
-    """
-    from jsonschema.validators import Draft202012Validator  # noqa: PLC0415
-    from referencing import Registry  # noqa: PLC0415
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415
-
-    try:
-        sound = mended(schema)
-        require_sound(sound)
-        validator: Validator = Draft202012Validator(_without_expressions(sound), registry=Registry())
-        error = next(validator.iter_errors(value), None)
-    except (BrokenSchema, RecursionError, Unresolvable):
-        return ""
-    if error is None:
-        return ""
-    nearest = deepest(error)
-    where = ".".join(str(step) for step in nearest.absolute_path)
-    return f"`{where}`: {shortened(nearest.message)}" if where else shortened(nearest.message)
 
 
 def _uncheckable(tool: str) -> ToolValidationError:

@@ -18,16 +18,17 @@ def reason_of(error: BaseException) -> str:
     """Return the error's type and text. For a group of errors, add those of each error in it, nested ones included."""
     if not isinstance(error, BaseExceptionGroup):
         return _named(error, _text_of(error))
-    found = list(islice(_leaves(error, _DEPTH), _REASONS + 1))
+    found = list(islice(errors_in(error), _REASONS + 1))
     reasons = [f"- {_named(each, _text_of(each)[:_LENGTH])}" for each in found[:_REASONS]]
     more = ["- and more"] if len(found) > _REASONS else []
     return "\n".join([f"{type(error).__name__}: {readable(error.message)}", *reasons, *more])
 
 
-def _leaves(error: BaseException, depth: int) -> Iterator[BaseException]:
+def errors_in(error: BaseException, depth: int = _DEPTH) -> Iterator[BaseException]:
+    """Yield the errors in a group, nested ones included, or the error itself if it isn't a group."""
     if isinstance(error, BaseExceptionGroup) and depth:
         for each in error.exceptions:
-            yield from _leaves(each, depth - 1)
+            yield from errors_in(each, depth - 1)
     else:
         yield error
 

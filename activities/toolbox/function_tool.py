@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import ErrorDetails
 
+from loom.activities.json_schemas import subschemas
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.truncation import RESULT_LIMIT
+from loom.domain.core.argument_names import argument_name
 from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.json_text import about_text, is_finite
 from loom.domain.core.messages import JsonObject, canonical
@@ -170,9 +172,11 @@ def validated(spec: ToolSpec, model: type[A], given: JsonObject) -> A:
     how to fix it.
     """
     if broken := [name for name, value in given.items() if not _is_text(value)]:
-        raise ToolValidationError(f"`{broken[0]}` contains half a surrogate pair: send whole characters")
+        where = _shown_steps(spec, broken[:1])[0]
+        raise ToolValidationError(f"`{where}` contains half a surrogate pair: send whole characters")
     if endless := [name for name, value in given.items() if not is_finite(value)]:
-        raise ToolValidationError(f"`{endless[0]}` contains NaN or an infinite number: send finite numbers")
+        where = _shown_steps(spec, endless[:1])[0]
+        raise ToolValidationError(f"`{where}` contains NaN or an infinite number: send finite numbers")
     try:
         return model.model_validate(given)
     except ValidationError as error:
@@ -209,8 +213,9 @@ def _explain(spec: ToolSpec, error: ValidationError) -> str:
 
 def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
     known = spec.parameters.get("properties", {})
-    where = ".".join(str(step) for step in detail["loc"]) or "arguments"
-    wanted = _wanted(known.get(str(detail["loc"][0]), {})) if detail["loc"] else "one JSON object"
+    steps = _shown_steps(spec, detail["loc"])
+    where = ".".join(steps) or "arguments"
+    wanted = _wanted(known.get(steps[0], {})) if steps else "one JSON object"
     match detail["type"]:
         case "missing":
             return f"`{where}` is missing: add it ({wanted})"
@@ -222,6 +227,12 @@ def _line(spec: ToolSpec, detail: ErrorDetails) -> str:
             if about := about_text(detail["input"]):
                 return f"`{where}` {problem_of_value(detail)}, but {about}"
             return f"`{where}` {problem_of_value(detail)}, got {_shown(detail['input'])}: send {wanted}"
+
+
+def _shown_steps(spec: ToolSpec, steps: Sequence[str | int]) -> list[str]:
+    """Return the steps to a value under the names that the model sees."""
+    names = {name for each in subschemas(spec.parameters) for name in each.get("properties", ())}
+    return [shown if (shown := argument_name(str(step))) in names else str(step) for step in steps]
 
 
 def _wanted(schema: JsonObject) -> str:

@@ -213,8 +213,9 @@ def _shown_schema(schema: Any) -> dict[str, Any]:
 
 
 def _shown_property(name: str, schema: Any) -> dict[str, Any]:
+    """Return a property's schema. Its title is the tool's own name if models see another one (see `with_own_names`)."""
     made = _shown_schema(schema)
-    return made if argument_name(name) == name else {"title": name, **made}
+    return made if argument_name(name) == name else {**made, "title": name}
 
 
 def _any_of(schemas: Sequence[Any]) -> dict[str, Any]:

@@ -12,15 +12,16 @@ Both forms depend only on the schema, so every worker makes the same ones.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from loom.activities.json_schemas import BrokenSchema, subschemas
+from loom.activities.json_schemas import DATA, NAMED, BrokenSchema, subschemas
 from loom.activities.toolbox.schema_forms import mended, merged, shown_form, target
 from loom.domain.core.argument_names import argument_name
+from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.json_text import with_whole_escapes
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, canonical
 
 DEEPEST: Final = 64
 """Maximum number of nested JSON values in a schema. Some providers allow 100 in a whole request."""
@@ -45,29 +46,69 @@ class ToolSchema:
 
     def original(self, arguments: JsonObject) -> JsonObject:
         """Return the arguments under the tool's own names. Other keys, such as those of a free object, stay as they
-        are.
+        are. Raises ToolValidationError if an argument has different values under its two names.
         """
-        return self._renamed(arguments, [self.checked]) if self.names else arguments
+        return _Renaming(self).of(arguments, (self.checked,)) if self.names else arguments
 
-    def _renamed(self, value: Any, schemas: list[Any]) -> Any:
-        applied = self._applied(schemas)
+
+class _Level:
+    """The schemas that apply to one value, and those that apply to the values in it."""
+
+    def __init__(self, applied: Sequence[Mapping[str, Any]]) -> None:
+        items = [each[key] for each in applied for key in _OF_ITEMS if key in each]
+        self.items = (*items, *(item for each in applied for item in each.get("prefixItems", ())))
+        others = [each[key] for each in applied for key in _OF_OTHERS if key in each]
+        self._others = (*others, *(item for each in applied for item in each.get("patternProperties", {}).values()))
+        self._tables = [each["properties"] for each in applied if "properties" in each]
+        self._members: dict[str, tuple[str, tuple[Any, ...]]] = {}
+
+    def member(self, key: str, names: Mapping[str, str]) -> tuple[str, tuple[Any, ...]]:
+        """Return the tool's own name of a key, and the schemas that apply to its value."""
+        if key not in self._members:
+            own = names.get(key, key)
+            name = own if any(own in table for table in self._tables) else key
+            inner = (*self._others, *(table[name] for table in self._tables if name in table))
+            self._members[key] = (name, inner)
+        return self._members[key]
+
+
+class _Renaming:
+    """Renames the arguments of one call. Values with the same schemas, such as the rows of a table, share one level."""
+
+    def __init__(self, schema: ToolSchema) -> None:
+        self._schema = schema
+        self._levels: dict[tuple[int, ...], _Level] = {}
+        self._known: dict[int, _Level] = {}
+        """The levels of lists of schemas that a level contains. They stay alive as long as it does."""
+
+    def of(self, value: Any, schemas: tuple[Any, ...]) -> Any:
+        """Return the value under the tool's own names."""
         if isinstance(value, list | tuple):
-            inner = [each[key] for each in applied for key in _OF_ITEMS if key in each]
-            inner += [item for each in applied for item in each.get("prefixItems", ())]
-            return [self._renamed(item, inner) for item in value]
+            inner = self._level(schemas).items
+            return [self.of(item, inner) for item in value]
         if not isinstance(value, Mapping):
             return value
-        others = [each[key] for each in applied for key in _OF_OTHERS if key in each]
-        others += [item for each in applied for item in each.get("patternProperties", {}).values()]
-        tables = [each["properties"] for each in applied if "properties" in each]
-        made = {}
+        level, made = self._level(schemas), dict[str, Any]()
         for key, item in value.items():
-            own = self.names.get(key, key)
-            name = own if any(own in table for table in tables) else key
-            made[name] = self._renamed(item, [*others, *(table[name] for table in tables if name in table)])
+            name, inner = level.member(key, self._schema.names)
+            renamed = self.of(item, inner)
+            if name in made and not _is_same(made[name], renamed):
+                raise ToolValidationError(
+                    f"`{argument_name(name)}` is given twice, with different values: send it once"
+                )
+            made[name] = renamed
         return made
 
-    def _applied(self, schemas: list[Any]) -> list[Mapping[str, Any]]:
+    def _level(self, schemas: tuple[Any, ...]) -> _Level:
+        if (known := self._known.get(id(schemas))) is not None:
+            return known
+        key = tuple(map(id, schemas))
+        if key not in self._levels:
+            self._levels[key] = _Level(self._applied(schemas))
+        self._known[id(schemas)] = self._levels[key]
+        return self._levels[key]
+
+    def _applied(self, schemas: Iterable[Any]) -> list[Mapping[str, Any]]:
         """Return every schema that may apply to the same value as these."""
         found: dict[int, Mapping[str, Any]] = {}
         waiting = list(schemas)
@@ -80,8 +121,13 @@ class ToolSchema:
             waiting += [schema[key] for key in _ALSO_APPLIED if key in schema]
             waiting += schema.get("dependentSchemas", {}).values()
             if "$ref" in schema:
-                waiting.append(target(schema["$ref"], self.checked))
+                waiting.append(target(schema["$ref"], self._schema.checked))
         return list(found.values())
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same in JSON. In Python, 1 equals `True`."""
+    return one is other or canonical({"": one}) == canonical({"": other})
 
 
 def tool_schema(schema: object) -> ToolSchema:
@@ -135,3 +181,31 @@ def _changed_names(schema: JsonObject) -> Mapping[str, str]:
     if taken := declared & changed.keys():
         raise BrokenSchema(f"two of its arguments would be called {min(taken)}")
     return changed
+
+
+def with_own_names(shown: JsonObject) -> JsonObject:
+    """Return a schema that models see with the tool's own names. An argument with another name has its own as title."""
+    return cast("JsonObject", _under_own_names(shown))
+
+
+def _under_own_names(node: Any, *, names: bool = False) -> Any:
+    if isinstance(node, list):
+        return [_under_own_names(each) for each in node]
+    if not isinstance(node, Mapping):
+        return node
+    made = {
+        key: value if key in DATA and not names else _under_own_names(value, names=key in NAMED and not names)
+        for key, value in node.items()
+    }
+    if names or not isinstance(table := made.get("properties"), Mapping):
+        return made
+    own = {name: _own_name(name, schema) for name, schema in table.items()}
+    made["properties"] = {own[name]: schema for name, schema in table.items()}
+    if "required" in made:
+        made["required"] = [own.get(name, name) for name in made["required"]]
+    return made
+
+
+def _own_name(name: str, schema: Any) -> str:
+    title = schema.get("title") if isinstance(schema, Mapping) else None
+    return title if isinstance(title, str) and argument_name(title) == name else name

@@ -189,7 +189,8 @@ class PermissionDeniedError(TerminalError):
 
 class LLMConfigurationError(TerminalError):
     """The API key, address, or model name is wrong, or the provider rejects the request. A retry would fail in the same
-    way. `context["refused"]` is the status if the provider rejects what the request contains.
+    way. `context["refused"]` is the status if the provider rejects what the request contains. `context["is_vague"]` is
+    true if the provider then gives no reason.
     """
 
 

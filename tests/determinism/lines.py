@@ -16,6 +16,7 @@ OUTSIDE_WORKFLOWS: Final = (
     "workflows/cached_waits.py",
     "workflows/event_order.py",
     "workflows/executed_task.py",
+    "workflows/inline_queries.py",
     "workflows/measured_runs.py",
     "workflows/runner.py",
     "workflows/signing.py",

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import anyio
 import structlog
@@ -52,9 +52,7 @@ from loom.activities.adapters.mcp.results import data_text, forgotten, listed_to
 from loom.activities.adapters.mcp.stderr import StderrTail
 from loom.activities.adapters.mcp.transport import Transport, open_transport
 from loom.activities.ports import ToolOutput
-from loom.activities.toolbox.argument_schema import mismatch
 from loom.activities.toolbox.mcp_tool import McpCall
-from loom.activities.toolbox.untrusted_text import defused
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError
 from loom.domain.core.messages import canonical
 from loom.domain.core.tool_calls import Effect
@@ -130,7 +128,6 @@ class ServerConnection:
         self._settled = anyio.Event()
         self._stale = anyio.Event()
         self._calls = OpenCalls()
-        self._output_schemas: Mapping[str, Any] = {}
         self._own_queue = own_queue
         self._home = home
         self._asks = False
@@ -200,21 +197,13 @@ class ServerConnection:
             ) from None
         match result:
             case CallToolResult():
-                return output_of(result, self._redacted, self._mismatch(call, result))
+                return output_of(result, self._redacted)
             case InputRequiredResult():
                 asked = result.input_requests or {}
                 return ToolOutput(needs=needed(asked, result.request_state, call, self._server.name, self._redacted))
             case _:
                 self._calls.keep(opened)
                 return ToolOutput(needs=NeededInput(requests=(result,), queue=self._own_queue))
-
-    def _mismatch(self, call: McpCall, result: CallToolResult) -> str:
-        """Return a note for the model if the structured content doesn't match the output schema of its tool."""
-        schema, content = self._output_schemas.get(call.tool), result.structured_content
-        if schema is None or content is None or result.is_error or call.feature is not None:
-            return ""
-        why = self._redacted(visible(mismatch(schema, content)))
-        return f"(The structured content doesn't match the tool's output schema: {defused(why)})" if why else ""
 
     async def _opened(self, call: McpCall) -> OpenCall:
         """Send the call, or go on with a call that waits for these answers.
@@ -384,7 +373,6 @@ class ServerConnection:
         """Request the list of tools, page by page."""
         found: list[ListedTool] = []
         transport.malformed.clear()
-        transport.output_schemas.clear()
         cursor: str | None = None
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor)
@@ -394,8 +382,11 @@ class ServerConnection:
                 break
         own = {tool.name for tool in found}
         found += [tool for tool in await feature_tools(client, self._server.name) if tool.name not in own]
-        self._output_schemas = dict(transport.output_schemas)
-        self._on_listed(found, tuple(transport.malformed), client.instructions or "")
+        self._on_listed(
+            [self._redacted.tool(tool) for tool in found],
+            tuple(map(self._redacted, transport.malformed)),
+            self._redacted(client.instructions or ""),
+        )
 
     def _has_recovered(self) -> None:
         self._trouble = None

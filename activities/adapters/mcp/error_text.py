@@ -1,14 +1,23 @@
 """Format an MCP server's error as one readable line, without the secrets from the server's configuration."""
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
 
 from mcp.shared.exceptions import MCPError
 
-from loom.domain.tools.mcp_servers import McpServer, variables, visible
+from loom.activities.json_schemas import DATA
+from loom.activities.toolbox.error_reasons import errors_in
+from loom.domain.tools.mcp_servers import ListedTool, McpServer, variables, visible
 
 _SHORTEST_SECRET: Final = 6
 """Minimum length of a secret. Shorter values aren't replaced, because they also occur in ordinary text."""
+
+_TEXTS: Final = (DATA - {"dependentRequired"}) | {"title", "description"}
+"""Keywords of a schema whose texts have no meaning for the schema itself."""
+_ERRORS: Final = 5
+"""Maximum number of errors in a group that are named."""
 
 
 class SecretReplacer:
@@ -29,11 +38,34 @@ class SecretReplacer:
             text = text.replace(secret, "[REDACTED]")
         return text
 
+    def tool(self, tool: ListedTool) -> ListedTool:
+        """Return the listed tool with all secret values replaced in its descriptions and in the data of its schema."""
+        if not self._secrets:
+            return tool
+        try:
+            schema = self._schema(tool.schema)
+        except RecursionError:
+            schema = tool.schema  # no tool is made of a schema that is nested so deeply
+        return replace(tool, description=self(tool.description), schema=schema)
+
+    def _schema(self, node: Any, *, is_text: bool = False) -> Any:
+        match node:
+            case str():
+                return self(node) if is_text else node
+            case list():
+                return [self._schema(each, is_text=is_text) for each in node]
+            case Mapping():
+                return {key: self._schema(each, is_text=is_text or key in _TEXTS) for key, each in node.items()}
+            case _:
+                return node
+
 
 def readable(error: BaseException) -> str:
-    """Format an error as one line. For an exception group, use only its first exception, which caused the others."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    """Format an error as one line. For an exception group, include the errors in it."""
+    return "; ".join(dict.fromkeys(map(_line, islice(errors_in(error), _ERRORS))))
+
+
+def _line(error: BaseException) -> str:
     text = " ".join(visible(str(error)).split())[:300]
     if isinstance(error, MCPError | ConnectionError | TimeoutError) and text:
         return text

@@ -22,30 +22,44 @@ SHOWN: Final = 20_000
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
 _OF_CALLS: Final = frozenset({"content", "structuredContent", "isError"})
 _BOM: Final = "\ufeff"
+_VERSION: Final = {"jsonrpc": "2.0"}
+_FIELD: Final = 2
+"""The number of steps to a field of a message: the kind of the message, and the field."""
 
 
 def reread(error: Exception) -> SessionMessage | None:
     """Return the message that the library couldn't read, or None if the line isn't a message.
 
-    It contains a control character, half a character, or a result that isn't an object, for example.
+    It contains a control character, half a character, a result that isn't an object, or no valid `jsonrpc`, for
+    example.
     """
     if not isinstance(error, ValidationError) or not (found := error.errors(include_url=False, include_context=False)):
         return None
-    given = found[0]["input"]
+    # The error about a missing field has the whole message, and the error about a wrong value only this value.
+    whole = next((each for each in found if each["type"] == "missing" and len(each["loc"]) == _FIELD), found[0])
+    given = whole["input"]
     try:
-        if isinstance(given, str | bytes) and found[0]["type"] == "json_invalid":
+        if isinstance(given, str | bytes) and whole["type"] == "json_invalid":
             text = given if isinstance(given, str) else given.decode("utf-8", "replace")
             given = json.loads(with_whole_escapes(text.removeprefix(_BOM)), strict=False)
-        if isinstance(given, dict) and given.get("id") is not None and "method" not in given:
-            given = _answer(given)
+        if isinstance(given, dict):
+            given = _answer(given) if _is_answer(given) else {**given, **_VERSION} if "jsonrpc" in given else given
         return SessionMessage(jsonrpc_message_adapter.validate_python(given, by_name=False))
     except (ValueError, RecursionError):
         return None
 
 
+def _is_answer(message: Mapping[str, Any]) -> bool:
+    """A line of a log may have an id, too."""
+    is_sent = message.get("id") is not None and "method" not in message
+    return is_sent and not message.keys().isdisjoint(("jsonrpc", "result", "error"))
+
+
 def _answer(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return an answer in the form that the library requires."""
-    made = {"jsonrpc": "2.0", "id": message["id"]}
+    number = message["id"]
+    number = int(number) if isinstance(number, float) and number.is_integer() else number
+    made = {**_VERSION, "id": number}
     if (error := message.get("error")) is not None:
         given = error if isinstance(error, dict) else {"message": error}
         code, said = given.get("code"), given.get("message")
@@ -134,11 +148,11 @@ def _json(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
-def well_formed_tools(listed: object, malformed: list[str], output_schemas: dict[str, Any]) -> list[dict[str, Any]]:
+def well_formed_tools(listed: object, malformed: list[str]) -> list[dict[str, Any]]:
     """Return the tools of a list that the library accepts, reduced to what Loom uses.
 
-    The reasons for the others are added to `malformed`, and the output schemas to `output_schemas`: the library would
-    reject a result that doesn't match its schema, and an expression in a schema could block the worker.
+    The reasons for the others are added to `malformed`. Output schemas are left out: the library would reject a result
+    that doesn't match its schema, and a schema could make it block the worker.
     """
     if not isinstance(listed, list):
         malformed.append("the list of tools is not a list")
@@ -151,9 +165,6 @@ def well_formed_tools(listed: object, malformed: list[str], output_schemas: dict
             malformed.append(str(error))
         except RecursionError:
             malformed.append(f"{str(entry['name'])[:60]!r}: its schema is nested too deeply")
-        else:
-            if isinstance(entry.get("outputSchema"), dict):
-                output_schemas[entry["name"]] = entry["outputSchema"]
     return kept
 
 

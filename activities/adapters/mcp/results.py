@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mcp_types import (
@@ -42,8 +41,6 @@ PARTS_LIMIT: Final = 5_000_000
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9]+/[a-z0-9.+-]+", re.IGNORECASE)
 _SHORTEST_DATA: Final = 16
 """Base64 data of fewer characters may occur in ordinary text."""
-_COMPARED: Final = 200
-"""Maximum number of values of structured content that are looked for in the text."""
 _SAID: Final = 2000
 """Maximum number of characters of an error's message, and of its data, that the model reads."""
 _FORGOTTEN: Final = "Session terminated"
@@ -70,45 +67,47 @@ def listed_tools(result: ListToolsResult) -> list[ListedTool]:
     ]
 
 
-def output_of(result: CallToolResult, scrub: Callable[[str], str], note: str = "") -> ToolOutput:
+def output_of(result: CallToolResult, scrub: Callable[[str], str]) -> ToolOutput:
     """Convert the result to output for the model. Raises ToolExecutionError if the result is an error.
 
-    Structured content is shown unless all of its values are in the text, too. A `note` about it follows.
+    Structured content is shown unless one of the texts is the same content.
     """
     collected = _Collected()
     for block in result.content:
         collected.add(block)
     texts = [text for text in collected.texts if text.strip()]
     structured = result.structured_content
-    if structured is not None and not _is_repeated(structured, "\n".join(texts)):
+    if structured is not None and not _is_repeated(structured, texts):
         texts.append(json.dumps(structured, ensure_ascii=False))
     text = clip(defused(scrub(collected.without_data("\n".join(texts)))), TEXT_LIMIT)
-    text = "\n".join(part for part in (text, note) if part)
     if result.is_error:
         raise ToolExecutionError(text or "the tool failed and its server gave no reason: try something else")
     return ToolOutput(text=text, parts=tuple(collected.parts))
 
 
-def _is_repeated(structured: Any, text: str) -> bool:
-    """Whether a text shows the values of the structured content, or at least the first ones. Names don't count."""
-    if not text:
-        return False
-    values = list(islice(_values(structured), _COMPARED))
-    return all(value in text or json.dumps(value, ensure_ascii=False)[1:-1] in text for value in values)
+def _is_repeated(structured: Any, texts: Sequence[str]) -> bool:
+    """Whether one of the texts is the structured content as JSON. Servers wrap a value that isn't an object in
+    `{"result": …}`, and repeat only the value.
+    """
+    shown = [structured]
+    if isinstance(structured, Mapping) and structured.keys() == {"result"}:
+        shown.append(structured["result"])
+        if structured["result"] in texts:
+            return True
+    forms = {_form(value) for value in shown}
+    return any(_form_of_text(text) in forms for text in texts)
 
 
-def _values(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case Mapping():
-            for each in value.values():
-                yield from _values(each)
-        case list():
-            for each in value:
-                yield from _values(each)
-        case int() | float() if not isinstance(value, bool):
-            yield json.dumps(value)
+def _form(value: Any) -> str:
+    """Return the value as JSON. Unlike the values themselves, 1 and `true` differ in it."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _form_of_text(text: str) -> str | None:
+    try:
+        return _form(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
 
 
 class _Collected:

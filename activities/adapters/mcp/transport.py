@@ -41,8 +41,6 @@ class Transport:
     """Error details that the library doesn't report: an HTTP status, or the reason why Loom closed the connection."""
     malformed: list[str] = field(default_factory=list)
     """Tools that were removed from the server's list."""
-    output_schemas: dict[str, Any] = field(default_factory=dict)
-    """The output schemas that the server lists, by the names of its tools."""
     junk: int = 0
     """Number of received lines that weren't valid messages."""
 
@@ -106,7 +104,7 @@ class _SanitizedStream:
 
     async def receive(self) -> SessionMessage | Exception:
         """Return the next message."""
-        return self._sieved(await self._stream.receive())
+        return self._mended(await self._stream.receive())
 
     async def aclose(self) -> None:
         """Close the stream."""
@@ -119,7 +117,7 @@ class _SanitizedStream:
     async def __anext__(self) -> SessionMessage | Exception:
         """Return the next message until the server closes its side."""
         try:
-            return self._sieved(await self._stream.__anext__())
+            return self._mended(await self._stream.__anext__())
         except (StopAsyncIteration, anyio.ClosedResourceError):
             self._transport.ended.set()
             raise
@@ -135,7 +133,7 @@ class _SanitizedStream:
         """Close the stream."""
         return await self._stream.__aexit__(kind, error, trace)
 
-    def _sieved(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
+    def _mended(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         if isinstance(item, Exception):
             item = reread(item) or item
         if isinstance(item, Exception):
@@ -146,7 +144,6 @@ class _SanitizedStream:
         if isinstance(item, SessionMessage) and isinstance(item.message, JSONRPCResponse):
             result = item.message.result
             if "tools" in result:
-                known = self._transport
-                result["tools"] = well_formed_tools(result["tools"], known.malformed, known.output_schemas)
+                result["tools"] = well_formed_tools(result["tools"], self._transport.malformed)
             mend_result(result)
         return item

@@ -38,14 +38,18 @@ _TOO_MUCH = re.compile(_MUCH, re.ASCII)
 _OF_WINDOW = re.compile(rf"{_MUCH}|\bmax\b|maximum|\bonly\b|less than|at most|but the|beyond", re.ASCII)
 """Words that say of a context window that something doesn't fit into it."""
 
-_PASSING = re.compile(
-    r"rate[ -]?limit|per[ -](?:min|sec|hour|day|month)|\b[rt]p[mds]\b|quota|throttl|concurren|too many requests"
-    r"|(?:at|over|no) capacity|retries|attempts|redirects|connections|queue"
+_RATE_OR_OUTAGE = re.compile(
+    r"rate[ -]?limit|(?:per[ -]|/ ?)(?:min|sec|hour|day|week|month)|\b[rt]p[mds]\b|quota|throttl|concurren"
+    r"|\b(?:hourly|daily|weekly|monthly|today|tomorrow)\b|\d[ -](?:hour|day)\b|in the (?:last|past|next) \d"
+    r"|too many requests|(?:at|over|no) capacity|retries|attempts|redirects|connections|queue|waiting"
     r"|out of memory|billing|credits?\b|balance|usage limit|spend|deadline|time[ds]? ?out|overloaded"
+    r"|exceed(?:s|ed|ing)? (?:\w{1,20} ){0,2}time\b|time (?:limit|budget)|(?:took|taking) too long"
     r"|please wait|try again (?:in|later)"
-    r"|[频頻速]率|限流|[并並][发發]|余额|餘額|配额|配額|[额額]度|每分[钟鐘]|稍[后後]|次[数數]",
+    r"|[频頻速]率|限流|[并並][发發]|余额|餘額|配额|配額|[额額]度|每分[钟鐘]|稍[后後]|次[数數]"
+    r"|[今每明当當][日天]|用量|[请請]求[数數](?![据據])",
     re.ASCII,
 )
+"""Words for what a wait, or a payment, changes: a rate, a quota, or a server that is slow or overloaded."""
 _MEDIA = re.compile(
     r"\b(?:images?|pictures?|photos?|pixels?|dimensions?|resolution|pdfs?|pages?|documents?|audio|videos?|media|files?"
     r"|attachments?|base64|frames?)\b|[图圖]片|[图圖]像|像素|文件|檔案|[视視][频頻]|音[频頻]",
@@ -66,12 +70,17 @@ _OUTPUT = re.compile(
     re.ASCII,
 )
 _NOTHING_LEFT = re.compile(r"tokens must be (?:at least|greater than) \d, got -\d", re.ASCII)
-"""What servers say that subtract the prompt from the context window, and find no room for a reply."""
+"""Sent by servers that subtract the prompt from the context window, and find no room for a reply."""
 _COUNTED = re.compile(r"\d tokens?\b|\b(?:input|prompt|total|of|many) tokens?\b|tokens? (?:count|limit)", re.ASCII)
-"""Words that no field's length is given in."""
+"""The length of a single field is never counted in tokens."""
 
 _INPUT = re.compile(
     r"\b(?:prompts?|inputs?|messages?|conversation)\b|(?<!max )tokens in (?:the |your )?request|[输輸]入|提示", re.ASCII
+)
+_LONG_INPUT = re.compile(
+    r"\b(?:prompts?|inputs?|messages?|conversation|history)(?: (?:tokens?|length|size|text|content|is|are|was|were))*"
+    r" too (?:long|large|big)\b|(?:[输輸]入|提示[词詞]?|[对對][话話])\S{0,8}[过過超太][长長]",
+    re.ASCII,
 )
 
 _NUMBER: Final = r"(?<![a-z0-9.,])(\d{1,3}(?:,\d{3}(?!\d)){1,2}|\d{2,9})(?![a-z0-9]|[.,]\d)"
@@ -113,18 +122,27 @@ _TOKEN_FIELDS: Final = (
 
 
 def is_too_long(text: str, status: int) -> bool:
-    """Whether a server's message, together with its codes, says that the conversation is too long for the model."""
+    """Whether a server's message, together with its codes, says that the conversation is too long for the model.
+
+    An error with status 429, or without a status of 4xx, is usually a rate limit or an outage. It counts only if its
+    words can't mean anything else.
+    """
     sentences = _sentences(text)
     if status == 413:
         return not any(_MEDIA.search(sentence) for sentence in sentences)
-    lasting = [sentence for sentence in sentences if not _PASSING.search(sentence)]
+    lasting = [sentence for sentence in sentences if not _RATE_OR_OUTAGE.search(sentence)]
     if any(_is_about_window(sentence) for sentence in lasting):
         return True
-    if len(lasting) < len(sentences):
-        return _is_larger_than_the_rate(". ".join(sentences))
-    # A server that fails also speaks of requests that exceed something, such as its time.
-    subject = _PROMPT if 400 <= status < 500 else _INPUT
-    return any(_is_about_length(sentence, subject) for sentence in sentences) or _counts_too_much(". ".join(sentences))
+    whole = ". ".join(sentences)
+    is_refusal = 400 <= status < 500 and status != 429
+    if not is_refusal and any(_LONG_INPUT.search(sentence) and not _is_about_other(sentence) for sentence in lasting):
+        return True
+    if status == 429 or len(lasting) < len(sentences):
+        return _is_larger_than_the_rate(whole)
+    if not is_refusal and len(_numbers_of(whole)) < 2:
+        return False
+    subject = _PROMPT if is_refusal else _INPUT
+    return any(_is_about_length(sentence, subject) for sentence in sentences) or _counts_too_much(whole)
 
 
 def _is_larger_than_the_rate(text: str) -> bool:
@@ -143,10 +161,13 @@ def _is_about_media(sentence: str) -> bool:
     return _MEDIA.search(sentence) is not None and "image and text" not in sentence
 
 
+def _is_about_other(sentence: str) -> bool:
+    """Whether a sentence is about the length of an image, a file or a single field."""
+    return _is_about_media(sentence) or (_FIELD.search(sentence) is not None and not _COUNTED.search(sentence))
+
+
 def _is_about_length(sentence: str, subject: re.Pattern[str]) -> bool:
-    if _is_about_media(sentence):
-        return False
-    if not _TOO_MUCH.search(sentence) or (_FIELD.search(sentence) and not _COUNTED.search(sentence)):
+    if not _TOO_MUCH.search(sentence) or _is_about_other(sentence):
         return False
     if _OUTPUT.search(sentence) and not _INPUT.search(sentence):
         return False

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from loom.activities.adapters.models.context_overflow import context_numbers, is_too_long
-from loom.activities.adapters.models.retry_waits import retry_after
+from loom.activities.adapters.models.refusals import is_busy, is_of_content, is_vague
+from loom.activities.adapters.models.retry_waits import header_wait, retry_after
 from loom.domain.core.errors import (
     LLMBadResponseError,
     LLMConfigurationError,
@@ -35,32 +36,24 @@ _MOST_PARTS: Final = 200
 _LONGEST_CODE: Final = 200
 _LARGEST_CODE: Final = 10**9
 _LONGEST_JSON: Final = 100_000
-_LONGEST_TEXT: Final = 8000
 
 _TEXTS: Final = ("message", "msg", "error", "detail", "details", "errors", "error_message", "error_msg", "raw")
 _INSIDE: Final = (*("error", "errors", "detail", "details", "message", "metadata", "raw"), "innererror", "inner_error")
-_CODES: Final = ("code", "type", "status", "reason", "error_type", "error_code", "err_code", "errorCode")
+_CODES: Final = (
+    *("code", "type", "status", "reason", "error_type", "error_code", "err_code", "errorCode"),
+    *("status_code", "statusCode"),
+)
 
-_CONTENT = re.compile(
-    r"^\W*(?:body\W+)?(?:messages?|input|contents?|tools|functions|system|prompt)\b(?:[\[./]|$)"
-    r"|\b(?:messages|input|contents|tools)(?:\[\d|\.\[?\d)"
-    r"|\b(?:images?|image_url|pictures?|pdfs?|documents?|audio|videos?|files?)\b",
-    re.IGNORECASE,
+_OF_RATE = re.compile(r"rate_?limit|resource_exhausted|too_?many_?requests|throttl")
+_OF_SERVER = re.compile(
+    r"server_?error|internal|unavailable|overloaded|time_?(?:d_)?out|api_?error|connection|gateway|capacity"
 )
-_KEY_OR_MODEL = re.compile(
-    r"api[ _-]?key|\bcredit|billing|good standing|arrearage|unauthori[sz]ed|access denied|invalid (?:access )?token"
-    r"|\bmodel\b[^.]{0,80}(?:\bnot (?:found|exist|supported|available)|doesn't exist|is (?:invalid|unknown))"
-    r"|(?:unknown|invalid|unsupported|no such|not a valid) model|does not support (?:tools|function|chat)"
-    r"|模型(?:不存在|代码|编码|未找到)|密钥|欠费",
-    re.IGNORECASE,
+_OF_REQUEST = re.compile(
+    # A gateway also says so of the response that it got.
+    r"invalid(?!_?(?:json_?)?(?:response|upstream))|bad_?request|unsupported_|image_|failed_to_download|unprocessable"
+    r"|validation_?(?:error|exception)"
 )
-_SETTING = re.compile(
-    r"\bmax_?(?:\w{1,20}_)?tokens|maxoutputtokens|budget_tokens|\btemperature\b|\btop_?[pk]\b|\bn(?:um)?_predict\b"
-    r"|reasoning_effort|reasoning\.effort|stream_options|(?:presence|frequency)_penalty|logit_bias|stop_sequences"
-    r"|service_tier|response_format|tool_choice|parallel_tool_calls"
-    r"|(?:unknown|unsupported|unrecognized|unexpected) (?:request )?(?:parameter|argument|field|keyword|option)",
-    re.IGNORECASE,
-)
+"""Codes that stand for a status of 4xx. Codes of rates and of failing servers are looked for first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,8 +85,20 @@ class ErrorResponse:
         """The status that the error has. Within a stream, its code may name a status."""
         if self.status >= 300:
             return self.status
-        named = (int(code) for code in self.code.split() if _STATUS.fullmatch(code))
-        return next(named, 400 if "invalid_request" in self.code else self.status)
+        if named := next(filter(_STATUS.fullmatch, self.code.split()), None):
+            return int(named)
+        is_other = _OF_RATE.search(self.code) or _OF_SERVER.search(self.code)
+        return 400 if not is_other and _OF_REQUEST.search(self.code) else self.status
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the error is a rate limit."""
+        return self.meant == 429 or _OF_RATE.search(self.code) is not None
+
+    @property
+    def params(self) -> Sequence[str]:
+        """The parts of the request that the server names in fields of their own."""
+        return [param for part in self.fields if isinstance(param := part.get("param"), str) and param]
 
 
 def error_response_of(body: object, status: int, headers: Mapping[str, str], otherwise: str) -> ErrorResponse:
@@ -151,25 +156,31 @@ def _codes_of(part: Mapping[Any, Any]) -> list[str]:
 def _code(value: object) -> str:
     if isinstance(value, str):
         return value[:_LONGEST_CODE].lower()
-    return str(value) if type(value) is int and abs(value) < _LARGEST_CODE else ""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST_CODE:
+        return ""
+    return str(int(value)) if value == int(value) else ""
 
 
 def error_of(error_response: ErrorResponse, server: Server, model: str) -> LoomError:
     """Return the typed error for an error response.
 
     An LLMConfigurationError whose `context` contains `refused`, a status, says that the server doesn't accept what this
-    request contains. The key, the model and the settings may be right.
+    request contains. The key, the model and the settings may be right. `is_vague` says that the server gives no reason.
     """
     said = quote(error_response.message, server)
     about = _about_request(error_response, server, model, said)
     if about := about or _about_account(error_response, server, model, said):
         return about
     status, shown = error_response.meant, error_response.status
-    if status in (408, 409) or status >= 500 or status < 300:
+    words = error_response.message, error_response.code, error_response.params
+    is_refusal = status in _REFUSALS
+    if status in (408, 409) or status >= 500 or status < 300 or (is_refusal and is_busy(*words)):
         wait = retry_after(error_response.headers, error_response.message, error_response.fields, is_limited=False)
         waits = {} if wait is None else {"retry_after": wait}
         return LLMUnavailableError(f"{server.name} failed ({shown}): {said}", model=model, **waits)
-    refused = {"refused": status} if status in _REFUSALS and _is_about_content(error_response) else {}
+    refused: dict[str, int] = {"refused": status} if is_refusal and is_of_content(*words) else {}
+    if refused and is_vague(*words):
+        refused["is_vague"] = True
     return LLMConfigurationError(f"{server.name} rejected the request ({shown}): {said}", model=model, **refused)
 
 
@@ -180,7 +191,11 @@ def _about_request(error_response: ErrorResponse, server: Server, model: str, sa
         return None
     if "content_filter" in code or "content_policy" in code:
         return LLMRefusedError(f"{server.name} declined the request: {said}", model=model)
-    if is_too_long(f"{code.replace(' ', '. ')}. {error_response.message}", error_response.meant):
+    is_limited = error_response.is_limited and error_response.meant != 413
+    if is_limited and header_wait(error_response.headers) is not None:
+        return None
+    words = f"{code.replace(' ', '. ')}. {error_response.message}"
+    if is_too_long(words, 429 if is_limited else error_response.meant):
         text = f"the conversation is too long for {model}: {said}"
         numbers = context_numbers(error_response.message, error_response.fields)
         return LLMContextLengthError(text, model=model, **numbers)
@@ -196,7 +211,7 @@ def _about_account(error_response: ErrorResponse, server: Server, model: str, sa
         return LLMConfigurationError(
             f"{server.name}: the account of {server.key_name} has no quota left: {said}", model=model
         )
-    if status == 429 or "rate_limit" in code or "resource_exhausted" in code:
+    if error_response.is_limited:
         wait = retry_after(error_response.headers, error_response.message, error_response.fields)
         return LLMRateLimitError(f"{server.name} reports too many requests: {said}", model=model, retry_after=wait)
     if status in (401, 403) or "authentication" in code or "permission" in code:
@@ -206,15 +221,6 @@ def _about_account(error_response: ErrorResponse, server: Server, model: str, sa
         text = f"{server.name} at {server.url} does not know the model {model!r}: check its name and {server.url_name}"
         return LLMConfigurationError(text, model=model)
     return None
-
-
-def _is_about_content(error_response: ErrorResponse) -> bool:
-    """Whether the server refused what the request contains, and not its key, its model or one of its settings."""
-    message = error_response.message[:_LONGEST_TEXT]
-    params = [param for part in error_response.fields if isinstance(param := part.get("param"), str) and param]
-    if any(_CONTENT.search(text) for text in (*params, message)):
-        return True
-    return not params and not _KEY_OR_MODEL.search(f"{error_response.code} {message}") and not _SETTING.search(message)
 
 
 def unreachable(server: Server, model: str, why: str) -> LLMUnavailableError:

@@ -17,7 +17,7 @@ from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import Permits, PermittedProvider
 from loom.activities.parts_for_models import PartLoader, ProviderWithParts
 from loom.activities.ports import LLMProvider
-from loom.activities.refused_requests import ForgivingProvider
+from loom.activities.refused_requests import RefusalMemory, RefusalRetries
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
 from loom.domain.core.model_names import DEMO, unknown_model
 from loom.domain.core.requests import ModelOptions
@@ -68,6 +68,7 @@ class ConfiguredProviders:
         self._registered: dict[str, LLMProvider] = {}
         self._searching: dict[str, WithFoundTools] = {}
         self._demo = DemoModel()
+        self._refusals = RefusalMemory()
 
     def register(self, providers: Mapping[str, LLMProvider]) -> None:
         """Add providers by their prefixes. The caller must close them. Raises BadRequest if a prefix is built in."""
@@ -91,10 +92,10 @@ class ConfiguredProviders:
             self._provider(prefix), self._permits, account=self._account(prefix), model=f"{prefix}:{name}"
         )
         if self._parts is None:
-            return ForgivingProvider(permitted), name
+            return RefusalRetries(permitted, self._refusals), name
         own = getattr(self._registered.get(prefix), "accepted_parts", None)
         accepted = accepted_by(prefix, name) if own is None else own
-        return ForgivingProvider(ProviderWithParts(permitted, self._parts, accepted)), name
+        return RefusalRetries(ProviderWithParts(permitted, self._parts, accepted), self._refusals), name
 
     def check_options(self, model: str, options: ModelOptions) -> None:
         """Raise BadRequest if the provider doesn't have one of these options. The demo model accepts and ignores all

@@ -41,7 +41,7 @@ def retry_after(
     is a rate limit. For other errors, a limit counts only if the server says that nothing remains of it.
     """
     given = _lowered(headers)
-    for found in (_of_headers(given), _of_fields(fields), _of_text(text)):
+    for found in (header_wait(headers), _of_fields(fields), _of_text(text)):
         if found is not None:
             return found
     passed_on = [_lowered(part["headers"]) for part in fields if isinstance(part.get("headers"), Mapping)]
@@ -51,6 +51,11 @@ def retry_after(
         if found is not None:
             return found
     return None
+
+
+def header_wait(headers: Mapping[str, str]) -> float | None:
+    """Return the number of seconds in the headers `retry-after-ms` and `retry-after`, or None without them."""
+    return _of_headers(_lowered(headers))
 
 
 def _lowered(headers: Mapping[Any, Any]) -> dict[str, str]:

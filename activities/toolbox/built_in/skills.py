@@ -30,6 +30,7 @@ from loom.activities.toolbox.built_in.shell import (
 )
 from loom.activities.toolbox.built_in.skill_content import changed_since, content, missing, resource
 from loom.activities.toolbox.function_tool import Arguments, FunctionTool, tool_spec
+from loom.activities.toolbox.tool_schemas import with_own_names
 from loom.domain.core.errors import ToolUnavailableError, ToolValidationError
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.tool_calls import Effect, Scope, ToolSpec, Verdict
@@ -92,7 +93,7 @@ class SkillTools:
 
     def _as_pinned(self, box: ToolSet, spec: ToolSpec) -> Tool | None:
         if spec.name.startswith(COMPILED):
-            return ScriptTool(spec=spec, schema=ArgumentSchema(spec.parameters), place=self)
+            return ScriptTool(spec=spec, schema=ArgumentSchema(with_own_names(spec.parameters)), place=self)
         tool = box.get(spec.name) if spec.name in SKILL_TOOLS else None
         return None if tool is None else PinnedTool(spec=spec, schema=ArgumentSchema(spec.parameters), tool=tool)
 

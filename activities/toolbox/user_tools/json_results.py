@@ -1,12 +1,16 @@
 """Convert any Python value to JSON. What JSON can't represent is replaced, and everything around it is kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import partial
+from itertools import count
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import to_json, to_jsonable_python
 
 from loom.activities.toolbox.error_reasons import reason_of
@@ -56,7 +60,7 @@ def _pieces(value: object, inside: tuple[int, ...]) -> Any:
         case Enum():
             return _plain(value.value, inside)
         case Mapping():
-            return {_name(key): _plain(each, inside) for key, each in value.items()}
+            return _object(value.items(), inside)
         case list() | tuple() | AbstractSet() | Iterator():
             return [_plain(each, inside) for each in value]
         case _:
@@ -65,14 +69,52 @@ def _pieces(value: object, inside: tuple[int, ...]) -> Any:
 
 def _whole(value: object, inside: tuple[int, ...]) -> Any:
     """Return an object's own form as JSON. If it has none, return its attributes, or a text that describes it."""
-    try:
-        return _plain(to_jsonable_python(value, inf_nan_mode="strings"), inside)
-    except Exception:  # noqa: BLE001 - see `as_json`
-        if isinstance(value, BaseModel):
-            return {_name(name): _plain(each, inside) for name, each in value.__dict__.items()}
-        if is_dataclass(value) and not isinstance(value, type):
-            return {each.name: _plain(getattr(value, each.name, None), inside) for each in fields(value)}
-        return _described(value)
+    for form in (partial(to_jsonable_python, inf_nan_mode="strings"), _dumped):
+        try:
+            return _plain(form(value), inside)
+        except Exception:  # noqa: BLE001, S112 - see `as_json`
+            continue
+    attributes = _attributes(value)
+    return _described(value) if attributes is None else _object(attributes.items(), inside)
+
+
+def _dumped(value: object) -> Any:
+    """Return a model's fields, each of them in its own form as JSON if it has one. Excluded fields are left out."""
+    if is_pydantic_dataclass(type(value)):
+        return TypeAdapter(type(value)).dump_python(value, warnings=False)
+    if not isinstance(value, BaseModel):
+        raise TypeError
+    made = value.model_dump(warnings=False)
+    if isinstance(made, dict):  # the value of a root model may be a list
+        for name in type(value).model_fields:
+            with suppress(Exception):
+                made |= value.model_dump(mode="json", include={name}, warnings=False)
+    return made
+
+
+def _attributes(value: object) -> Mapping[str, Any] | None:
+    """Return the attributes of a model or of a dataclass, without those that its author has hidden."""
+    hidden = {
+        name
+        for name, field in getattr(type(value), "__pydantic_fields__", {}).items()
+        if field.exclude or field.exclude_if is not None or not field.repr
+    }
+    if isinstance(value, BaseModel):
+        return {name: each for name, each in value.__dict__.items() if name not in hidden}
+    if not is_dataclass(value) or isinstance(value, type):
+        return None
+    names = [each.name for each in fields(value) if each.repr and each.name not in hidden]
+    return {name: getattr(value, name, None) for name in names}
+
+
+def _object(members: Iterable[tuple[object, object]], inside: tuple[int, ...]) -> dict[str, Any]:
+    """Return an object with all members. Two keys may have the same name as text."""
+    made: dict[str, Any] = {}
+    for key, value in members:
+        name = _name(key)
+        free = name if name not in made else next(f"{name} ({n})" for n in count(2) if f"{name} ({n})" not in made)
+        made[free] = _plain(value, inside)
+    return made
 
 
 def _name(key: object) -> str:

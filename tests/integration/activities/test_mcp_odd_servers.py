@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,16 @@ PICTURE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
         ('\ufeff{"jsonrpc": "2.0", "id": ID, "result": {"content": [{"type": "text", "text": "tab\tand \x01"}]}}',
          "tab\tand \x01"),
         ('{"id": ID, "result": {"structuredContent": {"n": NaN}}}', '{"n": NaN}'),
+        ('{"id": ID, "result": {"structuredContent": {"n": 1}}}', '{"n": 1}'),
+        ('{"jsonrpc": 2.0, "id": ID, "result": {"structuredContent": {"n": 1}}}', '{"n": 1}'),
+        ('{"jsonrpc": "1.0", "id": ID, "result": {"structuredContent": {"n": 1}}}', '{"n": 1}'),
+        ('{"jsonrpc": null, "id": ID.0, "result": {"structuredContent": {"n": 1}}}', '{"n": 1}'),
+        ('{"jsonrpc": "2.0", "id": ID.0, "result": {"structuredContent": {"n": 1}}}', '{"n": 1}'),
+        ('{"jsonrpc": "2.0", "id": ID.0, "error": null, "result": "bare"}', "bare"),
+        ('{"id": ID, "message": "a line of a log"}\n{"level": "info", "method": "GET"}\n'
+         '{"jsonrpc": "2.0", "id": ID, "result": "bare"}', "bare"),
+        (line(content=[{"type": "text", "text": "Request processed"}], structuredContent={"failed": []}),
+         'Request processed\n{"failed": []}'),
     ],
 )  # fmt: skip
 async def test_no_result_is_lost(odd: McpServers, sent: str, read: str) -> None:
@@ -129,6 +140,7 @@ async def test_no_result_is_lost(odd: McpServers, sent: str, read: str) -> None:
         ('{"jsonrpc": "2.0", "id": ID, "error": {"code": "E7", "message": null}}',
          'rejected the call to line: {"code": "E7", "message": null}; the outcome is unknown'),
         ('{"jsonrpc": "2.0", "id": ID, "error": "no \\ud83d way"}', "rejected the call to line: no \ufffd way"),
+        ('{"jsonrpc": 2.0, "id": ID.0, "error": {"code": 7, "message": "no"}}', "rejected the call to line: no"),
     ],
 )  # fmt: skip
 async def test_an_error_says_what_its_server_knows(odd: McpServers, sent: str, read: str) -> None:
@@ -157,18 +169,17 @@ async def test_pictures_sound_and_resources_that_are_none_leave_words(odd: McpSe
     ]
 
 
-async def test_a_result_that_does_not_match_the_output_schema_is_delivered_with_a_note(
-    raw: Raw,
-) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "number", "pattern": "(a+)+$"}}, "required": ["n"]}
+CHAIN: Any = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+ENDLESS: Any = {"$ref": "#/$defs/a0", "$defs": {**CHAIN, "a40": {"type": "number"}}}
+
+
+@pytest.mark.parametrize("schema", [{"properties": {"n": {"pattern": "(a+)+$"}}}, {"properties": {"n": 7}}, ENDLESS, 7])
+async def test_a_result_is_delivered_whatever_its_output_schema_says(raw: Raw, schema: Any) -> None:
     raw.list(tool("line", outputSchema=schema))
-    wrong, right = ({"content": [{"type": "text", "text": "ok"}], "structuredContent": {"n": n}} for n in ("no", 5))
+    result = {"content": [{"type": "text", "text": "ok"}], "structuredContent": {"n": "a" * 40 + "!"}}
     async with connect(raw.server()) as servers:
-        assert (await call(servers, "mcp__raw__line", line=line(**wrong))).text == (
-            'ok\n{"n": "no"}\n'
-            "(The structured content doesn't match the tool's output schema: `n`: 'no' is not of type 'number')"
-        )
-        assert (await call(servers, "mcp__raw__line", line=line(**right))).text == 'ok\n{"n": 5}'
+        read = (await call(servers, "mcp__raw__line", line=line(**result))).text
+    assert read == "ok\n" + json.dumps(result["structuredContent"])
 
 
 async def test_the_servers_instructions_are_quoted_and_bounded(odd: McpServers) -> None:
@@ -180,6 +191,31 @@ async def test_the_servers_instructions_are_quoted_and_bounded(odd: McpServers) 
     assert quoted[3].startswith("> Use slow only when asked. xxx")
     assert all(each.startswith("> ") for each in quoted)
     assert len("\n".join(quoted)) <= INSTRUCTIONS_LIMIT + 2 * len(quoted) + 3
+
+
+async def test_no_list_of_tools_tells_the_workers_secrets(raw: Raw) -> None:
+    secret = "t-0123456789"
+    schema = {
+        "type": "object",
+        "description": f"Uses {secret}",
+        "properties": {
+            "key": {"type": "string", "default": secret, "description": f"Such as {secret}"},
+            "list": {"items": {"title": secret, "enum": [f"a {secret}", 7]}},
+        },
+    }
+    raw.list(tool("say", description=f"With {secret}", inputSchema=schema), tool(secret, inputSchema=5))
+    server = raw.server(env={"API": "${TOKEN}", "INSTRUCTIONS": json.dumps(f"Send {secret}")})
+    async with connect(server, environment={**os.environ, "TOKEN": secret}) as servers:
+        found = servers.tools["mcp__raw__say"]
+        assert isinstance(found, McpTool)
+        assert "> Send [REDACTED]" in found.instructions
+        assert "With [REDACTED]" in found.spec.description
+        assert found.spec.parameters["properties"]["key"] == {
+            "type": "string",
+            "default": "[REDACTED]",
+            "description": "Such as [REDACTED]",
+        }
+        assert secret not in f"{found.spec}{found.instructions}{servers.report()}"
 
 
 @pytest.mark.parametrize("given", ["null", "7", '["a"]', '" \\n"', '"\\ud83d"'])

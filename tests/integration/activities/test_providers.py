@@ -19,7 +19,7 @@ from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.found_tools import WithFoundTools
 from loom.activities.model_permits import PermittedProvider
 from loom.activities.ports import ModelAnswer, ModelCall
-from loom.activities.refused_requests import ForgivingProvider
+from loom.activities.refused_requests import RefusalRetries
 from loom.domain.core.errors import (
     BadRequest,
     LLMBadResponseError,
@@ -626,7 +626,7 @@ async def test_providers_resolve_by_prefix_and_are_kept() -> None:
         anthropic, _ = providers.resolve("anthropic:claude-x")
         found = []
         for forgiving in (openai, other, anthropic):
-            assert isinstance(forgiving, ForgivingProvider)
+            assert isinstance(forgiving, RefusalRetries)
             assert isinstance(forgiving.provider, PermittedProvider)
             assert isinstance(forgiving.provider.provider, WithFoundTools)
             found.append(forgiving.provider.provider)

@@ -1,6 +1,8 @@
 """Finding skills in folders, reading them, and running their scripts in the sandbox, wherever they lie."""
 
+import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from loom.activities.toolbox.built_in import skill_files
 from loom.activities.toolbox.built_in.skill_files import digest_of
 from loom.activities.toolbox.built_in.skills import SkillTools
 from loom.domain.agents.spec import Activation, AgentConfig, AgentSpec
+from loom.domain.core.argument_names import argument_name
 from loom.domain.core.errors import (
     BadRequest,
     ToolExecutionError,
@@ -340,13 +343,37 @@ async def test_a_script_with_a_wrong_block_stays_a_script(home: Path, workspace:
     assert [tool.name for tool in spec.tools] == [*SKILL_TOOLS]
 
 
-async def test_a_script_is_a_tool_only_with_arguments_that_every_model_accepts(home: Path, workspace: Path) -> None:
-    block = '# /// loom-tool\n# description = "d"\n# [parameters."{name}"]\n# type = "array"\n# ///\n'
-    write_skill(home / ".agents/skills", "x", scripts__a_dot_py=block.format(name="rows"))
-    write_skill(home / ".agents/skills", "y", scripts__a_dot_py=block.format(name="$rows"))
+BLOCK = '# /// loom-tool\n# description = "d"\n# [parameters."{name}"]\n# {rule}\n# ///\n'
+
+
+@pytest.mark.parametrize("rule", ['type = "strin"', '"$ref" = "#/properties/gone"', 'minimum = "x"'])
+async def test_a_script_is_a_tool_only_with_a_sound_schema(home: Path, workspace: Path, rule: str) -> None:
+    write_skill(home / ".agents/skills", "x", scripts__a_dot_py=BLOCK.format(name="rows", rule='type = "array"'))
+    write_skill(home / ".agents/skills", "y", scripts__a_dot_py=BLOCK.format(name="rows", rule=rule))
     spec = await equipped(home, spec_for(workspace))
     assert [tool.name for tool in spec.tools] == [*SKILL_TOOLS, "skill__x__a"]
     assert spec.tools[-1].parameters["properties"] == {"rows": {"type": "array", "items": {}}}
+
+
+@pytest.mark.parametrize("name", ["名前", "$rows", "größe", "a b", "x" * 70])
+@pytest.mark.parametrize("title", ["", 'title = "Name"\n# '])
+async def test_a_script_gets_its_arguments_under_its_own_names(
+    home: Path, workspace: Path, name: str, title: str
+) -> None:
+    block = BLOCK.format(name=name, rule=f'{title}type = "array"\n# items = {{ properties = {{ "$a" = {{}} }} }}')
+    code = "import sys\nsys.stdout.write(sys.stdin.read())\n"
+    root = write_skill(home / ".agents/skills", "x", scripts__a_dot_py=block + code)
+    spec = await equipped(home, spec_for(workspace))
+    tool = TOOLS.added_to({}, spec.tools)["skill__x__a"]
+    shown, inner = argument_name(name), argument_name("$a")
+    assert list(tool.spec.parameters["properties"]) == [shown]
+    use = use_of(root, script="scripts/a.py")
+    context = ToolContext(workspace=workspace, run_id="r", call_id="c", idempotency_key="k", timeout=30, skill=use)
+    for sent in ({shown: [{inner: 1}]}, {name: [{"$a": 1}]}):
+        output = await tool.run(tool.parse(sent), context)
+        assert json.loads(str(output)) == {name: [{"$a": 1}]}
+    with pytest.raises(ToolValidationError, match=f"`{re.escape(shown)}`: 5 is not of type 'array'"):
+        tool.parse({shown: 5})
 
 
 async def test_an_agent_that_may_not_run_scripts_reads_its_skills(home: Path, workspace: Path) -> None:

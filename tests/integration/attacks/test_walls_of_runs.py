@@ -90,7 +90,7 @@ def _script(world: World, told: Sequence[Told]) -> Script:
 
     def reply(request: SeenRequest) -> Reply:
         texts = [(at, str(m["content"])) for at, m in enumerate(request.messages) if m["role"] == "user"]
-        at, said = [(at, said) for at, said in texts if said.startswith(("I like", "Chat", QUESTION))][-1]
+        at, said = [(at, said) for at, said in texts if said.startswith(("I always", "Chat", QUESTION))][-1]
         turn = sum(message["role"] == "assistant" for message in request.messages[at:])
         if said.startswith(QUESTION):
             return text("done") if turn else calls(*READ_BY_MODEL)
@@ -270,7 +270,7 @@ def _write_with_commands(loom: Commands, world: World, owner: Owner, folder: Pat
     """Add a fact, a memory of the session and one for all, and replace the tenant's knowledge base."""
 
     def add(source: Source, *options: str) -> None:
-        said = loom("memory", "add", f"I like the plan {world.word(owner, source)}", *options, *_names(owner))
+        said = loom("memory", "add", f"I always use the plan {world.word(owner, source)}", *options, *_names(owner))
         assert said.code == COMPLETED, said.err
 
     add(Source.FACT)
@@ -298,7 +298,7 @@ def _change_with_commands(loom: Commands, world: World, owner: Owner, other: Own
         assert not world.seen_in(refused.err)
     (old,) = world.seen_in(mine["content"])
     world.forgotten_word(old, Source.FACT)
-    new = f"I like the plan {world.word(owner, Source.FACT)}"
+    new = f"I always use the plan {world.word(owner, Source.FACT)}"
     assert loom("memory", "edit", str(mine["id"]), new, *_names(owner)).code == COMPLETED
 
 
@@ -388,7 +388,7 @@ class Running:
 
     async def begin(self, each: Told) -> None:
         """Start the owner's first run, and add a memory beside it."""
-        client, task = self.loom.client, f"I like the plan {each.task}"
+        client, task = self.loom.client, f"I always use the plan {each.task}"
         await client.start(task, run_id=each.run_id, **self.request, **each.request)
         added = f"The plan was {self.world.word(each.owner, Source.SAID)}"
         await client.add_memory(added, session_id=self.world.session, **each.request)

@@ -297,7 +297,7 @@ def _task(world: World, owner: Owner, text: str, **given: Any) -> Task:
 async def say(world: World, owner: Owner) -> None:
     """A person's message, from which the rule learns a fact about the person."""
     sources = (Source.SAID, Source.FACT) if owner.user_id else (Source.SAID,)
-    said = _task(world, owner, f"I like the plan {world.word(owner, *sources)}.")
+    said = _task(world, owner, f"I always use the plan {world.word(owner, *sources)}.")
     await world.memory.remember(await world.memory.missing([said]))
     await learn_by_rule(world.people, [said])
 
@@ -328,7 +328,7 @@ async def end(world: World, owner: Owner) -> None:
 async def add_fact(world: World, owner: Owner) -> None:
     """A fact that somebody writes down about a person, or about everybody in a tenant."""
     if owner != Owner():
-        await learn(world.people, owner, f"I like the plan {world.word(owner, Source.FACT)}")
+        await learn(world.people, owner, f"I always use the plan {world.word(owner, Source.FACT)}")
 
 
 @writes
@@ -337,7 +337,7 @@ async def edit_fact(world: World, owner: Owner) -> None:
     for fact in (await world.people.listed(owner))[:1]:
         (old,) = world.seen_in(fact.content)
         world.forgotten_word(old, Source.FACT)
-        await world.people.edit(owner, fact.id, f"I like the plan {world.word(owner, Source.FACT)}")
+        await world.people.edit(owner, fact.id, f"I always use the plan {world.word(owner, Source.FACT)}")
 
 
 @writes
@@ -501,7 +501,7 @@ class OneOwnersTexts:
         facts = {word.text for word in self.world.words if word.source is Source.FACT}
         for word in [each for each in self.world.words if each.text in self.world.seen_in(text) - facts]:
             self.world.words.append(Word(word.text, word.owner, Source.FACT))
-        return [f"prefers: I like the plan {word}" for word in self.world.seen_in(text)]
+        return [f"prefers: I always use the plan {word}" for word in self.world.seen_in(text)]
 
     async def contradicted(self, new: str, older: Sequence[str]) -> Sequence[int]:
         """Nothing."""

@@ -92,6 +92,71 @@ def test_a_request_above_the_limit_per_minute_is_too_long_and_not_too_soon() -> 
         assert error.context == {"model": "m-1", "tokens": 7012, "limit": 6000}
 
 
+SOON: list[tuple[str, dict[str, str]]] = [
+    ("Token limit exceeded", {"retry-after": "20"}),
+    ("Request limit reached", {"retry-after": "9"}),
+    ("You have exceeded the 5-hour token limit for your plan", {"retry-after": "3600"}),
+    ("Prompt is too long", {"retry-after-ms": "500"}),
+    ("The context window is exceeded", {"retry-after": "1"}),
+    ("Daily token limit exceeded", {}),
+    ("Daily token limit exceeded: 105000/100000", {}),
+    ("Too many tokens", {}),
+    ("Too many input tokens in the last 60 seconds", {}),
+    ("Too many tokens/min", {}),
+    ("Input tokens exceed the limit", {}),
+    ("Your messages exceed the allowance", {}),
+    ("Free-plan message limit reached, come back tomorrow", {}),
+    ("Request too large for organization x on tokens per min (TPM): Limit 250000, Requested 546", {}),
+    ("This request would exceed your organization's limit of 30,000 input tokens per minute", {}),
+    ("请求数超过上限", {}),
+    ("今日token用量已超出上限", {}),
+]
+
+
+@pytest.mark.parametrize(("text", "headers"), SOON)
+@pytest.mark.parametrize(("status", "code"), [(429, None), (200, "rate_limit_exceeded"), (400, "RateLimitError")])
+def test_a_rate_limit_isnt_too_long_unless_no_wait_can_help(
+    text: str, headers: dict[str, str], status: int, code: str | None
+) -> None:
+    error = told({"error": {"message": text, "code": code}}, status, headers)
+    assert type(error) is LLMRateLimitError
+    waits = {"20": 20.0, "9": 9.0, "3600": 3600.0, "500": 0.5, "1": 1.0}
+    assert error.context["retry_after"] == waits.get(next(iter(headers.values()), ""))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+        "prompt is too long: 208310 tokens > 200000 maximum",
+        "Prompt is too long",
+        "The request exceeds the context window",
+        "输入过长",
+    ],
+)
+@pytest.mark.parametrize("status", [200, 400, 429, 500, 503])
+def test_clear_words_are_too_long_with_any_status(text: str, status: int) -> None:
+    assert type(told({"error": {"message": text}}, status)) is LLMContextLengthError
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prompt processing exceeded time",
+        "Too many messages waiting for the model",
+        "Too many messages waiting: 120, limit 100",
+        "The request exceeded 30 seconds",
+        "processing the prompt took too long",
+        "Token limit exceeded",
+        "message too large for the upstream's buffer of files",
+        "Too many input connections",
+    ],
+)
+@pytest.mark.parametrize("status", [200, 500, 503])
+def test_a_server_that_fails_isnt_taken_for_a_long_conversation(text: str, status: int) -> None:
+    assert type(told({"error": {"message": text}}, status)) is LLMUnavailableError
+
+
 KINDS: list[tuple[object, int, type[LoomError]]] = [
     (
         {"error": {"message": "Rate limit reached: try again in 5s", "code": "rate_limit_exceeded"}},
@@ -170,7 +235,7 @@ CONTENT: list[object] = [
 def test_a_server_that_refuses_the_content_of_a_request_says_so_in_the_context(body: object, status: int) -> None:
     error = told(body, status)
     assert type(error) is LLMConfigurationError
-    assert error.context == {"model": "m-1", "refused": status}
+    assert error.context["refused"] == status
 
 
 NOT_CONTENT: list[tuple[object, int]] = [
@@ -276,6 +341,16 @@ HOSTILE = [
     "{" * 100_000,
     "[0," * 33_000,
     "tools[" * 16_000,
+    "auth" * 25_000,
+    "exceed" * 17_000,
+    "exceed a b " * 9000,
+    "prompt tokens " * 7000,
+    "prompt" + " tokens" * 14_000,
+    "model a.b" * 11_000,
+    "bad request " * 8000,
+    "badrequest" * 25 + "!x",
+    "no such " * 12_000,
+    "location " * 11_000,
 ]
 
 

@@ -1,9 +1,12 @@
 """What servers answer, block by block, and the words for failures."""
 
+import json
 from base64 import b64encode
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp_types import (
     CONNECTION_CLOSED,
     INTERNAL_ERROR,
@@ -22,6 +25,8 @@ from mcp_types import (
 from loom.activities.adapters.mcp.results import PARTS_LIMIT, TEXT_LIMIT, output_of, refusal
 from loom.activities.ports import ToolOutput
 from loom.activities.toolbox.mcp_tool import McpCall
+from loom.activities.toolbox.truncation import clip
+from loom.activities.toolbox.untrusted_text import defused
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolExecutionTimeout
 from loom.domain.core.messages import Part
 from loom.domain.core.tool_calls import Effect
@@ -29,9 +34,9 @@ from loom.domain.core.tool_calls import Effect
 DATA = b64encode(b"data").decode()
 
 
-def output(*blocks: Any, **given: Any) -> ToolOutput:
+def output(*blocks: Any, **others: Any) -> ToolOutput:
     """The output for a result of these blocks."""
-    return output_of(CallToolResult(content=list(blocks), **given), lambda text: text.replace("secret", "[REDACTED]"))
+    return output_of(CallToolResult(content=list(blocks), **others), lambda text: text.replace("secret", "[REDACTED]"))
 
 
 @pytest.mark.parametrize(
@@ -92,18 +97,51 @@ def test_parts_share_one_limit() -> None:
         ("words", {"a": 1}, 'words\n{"a": 1}'),
         ('{\n  "a": 1,\n  "b": ["x\\ny", null]\n}', {"a": 1, "b": ["x\ny", None]}, None),
         ("Paris", {"result": "Paris"}, None),
-        ("3 found: 7, 8.5 and ä", {"found": 3, "all": [7, 8.5, "ä"], "more": True}, None),
-        ("3 found", {"found": 3, "all": ["a"]}, '3 found\n{"found": 3, "all": ["a"]}'),
+        ("[7, 8.5]", {"result": [7, 8.5]}, None),
+        ('{"result": [7, 8.5]}', {"result": [7, 8.5]}, None),
+        ("5", {"result": 5}, None),
+        ("5", {"result": "5"}, None),
+        ("1", {"result": True}, '1\n{"result": true}'),
+        ('{"b": 1, "a": "\\u00e4"}', {"a": "ä", "b": 1}, None),
+        ("3 found: 7", {"found": 3, "all": [7]}, '3 found: 7\n{"found": 3, "all": [7]}'),
+        ("Request processed", {"deleted": False, "reason": None},
+         'Request processed\n{"deleted": false, "reason": null}'),
+        ("Found 25 items", {"failed": 5}, 'Found 25 items\n{"failed": 5}'),
+        ("ok", {"found": [], "next": {}}, 'ok\n{"found": [], "next": {}}'),
+        ("[" * 100_000, {"a": 1}, "[" * 100_000 + '\n{"a": 1}'),
+        ("9" * 5000, {"a": 1}, "9" * 5000 + '\n{"a": 1}'),
     ],
-)
+)  # fmt: skip
 def test_structured_content_is_shown_unless_the_text_shows_it(text: str | None, structured: Any, shown: Any) -> None:
     blocks = [] if text is None else [TextContent(text=text)]
-    assert output(*blocks, structured_content=structured).text == (text if shown is None else shown)
+    expected = (text if shown is None else shown) or ""
+    assert output(*blocks, structured_content=structured).text == clip(expected, TEXT_LIMIT)
 
 
-def test_a_note_about_structured_content_follows_it() -> None:
-    result = CallToolResult(content=[TextContent(text="ok")], structured_content={"n": "x"})
-    assert output_of(result, str, "(A note.)").text == 'ok\n{"n": "x"}\n(A note.)'
+def test_one_of_several_texts_may_be_the_structured_content() -> None:
+    texts = [TextContent(text="Done."), TextContent(text='{"a": 1}')]
+    assert output(*texts, structured_content={"a": 1}).text == 'Done.\n{"a": 1}'
+
+
+@given(
+    st.lists(st.text(max_size=8), max_size=3),
+    st.dictionaries(
+        st.text(max_size=4),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+            lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
+            max_leaves=4,
+        ),
+        min_size=1,
+        max_size=3,
+    ).filter(lambda value: value.keys() != {"result"}),
+)
+def test_structured_content_is_always_whole_in_the_output(texts: list[str], structured: Any) -> None:
+    shown = json.dumps(structured, ensure_ascii=False)
+    with_content = [*texts, json.dumps(structured, indent=1)]
+    for given_texts, expected in ((texts, [*texts, shown]), (with_content, with_content)):
+        made = output(*(TextContent(text=text) for text in given_texts), structured_content=structured)
+        assert made.text == defused("\n".join(text for text in expected if text.strip()))
 
 
 def test_an_endless_text_is_cut() -> None:

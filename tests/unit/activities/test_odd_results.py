@@ -4,7 +4,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +15,8 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, RootModel, SecretStr, field_serializer
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from loom import LoomApp
 from loom.activities.ports import ToolContext
@@ -120,6 +121,94 @@ def _filled(sketch: Any, *, shown: bool) -> Any:
             return [_filled(each, shown=shown) for each in sketch]
         case (good, (odd, expected)):
             return [good, expected if shown else odd()]
+
+
+class Account(BaseModel):
+    name: str = "ann"
+    password: str = Field(default="hunter2", exclude=True)
+    card: str = "4111-1111"
+    code: str = "4111-2222"
+    pin: SecretStr = SecretStr("4111-3333")
+    odd: Any = b"\xff"
+
+    @field_serializer("card")
+    def _last(self, card: str) -> str:
+        return f"ends in {card[-4:].replace('1', '*')}"
+
+    @field_serializer("code", when_used="json")
+    def _masked(self, _code: str) -> str:
+        return "***"
+
+
+class Unserializable(Account):
+    shy: str = Field(default="hunter2", repr=False)
+
+    def model_dump(self, **_: Any) -> NoReturn:
+        raise RuntimeError("no dump")
+
+
+@dataclass
+class Login:
+    name: str = "ann"
+    password: str = field(default="hunter2", repr=False)
+    odd: Any = b"\xff"
+
+
+@pydantic_dataclass
+class Checked:
+    name: str = "ann"
+    password: str = Field(default="hunter2", exclude=True)
+    odd: Any = b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("kind", "odd"),
+    [
+        *((kind, odd) for kind in (Account, Checked) for odd in (b"\xff", Unprintable(), [b"\xff"])),
+        *((kind, odd) for kind in (Unserializable, Login) for odd in (b"\xff", {"a": [b"\xff"]})),
+    ],
+)
+def test_an_odd_value_reveals_no_hidden_field(kind: Callable[..., Any], odd: Any) -> None:
+    for value in (kind(odd=odd), [kind(odd=odd)], {"deep": {"er": kind(odd=odd)}}):
+        text = str(to_output(value))
+        assert "hunter2" not in text
+        assert "ann" in text
+        assert "4111-3333" not in text
+
+
+@pytest.mark.parametrize("kind", [Account, Checked])
+def test_an_excluded_field_stays_hidden_in_another_model(kind: Callable[..., Any]) -> None:
+    for value in (Order(note=kind()), Order(note=[kind(), {"a": kind()}]), Rows([kind()])):
+        text = str(to_output(value))
+        assert "hunter2" not in text
+        assert "ann" in text
+
+
+def test_the_other_fields_of_a_model_keep_their_own_form() -> None:
+    assert json.loads(str(to_output(Account()))) == {
+        "name": "ann",
+        "card": "ends in ****",
+        "code": "***",
+        "pin": "**********",
+        "odd": "\\xff",
+    }
+
+
+class Rows(RootModel[list[Any]]):
+    pass
+
+
+def test_a_model_of_a_list_stays_a_list() -> None:
+    assert json.loads(str(to_output(Rows([1, b"\xff"])))) == [1, "\\xff"]
+
+
+def test_keys_with_the_same_text_all_stay() -> None:
+    assert json.loads(str(to_output({b"\xff": 1, "\\xff": 2, "\\xff (2)": 3, "a": Unprintable()}))) == {
+        "\\xff": 1,
+        "\\xff (2)": 2,
+        "\\xff (2) (2)": 3,
+        "a": "<Unprintable object>",
+    }
 
 
 def test_a_value_that_contains_itself_ends() -> None:

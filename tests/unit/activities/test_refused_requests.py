@@ -7,9 +7,16 @@ import pytest
 
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.activities.refused_kinds import KINDS
-from loom.activities.refused_requests import ForgivingProvider, without_refused
-from loom.domain.core.errors import LLMConfigurationError, LLMContextLengthError, LLMUnavailableError, LoomError
+from loom.activities.refused_requests import RefusalMemory, RefusalRetries, without_refused
+from loom.domain.core.errors import (
+    LLMConfigurationError,
+    LLMContextLengthError,
+    LLMUnavailableError,
+    LoomError,
+    NoPermitError,
+)
 from loom.domain.core.messages import Message, Part, ToolCall, Usage, left_out
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import ToolSpec
 
 _IMAGE = Part(type="image", media_type="image/png", data="iVBORw0KGgo=", name="chart.png")
@@ -33,7 +40,7 @@ class Server:
 
 
 async def reply_to(call: ModelCall, server: Server) -> Message:
-    return (await ForgivingProvider(server).answer(call, lambda _: None)).message
+    return (await RefusalRetries(server, RefusalMemory()).answer(call, lambda _: None)).message
 
 
 def conversation(*newest: Message, tools: tuple[ToolSpec, ...] = ()) -> ModelCall:
@@ -184,3 +191,63 @@ async def test_a_failure_of_another_kind_during_a_repetition_is_raised() -> None
 
     with pytest.raises(LLMContextLengthError):
         await reply_to(conversation(result((_IMAGE,))), Flaky(lambda _: True))
+
+
+async def test_a_call_that_waits_for_a_permit_goes_on_with_the_next_kind() -> None:
+    class Rare(Server):
+        """Accepts two requests per attempt."""
+
+        left: int = 2
+
+        async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
+            if not self.left:
+                raise NoPermitError("the limit is reached", retry_after=1.0)
+            self.left -= 1
+            return await super().answer(call, on_delta)
+
+    call = replace(conversation(result("ok")), origin=Origin(run_id="r"))
+    server, memory = Rare(lambda call: any(message.tool_calls for message in call.messages)), RefusalMemory()
+    for _ in range(len(KINDS)):
+        server.left = 2
+        try:
+            answer = await RefusalRetries(server, memory).answer(call, lambda _: None)
+            break
+        except NoPermitError:
+            continue
+    assert answer.message.text == "fine"
+    sent = [(each.system, each.messages) for each in server.got]
+    assert all(one != other for place, one in enumerate(sent) for other in sent[:place])
+    assert memory.of(call) is None
+
+
+async def test_text_before_a_refusal_is_taken_back_and_charged() -> None:
+    class Late(Server):
+        async def answer(self, call: ModelCall, on_delta: OnDelta) -> ModelAnswer:
+            on_delta("The ans")
+            try:
+                return await super().answer(call, on_delta)
+            except LoomError as error:
+                error.used = Usage(input_tokens=5, model_calls=1)
+                raise
+
+    told: list[str] = []
+    call = replace(conversation(result((_IMAGE,))), on_taken_back=lambda: told.append("<back>"))
+    server = Late(lambda call: bool(parts_of(call, "image")), LLMConfigurationError("bad image", refused=400))
+    answer = await RefusalRetries(server, RefusalMemory()).answer(call, told.append)
+    assert told == ["The ans", "<back>", "The ans", "fine"]
+    assert answer.usage.input_tokens == 5
+
+
+async def test_kinds_that_were_left_out_in_vain_are_not_left_out_for_good() -> None:
+    call, refuses = RULES["any result of the tool"]
+    note = left_out(await reply_to(call, Server(refuses)))
+    assert note is not None
+    assert note["kinds"] == ["results"]
+
+
+async def test_tools_that_are_too_many_are_named_to_the_model() -> None:
+    tools = tuple(ToolSpec(name=f"t{n}", description="", parameters={"properties": None}) for n in range(80))
+    error = LLMConfigurationError("too many tools: at most 64", refused=400)
+    server = Server(lambda call: len(call.tools) > 64, error)
+    await reply_to(conversation(result("ok"), tools=tools), server)
+    assert "t64, t65" in server.got[-1].system

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from loom.activities.adapters.models.error_responses import Server
 from loom.activities.adapters.models.event_stream import Event
 from loom.activities.adapters.models.sent_errors import not_an_error
-from loom.domain.core.errors import LLMRateLimitError, LLMUnavailableError, LoomError
+from loom.domain.core.errors import (
+    LLMConfigurationError,
+    LLMContextLengthError,
+    LLMRateLimitError,
+    LLMRefusedError,
+    LLMUnavailableError,
+    LoomError,
+)
 
 SERVER = Server(name="the server", key_name="KEY", url_name="URL", url="http://host", secret="sk-secret-key")
 
@@ -69,6 +76,74 @@ def test_an_event_that_is_named_error_is_one_whatever_it_contains(value: Any) ->
 @pytest.mark.parametrize("value", PARTS)
 def test_parts_of_a_reply_are_no_errors(value: Any) -> None:
     assert not_an_error(Event("message", value), {}, SERVER, "m") is value
+
+
+REFUSED: list[dict[str, object]] = [
+    {"code": "invalid_base64_image", "message": "The image data you provided does not represent a valid image"},
+    {"code": "invalid_image_format", "message": "x"},
+    {"code": "image_parse_error", "message": "x"},
+    {"code": "image_too_large", "message": "x"},
+    {"code": "unsupported_image_media_type", "message": "x"},
+    {"code": "empty_image_file", "message": "x"},
+    {"code": "failed_to_download_image", "message": "x"},
+    {"code": "invalid_prompt", "message": "x"},
+    {"type": "BadRequestError", "code": None},
+    {"type": "bad_request", "message": "x"},
+    {"type": "None", "code": "bad_request_error", "message": "x"},
+    {"status": "INVALID_ARGUMENT"},
+    {"status": "INVALID_ARGUMENT", "message": "Request contains an invalid argument."},
+    {"type": "invalid_request_error", "message": "messages: text content blocks must be non-empty"},
+    {"code": "InvalidParameter", "message": "x"},
+    {"code": "unsupported_content", "message": "x"},
+    {"code": "ValidationException", "message": "x"},
+    {"code": 400, "message": "x"},
+    {"code": "400", "message": "x"},
+]
+
+
+@pytest.mark.parametrize("error", REFUSED)
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_refused_content_is_recognized_by_the_codes_within_a_stream(error: dict[str, object], is_inside: bool) -> None:
+    event = Event("message", {"error": error}) if is_inside else Event("error", error)
+    with pytest.raises(LLMConfigurationError) as caught:
+        not_an_error(event, {}, SERVER, "m")
+    assert caught.value.context["refused"] == 400
+
+
+KINDS: list[tuple[object, type[LoomError]]] = [
+    ({"type": "invalid_request_error", "code": "server_error", "message": "x"}, LLMUnavailableError),
+    ({"type": "invalid_response_error", "message": "x"}, LLMUnavailableError),
+    ({"type": "InternalServerError", "message": "x"}, LLMUnavailableError),
+    ({"code": "vector_store_timeout", "message": "x"}, LLMUnavailableError),
+    ({"type": "overloaded_error", "message": "x"}, LLMUnavailableError),
+    ({"type": "api_error", "message": "invalid image"}, LLMUnavailableError),
+    ({"type": "invalid_request_error", "code": 502, "message": "x"}, LLMUnavailableError),
+    ({"type": "invalid_request_error", "code": "503", "message": "x"}, LLMUnavailableError),
+    ({"status": 504, "message": "x"}, LLMUnavailableError),
+    ({"type": "invalid_request_error", "code": "rate_limit_exceeded", "message": "x"}, LLMRateLimitError),
+    ({"type": "RateLimitError", "code": None, "message": "x"}, LLMRateLimitError),
+    ({"status": "RESOURCE_EXHAUSTED", "message": "x"}, LLMRateLimitError),
+    ({"type": "invalid_request_error", "code": 429, "message": "x"}, LLMRateLimitError),
+    ({"code": "429", "message": "x"}, LLMRateLimitError),
+    ({"code": 429.0, "message": "x"}, LLMRateLimitError),
+    ({"status_code": 429, "message": "x"}, LLMRateLimitError),
+    ({"code": "content_filter", "message": "x"}, LLMRefusedError),
+    ({"code": "context_length_exceeded", "message": "x"}, LLMContextLengthError),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), KINDS)
+def test_codes_of_rates_and_of_failing_servers_count_first(error: object, kind: type[LoomError]) -> None:
+    with pytest.raises(LoomError) as caught:
+        not_an_error(Event("message", {"error": error}), {}, SERVER, "m")
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("code", ["invalid_api_key", "invalid_model", "unsupported_parameter", "unsupported_country"])
+def test_a_wrong_key_model_or_setting_is_no_refused_content_within_a_stream(code: str) -> None:
+    with pytest.raises(LLMConfigurationError) as caught:
+        not_an_error(Event("message", {"error": {"code": code, "message": "x"}}), {}, SERVER, "m")
+    assert "refused" not in caught.value.context
 
 
 def test_an_error_keeps_its_kind_and_the_wait_of_the_headers() -> None:

@@ -4,20 +4,22 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
+from pydantic import BaseModel, Field
 
 from loom.activities.json_schemas import BrokenSchema, subschemas
 from loom.activities.ports import ToolContext, ToolOutput
+from loom.activities.toolbox import tool_schemas
 from loom.activities.toolbox.argument_schema import ArgumentSchema
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.mcp_tool import McpCall, offer
 from loom.activities.toolbox.pipeline import authorize
-from loom.activities.toolbox.tool_schemas import tool_schema
+from loom.activities.toolbox.tool_schemas import tool_schema, with_own_names
 from loom.activities.toolbox.user_tools.tool import user_tool
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.argument_names import argument_name
@@ -278,9 +280,103 @@ def test_a_users_function_gets_its_own_names() -> None:
     assert dict(tool.parse({"名前": "Oslo"}).values)["名前"] == "Oslo"
 
 
+@pytest.mark.parametrize("rows", [{}, {"type": "array", "items": {"properties": {"$a": {}}}}])
+def test_an_argument_that_is_sent_under_both_of_its_names_has_one_value(rows: Any) -> None:
+    schema = ArgumentSchema({"type": "object", "properties": {"$a": {}, "rows": rows}})
+    name = argument_name("$a")
+    assert schema.check("t", {name: [1, {"b": 2}], "$a": [1, {"b": 2}]}) == {"$a": [1, {"b": 2}]}
+    different: list[tuple[Any, Any]] = [
+        ("safe", "evil"),
+        (1, True),
+        (None, 0),
+        ([{"b": 1}], [{"b": 2}]),
+        ("", "\ud83d"),
+    ]
+    for one, other in different:
+        for sent in ({name: one, "$a": other}, {"$a": one, name: other}):
+            with pytest.raises(ToolValidationError, match=f"`{name}` is given twice|half a surrogate pair"):
+                schema.check("t", sent)
+            if rows:
+                with pytest.raises(ToolValidationError, match=f"`{name}` is given twice|half a surrogate pair"):
+                    schema.check("t", {"rows": [sent]})
+
+
+def test_a_users_function_never_gets_one_of_two_values() -> None:
+    tool = user_tool(weather, "app.py", {"effect": "read"})
+    with pytest.raises(ToolValidationError, match="is given twice, with different values: send it once"):
+        tool.parse({argument_name("名前"): "Oslo", "名前": "Bergen"})
+
+
+MANY = {f"${n}": {"type": "string"} for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("items", "row"),
+    [
+        ({"type": "object", "properties": MANY}, dict.fromkeys(map(argument_name, MANY), "x")),
+        ({"allOf": [{"properties": {f"c{n}": {"type": "object"}}} for n in range(100)]}, {"c1": {"a": {}}, "x": 2}),
+        ({"allOf": [{"additionalProperties": {"type": "object"}} for n in range(100)]}, {"a": {}, "b": {"c": {}}}),
+    ],
+)
+def test_the_schemas_of_a_table_are_looked_through_once(items: Any, row: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Any] = []
+    applied = tool_schemas._Renaming._applied
+
+    def counted(self: Any, schemas: Any) -> Any:
+        looked.append(schemas)
+        return applied(self, schemas)
+
+    monkeypatch.setattr(tool_schemas._Renaming, "_applied", counted)
+    made = tool_schema({"type": "object", "properties": {"$a": {}, "rows": {"type": "array", "items": items}}})
+    for count in (1, 50):
+        looked.clear()
+        assert len(made.original({"rows": [row] * count})["rows"]) == count
+        assert len(looked) <= 6
+
+
+def test_without_other_names_arguments_are_not_looked_through() -> None:
+    sent = {"rows": [{"a": 1}]}
+    assert tool_schema({"type": "object", "properties": {"rows": {"type": "array"}}}).original(sent) is sent
+
+
 def sized(größe: str) -> str:  # noqa: PLC2401
     """Look."""
     return größe
+
+
+class Länge(BaseModel):  # noqa: PLC2401
+    """A part of an argument."""
+
+    größe: int = Field(description="In metres")  # noqa: PLC2401
+
+
+def built(länge: Länge, größe: Annotated[float, Field(description="How large")]) -> str:  # noqa: PLC2401
+    """Look."""
+    return f"{länge} {größe}"
+
+
+LENGTH, SIZE = argument_name("länge"), argument_name("größe")
+
+
+@pytest.mark.parametrize(
+    ("sent", "line"),
+    [
+        ({LENGTH: {SIZE: 1}}, f"- `{SIZE}` is missing: add it (number: How large)"),
+        ({LENGTH: {SIZE: 1}, SIZE: "x"}, f"- `{SIZE}` must be a number, got 'x': send number: How large"),
+        ({LENGTH: {SIZE: "x"}, SIZE: 1}, f"- `{LENGTH}.{SIZE}` must be a whole number, got 'x'"),
+        ({LENGTH: {}, SIZE: 1}, f"- `{LENGTH}.{SIZE}` is missing: add it"),
+        ({LENGTH: {SIZE: 1}, SIZE: float("nan")}, f"`{SIZE}` contains NaN or an infinite number"),
+        ({LENGTH: {SIZE: 1}, SIZE: "\ud83d"}, f"`{SIZE}` contains half a surrogate pair"),
+        ({LENGTH: {SIZE: 1}, SIZE: 1, "größer": 2}, "- `größer` is not an argument: leave it out; built takes "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("says_own_names", [False, True])
+def test_errors_use_the_names_that_the_model_sees(sent: Any, line: str, *, says_own_names: bool) -> None:
+    tool = user_tool(built, "app.py", {"effect": "read"})
+    with pytest.raises(ToolValidationError) as told:
+        tool.parse(tool.schema.original(sent) if says_own_names else sent)
+    assert told.value.message.splitlines()[-1].startswith(line)
+    assert "`größe`" not in told.value.message
 
 
 class Away:
@@ -426,3 +522,6 @@ def test_arguments_that_fit_what_is_shown_arrive_under_the_tools_own_names(data:
     assert Draft202012Validator(made.shown).is_valid(sent)
     assert made.original(sent) == own
     assert made.original(own) == own
+    restored = ArgumentSchema(with_own_names(made.shown))  # a skill's script has only what is shown
+    assert restored.check("t", sent) == own
+    assert restored.shown == made.shown
