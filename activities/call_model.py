@@ -55,7 +55,7 @@ from loom.domain.run.stream_events import (
     turn_began,
 )
 from loom.domain.tools.meant_names import with_meant_names
-from loom.domain.tools.sent_arguments import as_meant
+from loom.domain.tools.sent_arguments import with_decoded_arguments
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC, divided
 from loom.domain.tree.budget import Spend
 
@@ -292,7 +292,7 @@ class LanguageModel:
         said = with_left_out(said, model, ("length",), because=too_long) if too_long else said
         message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
         if message.tool_calls:
-            message = replace(message, tool_calls=as_meant(message.tool_calls, spec.tools))
+            message = replace(message, tool_calls=with_decoded_arguments(message.tool_calls, spec.tools))
         plans = await self._planner.plans(
             message.tool_calls, spec, grants=request.grants, origin=request.origin, turn=request.turn
         )

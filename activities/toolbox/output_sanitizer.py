@@ -8,8 +8,9 @@ import structlog
 
 from loom.activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
 from loom.activities.toolbox.truncation import clip
-from loom.domain.core.messages import JsonObject, well_formed
+from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import ARTIFACT_LENGTH, EMPTY_OUTPUT, artifact_parts, stored_artifact
+from loom.domain.core.whole_characters import accepted_text
 
 _log = structlog.get_logger("loom.tool")
 
@@ -45,7 +46,7 @@ class OutputSanitizer:
 
     def clean(self, text: str) -> str:
         """Return the text without secrets, in a form that every store accepts."""
-        return self._redactor.redact(well_formed(text))
+        return self._redactor.redact(accepted_text(text))
 
     def clean_arguments(self, arguments: JsonObject) -> JsonObject:
         """Return the arguments with secrets redacted, so that they can be shown to other people."""

@@ -180,7 +180,9 @@ def recollection(text: str, source: str) -> Message:
 
 
 def well_formed(text: str) -> str:
-    """Return the text without NUL characters and lone surrogates, so that every store accepts it."""
+    """Return the text without NUL characters and surrogates, so that every store accepts it. Stored names and digests
+    depend on this form. For any other text, see `accepted_text`.
+    """
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 

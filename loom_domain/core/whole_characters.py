@@ -18,6 +18,11 @@ def whole_characters(text: str) -> str:
     return text
 
 
+def accepted_text(text: str) -> str:
+    """Return the text as every store and every server accepts it: with whole characters, and U+FFFD instead of NUL."""
+    return whole_characters(text).replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def with_whole_characters(value: Any) -> Any:
     """Return a JSON value with whole characters in all its texts and names."""
     match value:

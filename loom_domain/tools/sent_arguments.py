@@ -5,8 +5,8 @@ converted as soon as the model has answered, and recorded this way: rules, peopl
 value is converted only if the schema can't mean the value that was sent.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from loom.domain.core.json_text import NotJson, is_deeper, read_written
@@ -16,28 +16,37 @@ from loom.domain.core.tool_calls import ToolSpec
 _WRAPPERS: Final = frozenset({"arguments", "args", "input", "parameters", "params"})
 _DEPTH: Final = 50
 """Maximum nesting depth of the values that are converted."""
+_MOST_SCHEMAS: Final = 10_000
+"""Maximum number of schemas that are read for one call. With more, its arguments stay as they are."""
 _KINDS: Final = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
 
-def as_meant(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> tuple[ToolCall, ...]:
+class _TooManySchemas(Exception):
+    """The schema's alternatives are more than Loom looks at."""
+
+
+def with_decoded_arguments(calls: Sequence[ToolCall], tools: Sequence[ToolSpec]) -> tuple[ToolCall, ...]:
     """Return the calls with their arguments in the form of the tools' schemas, as far as that is unambiguous."""
     schemas = {tool.name: tool.parameters for tool in tools}
-    return tuple(_call_as_meant(call, schemas.get(call.name)) for call in calls)
+    return tuple(_decoded_call(call, schemas.get(call.name)) for call in calls)
 
 
-def arguments_as_meant(arguments: JsonObject, schema: JsonObject) -> JsonObject:
+def decoded_arguments(arguments: JsonObject, schema: JsonObject) -> JsonObject:
     """Return the arguments in the form of the schema, as far as that is unambiguous. Otherwise, return them
     unchanged.
     """
-    meant = _converted(_unwrapped(arguments, schema), schema, schema, _DEPTH)
-    return meant if isinstance(meant, Mapping) else arguments
+    try:
+        decoded = _decoded(_unwrapped(arguments, schema), schema, _Forms(schema), _DEPTH)
+    except _TooManySchemas:
+        return arguments
+    return decoded if isinstance(decoded, Mapping) else arguments
 
 
-def _call_as_meant(call: ToolCall, schema: JsonObject | None) -> ToolCall:
+def _decoded_call(call: ToolCall, schema: JsonObject | None) -> ToolCall:
     if call.malformed is not None or schema is None or not call.arguments:
         return call
-    meant = arguments_as_meant(call.arguments, schema)
-    return call if meant is call.arguments else replace(call, arguments=meant)
+    decoded = decoded_arguments(call.arguments, schema)
+    return call if decoded is call.arguments else replace(call, arguments=decoded)
 
 
 def _unwrapped(arguments: JsonObject, schema: JsonObject) -> JsonObject:
@@ -49,52 +58,93 @@ def _unwrapped(arguments: JsonObject, schema: JsonObject) -> JsonObject:
     if name not in _WRAPPERS or name in known:
         return arguments
     inner = _read(value, {"object"}) if isinstance(value, str) else value
-    if isinstance(inner, dict) and set(schema.get("required", ())) <= set(inner) <= set(known):
+    required = schema.get("required")
+    needed = required if isinstance(required, list) else ()
+    if isinstance(inner, dict) and inner.keys() <= known.keys() and all(name in inner for name in map(str, needed)):
         return inner
     return arguments
 
 
-def _converted(value: Any, schema: Any, whole: JsonObject, depth: int) -> Any:
+def _decoded(value: Any, schema: Any, forms: "_Forms", depth: int) -> Any:
     """Return the value in the form of the schema, or the same object if nothing has to be converted."""
-    branches = list(_branches(schema, whole, _DEPTH)) if depth else []
+    if not depth:
+        return value
     if isinstance(value, str):
-        kinds = set().union(*(map(_kinds_of, branches))) if branches else _KINDS
-        if "string" in kinds:
-            return value
-        read = _read(value, kinds)
-        return value if read is None else _converted(read, schema, whole, depth - 1)
-    if not isinstance(value, dict | list):
-        return value
-    kind = "object" if isinstance(value, dict) else "array"
-    fitting = [branch for branch in branches if kind in _kinds_of(branch)]
-    if len(fitting) != 1:
-        return value
+        kinds = forms.of(schema).kinds
+        read = None if "string" in kinds else _read(value, kinds)
+        return value if read is None else _decoded(read, schema, forms, depth - 1)
     if isinstance(value, dict):
-        members = {name: _converted(each, _member(fitting[0], name), whole, depth - 1) for name, each in value.items()}
+        form = forms.of(schema).objects
+        members = {name: _decoded(each, _member(form, name), forms, depth - 1) for name, each in value.items()}
         return members if any(members[name] is not each for name, each in value.items()) else value
-    items = [_converted(each, _item(fitting[0], number), whole, depth - 1) for number, each in enumerate(value)]
-    return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    if isinstance(value, list):
+        form = forms.of(schema).arrays
+        items = [_decoded(each, _item(form, number), forms, depth - 1) for number, each in enumerate(value)]
+        return items if any(a is not b for a, b in zip(items, value, strict=True)) else value
+    return value
 
 
-def _branches(schema: Any, whole: JsonObject, depth: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the alternatives of a schema. One that this module doesn't understand permits every kind of value."""
-    if not isinstance(schema, Mapping) or not depth or "allOf" in schema:
-        yield {}
-        return
-    if "$ref" in schema:
-        yield from _branches(_referred(schema["$ref"], whole), whole, depth - 1)
-        return
-    options = schema.get("anyOf", schema.get("oneOf"))
-    if "type" in schema or not isinstance(options, list):
-        yield schema
-        return
-    for option in options:
-        yield from _branches(option, whole, depth - 1)
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What a schema permits."""
+
+    kinds: frozenset[str]
+    objects: Mapping[str, Any]
+    """The schema of objects, if there is only one. Otherwise, this module converts nothing in them."""
+    arrays: Mapping[str, Any]
 
 
-def _referred(reference: Any, whole: JsonObject) -> Any:
+class _Forms:
+    """What the parts of a tool's schema permit. Each part is read once, however many values it is for."""
+
+    def __init__(self, whole: JsonObject) -> None:
+        self._whole = whole
+        self._known: dict[int, _Form] = {}
+        self._left = _MOST_SCHEMAS
+
+    def of(self, schema: Any) -> _Form:
+        """Return what this part of the schema permits. Raises _TooManySchemas."""
+        form = self._known.get(id(schema))
+        if form is None:
+            branches = self._branches(schema)
+            kinds = frozenset[str]().union(*map(_kinds_of, branches)) if branches else _KINDS
+            objects, arrays = (_only(kind, branches) for kind in ("object", "array"))
+            form = self._known[id(schema)] = _Form(kinds, objects, arrays)
+        return form
+
+    def _branches(self, schema: Any) -> Sequence[Mapping[str, Any]]:
+        """Return the alternatives of a schema. One that this module doesn't understand permits every kind of value."""
+        branches: list[Mapping[str, Any]] = []
+        followed: set[str] = set()
+        waiting = [schema]
+        while waiting:
+            self._left -= 1
+            if self._left < 0:
+                raise _TooManySchemas
+            each = waiting.pop()
+            if not isinstance(each, Mapping) or "allOf" in each:
+                branches.append({})
+            elif "$ref" in each:
+                # A reference that occurs again adds no alternative, and could go on without end.
+                reference = str(each["$ref"])
+                if reference not in followed:
+                    followed.add(reference)
+                    waiting.append(_referred(reference, self._whole))
+            elif "type" in each or not isinstance(options := each.get("anyOf", each.get("oneOf")), list):
+                branches.append(each)
+            else:
+                waiting.extend(options)
+        return branches
+
+
+def _only(kind: str, branches: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    fitting = [branch for branch in branches if kind in _kinds_of(branch)]
+    return fitting[0] if len(fitting) == 1 else {}
+
+
+def _referred(reference: str, whole: JsonObject) -> Any:
     """Return the schema at this place of the whole schema, or None if there is none."""
-    start, *steps = str(reference).split("/")
+    start, *steps = reference.split("/")
     found: Any = whole if start == "#" else None
     for step in steps:
         found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None

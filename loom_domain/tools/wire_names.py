@@ -6,6 +6,7 @@ attempt, and on each worker.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from loom.domain.core.messages import short_digest
@@ -16,6 +17,7 @@ _ACCEPTED_IN_CHAT: Final = re.compile(r"(?!.*_x[0-9a-f]{12}\Z)[a-zA-Z0-9_.:-]{1,
 _OTHERS: Final = re.compile(r"[^a-zA-Z0-9_-]+")
 
 
+@lru_cache(maxsize=4096)
 def wire_name(name: str) -> str:
     """Return the name under which servers see a tool. Different names stay different."""
     return name if _ACCEPTED.fullmatch(name) else _digested(name, 64, "tool")

@@ -4,11 +4,11 @@ results come first. The conversion also sets cache breakpoints.
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_image
 from loom.activities.adapters.models.provider_state import ProviderState
-from loom.activities.adapters.models.sendable import EMPTY, paired, schema_of
+from loom.activities.adapters.models.sendable import EMPTY, converted_once, schema_of, sendable
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.media import PDF
@@ -41,29 +41,40 @@ def _tool(tool: ToolSpec) -> Wire:
     return {"name": wire_name(tool.name), "description": tool.description, "input_schema": schema_of(tool)}
 
 
+class _Form(NamedTuple):
+    """What the form of a reply depends on, beside the reply itself."""
+
+    model: str
+    host: str
+
+
 def wire_messages(call: ModelCall, host: str = "") -> list[Wire]:
     """Return the messages, starting with a user message. Adjacent messages of the same role are merged. All content is
     cached except for messages that are marked as late. `host` gets back the fields that it put beside its calls.
     """
     wire: list[Wire] = []
-    add = partial(_add, wire, model=call.model, host=host, deferred={tool.name for tool in call.deferred})
-    messages = paired(call.messages)
-    for message in messages:
-        if not _is_late(message):
+    add = partial(_add, wire, form=_Form(call.model, host), deferred={tool.name for tool in call.deferred})
+    late: list[Message] = []
+    for message in sendable(call.messages):
+        if message.metadata.get("late"):
+            late.append(message)
+        else:
             add(message)
     if not wire or wire[0]["role"] == "assistant":
         wire.insert(0, {"role": "user", "content": [_text("(earlier messages were left out)")]})
     _mark_for_cache(wire)
     # Content that changes with every call comes after the breakpoints. If it were part of the cached prefix, the prefix
     # would never match again.
-    for message in filter(_is_late, messages):
+    for message in late:
         add(message)
     return wire
 
 
-def _add(wire: list[Wire], message: Message, *, model: str, host: str, deferred: Collection[str]) -> None:
+def _add(wire: list[Wire], message: Message, *, form: _Form, deferred: Collection[str]) -> None:
     role = "assistant" if message.role == "assistant" else "user"
-    blocks = _assistant(message, model, host) if role == "assistant" else _user(message, deferred)
+    # Only results depend on the deferred tools.
+    may_refer = deferred and message.role == "tool"
+    blocks = _user(message, deferred) if may_refer else converted_once(message, form, _converted)
     if not blocks:
         return
     if wire and wire[-1]["role"] == role:
@@ -72,16 +83,13 @@ def _add(wire: list[Wire], message: Message, *, model: str, host: str, deferred:
         wire.append({"role": role, "content": blocks})
 
 
-def _is_late(message: Message) -> bool:
-    return bool(message.metadata.get("late"))
-
-
 def _mark_for_cache(wire: Sequence[Wire]) -> None:
     # Set breakpoints at the last message and at the end of the previous call, because a turn with many calls is longer
     # than the provider's lookback. Together with the system prompt and the tools, a request then has four breakpoints,
     # which is the maximum.
     for message in [message for message in wire if message["role"] == "user"][-2:]:
-        message["content"][-1]["cache_control"] = _CACHE
+        *before, last = message["content"]
+        message["content"] = [*before, {**last, "cache_control": _CACHE}]
 
 
 def _results_first(blocks: list[Wire]) -> list[Wire]:
@@ -89,29 +97,42 @@ def _results_first(blocks: list[Wire]) -> list[Wire]:
     return sorted(blocks, key=lambda block: block["type"] != "tool_result")
 
 
-def _assistant(message: Message, model: str, host: str) -> list[Wire]:
+def _converted(message: Message, form: _Form) -> list[Wire]:
+    return _assistant(message, form) if message.role == "assistant" else _user(message, ())
+
+
+def _assistant(message: Message, form: _Form) -> list[Wire]:
     text = message.text.rstrip()
     if not text and not message.tool_calls:
         return []
-    state = ProviderState.of(message, host)
-    return [
-        *(reasoning_of(message, model) or ()),
-        *([_text(text)] if text else ()),
-        *(_tool_use(call, state.beside_call(place)) for place, call in enumerate(message.tool_calls)),
-    ]
+    blocks: list[Wire] = list(reasoning_of(message, form.model) or ())
+    if text:
+        blocks.append(_text(text))
+    if message.tool_calls:
+        state = ProviderState.of(message, form.host)
+        blocks.extend(_tool_use(call, state.fields_of_call(place)) for place, call in enumerate(message.tool_calls))
+    return blocks
 
 
-def _tool_use(call: ToolCall, beside: JsonObject) -> Wire:
-    own = {"id": wire_id(call.id), "name": wire_name(call.name), "input": arguments_of(call)}
-    return {**beside, "type": "tool_use", **own}
+def _tool_use(call: ToolCall, extra_fields: JsonObject) -> Wire:
+    return {
+        **extra_fields,
+        "type": "tool_use",
+        "id": wire_id(call.id),
+        "name": wire_name(call.name),
+        "input": arguments_of(call),
+    }
 
 
 def _user(message: Message, deferred: Collection[str]) -> list[Wire]:
     if message.role != "tool":
         return list(_blocks(message.content)) or [_text(EMPTY)]
-    # If a call failed, the provider accepts only text as its result.
-    is_text = isinstance(message.content, str) or message.is_error
-    content = (message.text if message.text.strip() else EMPTY) if is_text else list(_blocks(message.content)) or EMPTY
+    content: str | list[Wire]
+    if isinstance(message.content, str) or message.is_error:  # the result of a call that failed must be a text
+        text = message.text
+        content = text if text.strip() else EMPTY
+    else:
+        content = list(_blocks(message.content)) or EMPTY
     if deferred and (found := [name for name in loaded_by(message) if name in deferred]):
         content = [{"type": "tool_reference", "tool_name": wire_name(name)} for name in found]
     block: Wire = {"type": "tool_result", "tool_use_id": wire_id(message.tool_call_id or ""), "content": content}

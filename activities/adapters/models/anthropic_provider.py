@@ -193,7 +193,6 @@ def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = (), host: str = 
     body: dict[str, Any] = {
         "model": call.model,
         "max_tokens": call.max_output_tokens,
-        "messages": [*wire_messages(call, host), *([{"role": "assistant", "content": begun}] if begun else ())],
         "stream": True,
         **message_fields(call),
     }
@@ -205,8 +204,8 @@ def _body(call: ModelCall, begun: Sequence[Mapping[str, Any]] = (), host: str = 
             body["tool_choice"] = {"type": "none"}
     if call.temperature is not None:
         body["temperature"] = call.temperature
-    sent: dict[str, Any] = encodable(merged(body, call.options.extra_body))
-    return sent
+    messages = [*wire_messages(call, host), *([{"role": "assistant", "content": encodable(begun)}] if begun else ())]
+    return {"messages": messages, **encodable(merged(body, call.options.extra_body))}
 
 
 def _headers(call: ModelCall) -> Mapping[str, str]:

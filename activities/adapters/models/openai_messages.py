@@ -1,13 +1,13 @@
 """Convert a conversation to the messages of OpenAI's Chat Completions API."""
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_document, is_image
-from loom.activities.adapters.models.provider_state import ProviderState
-from loom.activities.adapters.models.sendable import EMPTY, encodable, paired, said_parts, schema_of
+from loom.activities.adapters.models.provider_state import UNSIGNED, ProviderState
+from loom.activities.adapters.models.sendable import EMPTY, converted_once, encodable, said_parts, schema_of, sendable
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.messages import Message, Part, ToolCall
@@ -27,33 +27,41 @@ _SHOWN_BELOW: Final = "(shown below)"
 """Stands for a result that consists of images and documents."""
 
 
+class _Form(NamedTuple):
+    """What the form of a reply depends on, beside the reply itself."""
+
+    model: str
+    host: str
+    without: frozenset[str]
+    needs_signatures: bool
+
+
 def wire_messages(
-    call: ModelCall, host: str = "", *, without: Collection[str] = (), otherwise: Mapping[str, Any] | None = None
+    call: ModelCall, host: str = "", *, without: frozenset[str] = frozenset(), needs_signatures: bool = False
 ) -> list[Wire]:
     """Return the system prompt and all messages in order.
 
-    `host` gets back the fields that it put beside its replies, except those in `without`. Beside the calls of a reply
-    that another server has made, it gets the fields in `otherwise`.
+    `host` gets back the fields that it put beside its replies, except those in `without`. If the model needs
+    signatures, calls that its server hasn't signed get one that is accepted without a check.
     """
-    wire: list[Wire] = [{"role": "system", "content": call.system}] if call.system.strip() else []
+    wire: list[Wire] = [{"role": "system", "content": encodable(call.system)}] if call.system.strip() else []
     shown: list[Message] = []
-    for message in paired(call.messages):
-        if message.role != "tool":
+    form = _Form(call.model, host, without, needs_signatures)
+    for message in sendable(call.messages):
+        if shown and message.role != "tool":
             wire.extend(_pictures(shown))
             shown = []
         match message.role:
             case "assistant" if message.tool_calls or message.text.strip():
-                state = ProviderState.of(message, host)
-                if otherwise and not any(state.calls):
-                    state = replace(state, calls=[otherwise] * len(message.tool_calls))
-                wire.append(_assistant(message, call.model, state, without))
+                wire.append(converted_once(message, form, _assistant))
             case "assistant":
                 pass  # many servers reject a reply without text and calls
             case "tool":
                 call_id = chat_id(message.tool_call_id or "")
                 wire.append({"role": "tool", "tool_call_id": call_id, "content": _result(message)})
-                # A tool message can contain only text, so images follow the turn's last result.
-                shown.append(message)
+                if not isinstance(message.content, str):
+                    # A tool message can contain only text, so images follow the turn's last result.
+                    shown.append(message)
             case role:
                 wire.append({"role": role, "content": _content(message.content)})
     wire.extend(_pictures(shown))
@@ -66,27 +74,28 @@ def function_tool(tool: ToolSpec) -> Wire:
     return {"type": "function", "function": about}
 
 
-def _assistant(message: Message, model: str, state: ProviderState, without: Collection[str]) -> Wire:
-    beside = {name: value for name, value in state.message.items() if name not in without}
-    wire: Wire = {**beside, "role": "assistant", "content": message.text}
-    if reasoning := reasoning_of(message, model):
+def _assistant(message: Message, form: _Form) -> Wire:
+    state = ProviderState.of(message, form.host)
+    if form.needs_signatures and not any(state.calls):
+        state = replace(state, calls=[UNSIGNED] * len(message.tool_calls))
+    state = state.without(form.without)
+    text = message.text
+    wire: Wire = {**state.message, "role": "assistant", "content": text}
+    if reasoning := reasoning_of(message, form.model):
         fields = reasoning if isinstance(reasoning, Mapping) else {"reasoning_content": reasoning}
         wire.update({name: text for name, text in fields.items() if name != THINK_TAGS})
         if thought := fields.get(THINK_TAGS):
-            wire["content"] = f"<think>{thought}</think>\n\n{message.text}"
+            wire["content"] = f"<think>{thought}</think>\n\n{text}"
     if message.tool_calls:
         wire["content"] = wire["content"] if wire["content"].strip() else None
-        wire["tool_calls"] = [
-            _call(call, state.beside_call(place), without) for place, call in enumerate(message.tool_calls)
-        ]
+        wire["tool_calls"] = [_call(call, state.fields_of_call(place)) for place, call in enumerate(message.tool_calls)]
     return wire
 
 
-def _call(call: ToolCall, state: Mapping[str, Any], without: Collection[str]) -> Wire:
-    beside = {name: value for name, value in state.items() if name not in without}
-    arguments = json.dumps(encodable(arguments_of(call)), ensure_ascii=False)
-    function = {**beside.get("function", {}), "name": wire_name(call.name), "arguments": arguments}
-    return {**beside, "id": chat_id(call.id), "type": "function", "function": function}
+def _call(call: ToolCall, extra_fields: Mapping[str, Any]) -> Wire:
+    arguments = json.dumps(arguments_of(call), ensure_ascii=False)
+    function = {**extra_fields.get("function", {}), "name": wire_name(call.name), "arguments": arguments}
+    return {**extra_fields, "id": chat_id(call.id), "type": "function", "function": function}
 
 
 def _content(content: str | Sequence[Part]) -> str | list[Wire]:

@@ -45,11 +45,13 @@ class OpenAIProvider:
         # Most other servers support only the older name, which OpenAI's newer models reject.
         self._usual_limit = _NEW_LIMIT if self._connection.is_official else _OLD_LIMIT
         self._limit_names: dict[str, str] = {}
-        self._asks_usage = True
+        self._without_usage: set[str] = set()
+        """The models that reject a request for their usage."""
         self._host = host_of(self._server.url)
-        self._not_taken_back: frozenset[str] = frozenset()
-        """The fields that the server puts beside its replies, but rejects in requests."""
-        self._beside_unsigned: Mapping[str, Any] | None = None
+        self._refused_fields: dict[str, frozenset[str]] = {}
+        """By model, the fields that the server puts beside replies, but rejects in requests."""
+        self._need_signatures: set[str] = set()
+        """The models that reject calls without a signature, such as those that another model has made."""
         self._begin_in_thinking: set[str] = set()
         """The models whose last reply began with thinking without an opening tag."""
 
@@ -113,34 +115,39 @@ class OpenAIProvider:
     def _body(self, call: ModelCall) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": call.model,
-            "messages": wire_messages(call, self._host, without=self._not_taken_back, otherwise=self._beside_unsigned),
             "stream": True,
             self._limit_names.get(call.model, self._usual_limit): call.max_output_tokens,
             **chat_fields(call),
         }
-        if self._asks_usage:
+        if call.model not in self._without_usage:
             body["stream_options"] = {"include_usage": True}
         if call.temperature is not None:
             body["temperature"] = call.temperature
         if call.tools and call.may_call:
             body["tools"] = list(map(function_tool, call.tools))
-        sent: dict[str, Any] = encodable(merged(body, call.options.extra_body))
-        return sent
+        without = self._refused_fields.get(call.model, frozenset())
+        messages = wire_messages(
+            call, self._host, without=without, needs_signatures=call.model in self._need_signatures
+        )
+        return {"messages": messages, **encodable(merged(body, call.options.extra_body))}
 
     def _adapts_to(self, error_response: str, call: ModelCall) -> bool:
-        """If the server rejected a field that can be renamed or omitted, adapt later requests and return True. Models
-        behind one server may differ in the name of the limit.
+        """If the server rejected a field that can be renamed or omitted, adapt later requests to the same model and
+        return True. Models behind one server may differ in what they accept.
         """
-        if "stream_options" in error_response and self._asks_usage:
-            self._asks_usage = False
+        if "stream_options" in error_response and call.model not in self._without_usage:
+            self._without_usage.add(call.model)
             return True
         name = self._limit_names.get(call.model, self._usual_limit)
         if name == _OLD_LIMIT and _OLD_LIMIT in error_response and _NEW_LIMIT in error_response:
             self._limit_names[call.model] = _NEW_LIMIT
             return True
-        if SIGNATURE in error_response and not self._beside_unsigned:
-            self._beside_unsigned = UNSIGNED
+        before = self._refused_fields.get(call.model, frozenset())
+        otherwise = UNSIGNED if call.model in self._need_signatures else {}
+        if refused := refused_fields(error_response, call.messages, self._host, otherwise) - before:
+            self._refused_fields[call.model] = before | refused
             return True
-        refused = refused_fields(error_response, call.messages, self._host) - self._not_taken_back
-        self._not_taken_back |= refused
-        return bool(refused)
+        if SIGNATURE in error_response and call.model not in self._need_signatures:
+            self._need_signatures.add(call.model)
+            return True
+        return False

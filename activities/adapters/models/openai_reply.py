@@ -6,9 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from loom.activities.adapters.models.event_stream import DONE, index_in, reading, text_in
-from loom.activities.adapters.models.model_options import merged
 from loom.activities.adapters.models.openai_messages import THINK_TAGS
-from loom.activities.adapters.models.provider_state import ProviderState, beside_call, beside_message
+from loom.activities.adapters.models.provider_state import (
+    ProviderState,
+    extra_fields_of_call,
+    extra_fields_of_message,
+    joined,
+)
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import read_calls, reasoning_note, token_count
 from loom.activities.ports import ModelAnswer, ModelCall
@@ -25,7 +29,7 @@ class _PartialCall:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
-    beside: dict[str, Any] = field(default_factory=dict)
+    extra_fields: dict[str, Any] = field(default_factory=dict)
     """What the server puts beside the call and wants back."""
 
     def is_followed_by(self, call_id: str, name: str, arguments: object, *, has_index: bool) -> bool:
@@ -100,7 +104,7 @@ class PartialReply:
 
     host: str = ""
     """The server that sends the reply."""
-    beside: dict[str, Any] = field(default_factory=dict)
+    extra_fields: dict[str, Any] = field(default_factory=dict)
     """What it puts beside the reply's text and wants back."""
     anything: bool = False
     is_done: bool = False
@@ -151,7 +155,7 @@ class PartialReply:
         self.finish = text_in(choice.get("finish_reason")) or self.finish
         # A message is complete. Some servers send one after its deltas.
         delta = choice.get("delta") or (None if self.said else choice.get("message")) or {}
-        self.beside = merged(self.beside, beside_message(delta))
+        self.extra_fields = joined(self.extra_fields, extra_fields_of_message(delta))
         pieces = delta.get("tool_calls") or ()
         for piece in [pieces] if isinstance(pieces, Mapping) else filter(None, pieces):
             self._take_call(piece, index_in(piece.get("index")))
@@ -201,7 +205,7 @@ class PartialReply:
         if index is not None:
             self.open[index] = call
         call.take(call_id, name, arguments)
-        call.beside = merged(call.beside, beside_call(piece))
+        call.extra_fields = joined(call.extra_fields, extra_fields_of_call(piece))
 
     def _continued(self, call_id: str, name: str, index: int | str | None) -> _PartialCall | None:
         """Return the call to which a piece seems to belong: the one with the same index, else the one with the same id,
@@ -235,7 +239,7 @@ class PartialReply:
     def _answer(self, call: ModelCall) -> ModelAnswer:
         calls = read_calls([(heard.id, heard.name, "".join(heard.arguments)) for heard in self.calls], call.messages)
         stop: StopReason = "length" if self.finish.lower() in _CUT else "tools" if calls else "end"
-        state = ProviderState(message=self.beside, calls=[heard.beside for heard in self.calls])
+        state = ProviderState(message=self.extra_fields, calls=[heard.extra_fields for heard in self.calls])
         note = {**reasoning_note(call.model, self._thought()), **state.note(self.host)} if calls else {}
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=whole_characters(self.model))

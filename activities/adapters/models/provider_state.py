@@ -41,6 +41,9 @@ _REFUSAL: Final = re.compile(
     re.IGNORECASE,
 )
 
+_CHOICE: Final = re.compile(r"(?:\A|_)(?:type|role|object|id|index|status|name|format|kind|phase)\Z")
+"""Names of fields whose value is one word, which is never continued."""
+
 _log = structlog.get_logger("loom.model")
 
 
@@ -60,9 +63,19 @@ class ProviderState:
             return _NOTHING
         return cls(message=note.get("message") or {}, calls=note.get("calls") or ())
 
-    def beside_call(self, place: int) -> JsonObject:
+    def fields_of_call(self, place: int) -> JsonObject:
         """Return the fields beside the call at this place."""
         return self.calls[place] if place < len(self.calls) else {}
+
+    def without(self, names: Collection[str]) -> "ProviderState":
+        """Return the state without the fields of these names."""
+        if not names or self is _NOTHING:
+            return self
+        message, *calls = (
+            {name: value for name, value in fields.items() if name not in names}
+            for fields in (self.message, *self.calls)
+        )
+        return ProviderState(message=message, calls=calls)
 
     def note(self, host: str) -> JsonObject:
         """Return metadata with these fields and the server that they belong to."""
@@ -83,18 +96,39 @@ def unknown_fields(sent: Mapping[str, Any], known: Collection[str]) -> JsonObjec
     return {name: value for name, value in sent.items() if name not in known and value not in (None, "", [], {})}
 
 
-def beside_call(piece: Mapping[str, Any]) -> JsonObject:
+def extra_fields_of_call(piece: Mapping[str, Any]) -> JsonObject:
     """Return the unknown fields of a piece of a call in chat completions."""
     function = piece.get("function")
     inside = unknown_fields(function, OF_FUNCTION) if isinstance(function, Mapping) else {}
     return {**unknown_fields(piece, OF_CALL), **({"function": inside} if inside else {})}
 
 
-def beside_message(delta: Mapping[str, Any]) -> JsonObject:
+def extra_fields_of_message(delta: Mapping[str, Any]) -> JsonObject:
     """Return the unknown fields of a message's delta. Flags are left out, because they describe the piece of text that
     they come with.
     """
     return {name: value for name, value in _without_flags(unknown_fields(delta, OF_MESSAGE)).items() if value != {}}
+
+
+def joined(before: Mapping[str, Any], piece: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the unknown fields with those of the next piece. Objects are merged, and texts and lists continued. A
+    server may also repeat a value in each piece, or all of it so far. Any other value replaces the one before.
+    """
+    return {
+        **before,
+        **{name: _joined(name, before[name], new) if name in before else new for name, new in piece.items()},
+    }
+
+
+def _joined(name: str, before: Any, new: Any) -> Any:
+    match before, new:
+        case Mapping(), Mapping():
+            return joined(before, new)
+        case (str(), str()) | (list(), list()) if not _CHOICE.search(name) and before != new[: len(before)]:
+            # What is already too large to be kept need not grow.
+            return before + new if len(before) <= MOST_STATE else before
+        case _:
+            return new
 
 
 def _without_flags(value: JsonObject) -> JsonObject:
@@ -105,12 +139,15 @@ def _without_flags(value: JsonObject) -> JsonObject:
     }
 
 
-def refused_fields(error: str, messages: Sequence[Message], host: str) -> frozenset[str]:
-    """Return the fields that a server put beside its replies, but doesn't take back."""
+def refused_fields(error: str, messages: Sequence[Message], host: str, otherwise: JsonObject) -> frozenset[str]:
+    """Return the fields that a request contained, but the server doesn't accept: fields that it had put beside its
+    replies, and those in `otherwise`, which other replies got.
+    """
     if not _REFUSAL.search(error):
         return frozenset()
     states = (ProviderState.of(message, host) for message in messages)
     names = {name for state in states for fields in (state.message, *state.calls) for name in fields}
+    names.update(otherwise)
     return frozenset(name for name in names if name != "function" and name in error)
 
 

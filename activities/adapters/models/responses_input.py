@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from loom.activities.adapters.models.media_parts import in_words, is_document, is_image
-from loom.activities.adapters.models.sendable import EMPTY, encodable, paired, said_parts, schema_of
+from loom.activities.adapters.models.sendable import EMPTY, converted_once, encodable, said_parts, schema_of, sendable
 from loom.activities.adapters.models.wire import arguments_of, reasoning_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.messages import Message, Part, ToolCall
@@ -21,13 +21,28 @@ NOTE: Final = "responses:{}"
 """The name of a model in the note about its reasoning. Only this API understands the note."""
 
 
+class _Form(NamedTuple):
+    """What the form of a reply depends on, beside the reply itself."""
+
+    note: str
+    """The name of the model in the note about its reasoning."""
+    searches: frozenset[str]
+    """The ids of calls that search for tools in the API's own form."""
+
+
 def input_items(call: ModelCall) -> list[Item]:
     """Return all messages in order. The system prompt is a field of its own."""
     deferred = {tool.name: tool for tool in call.deferred}
-    messages = paired(call.messages)
+    messages = sendable(call.messages)
     made = (each for message in messages for each in message.tool_calls) if deferred else ()
-    searches = {each.id for each in made if each.name == SEARCH_TOOLS}
-    return [item for message in messages for item in _items(message, call.model, deferred, searches)]
+    form = _Form(NOTE.format(call.model), frozenset(each.id for each in made if each.name == SEARCH_TOOLS))
+    items: list[Item] = []
+    for message in messages:
+        if message.role == "assistant":
+            items.extend(converted_once(message, form, _assistant))
+        else:
+            items.extend(_items(message, deferred, form.searches))
+    return items
 
 
 def function_tool(tool: ToolSpec) -> Item:
@@ -51,17 +66,16 @@ def search_tool(tool: ToolSpec) -> Item:
     }
 
 
-def _items(
-    message: Message, model: str, deferred: Mapping[str, ToolSpec], searches: Collection[str | None]
-) -> Iterator[Item]:
+def _assistant(message: Message, form: _Form) -> list[Item]:
+    text = message.text
+    items: list[Item] = [{"role": "assistant", "content": text}] if text.strip() else []
+    items.extend(_call(call, form.searches) for call in message.tool_calls)
+    # The API rejects reasoning that nothing follows.
+    return [*(reasoning_of(message, form.note) or ()), *items] if items else []
+
+
+def _items(message: Message, deferred: Mapping[str, ToolSpec], searches: Collection[str | None]) -> Iterator[Item]:
     match message.role:
-        case "assistant":
-            # The API rejects reasoning that nothing follows.
-            if message.tool_calls or message.text.strip():
-                yield from reasoning_of(message, NOTE.format(model)) or ()
-            if message.text.strip():
-                yield {"role": "assistant", "content": message.text}
-            yield from (_call(call, searches) for call in message.tool_calls)
         case "tool" if message.tool_call_id in searches:
             yield from _found(message, deferred)
         case "tool":
@@ -74,7 +88,7 @@ def _items(
 def _call(call: ToolCall, searches: Collection[str | None]) -> Item:
     if call.id in searches:
         return {**_searching(SEARCH_CALL, call.id), "arguments": arguments_of(call)}
-    arguments = json.dumps(encodable(arguments_of(call)), ensure_ascii=False)
+    arguments = json.dumps(arguments_of(call), ensure_ascii=False)
     named = {"call_id": wire_id(call.id), "name": wire_name(call.name)}
     return {"type": "function_call", **named, "arguments": arguments}
 
@@ -82,7 +96,7 @@ def _call(call: ToolCall, searches: Collection[str | None]) -> Item:
 def _found(message: Message, deferred: Mapping[str, ToolSpec]) -> Iterator[Item]:
     """Yield the result of a search. It can only contain tools, so what to try instead follows in a message."""
     found = [deferred[name] for name in loaded_by(message) if name in deferred]
-    tools = [{**function_tool(tool), "defer_loading": True} for tool in found]
+    tools = [{**encodable(function_tool(tool)), "defer_loading": True} for tool in found]
     yield {**_searching("tool_search_output", message.tool_call_id), "tools": tools}
     if not found:
         yield {"role": "developer", "content": message.text if message.text.strip() else EMPTY}

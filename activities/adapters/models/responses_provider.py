@@ -138,7 +138,6 @@ class ResponsesProvider:
         options = call.options
         body: dict[str, Any] = {
             "model": call.model,
-            "input": input_items(call),
             "stream": True,
             "store": False,
             "max_output_tokens": max(_LEAST_OUTPUT, call.max_output_tokens),
@@ -160,8 +159,7 @@ class ResponsesProvider:
             ]
             if options.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = options.parallel_tool_calls
-        sent: dict[str, Any] = encodable(merged(body, options.extra_body))
-        return sent
+        return {"input": input_items(call), **encodable(merged(body, options.extra_body))}
 
 
 @dataclass(kw_only=True, slots=True)

@@ -3,31 +3,42 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from operator import is_
+from typing import Any, Final, TypeVar
 
 from loom.domain.core.messages import JsonObject, Message, Part, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.core.whole_characters import whole_characters
+from loom.domain.core.whole_characters import accepted_text
 
 EMPTY: Final = "(empty)"
 """Stands for a message or a result without content, which servers reject."""
 _NO_RESULT: Final = "(this call has no result)"
 
+_NOTES_TO_SERVERS: Final = ("reasoning", "provider_state")
+"""The metadata of a reply that its server gets back."""
+_ENCODABLE: Final = "encodable"
+_CONVERTED: Final = "converted"
+_Form = TypeVar("_Form")
+_Wire = TypeVar("_Wire")
+
 _UNENCODABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def encodable(value: Any) -> Any:
-    """Return a JSON value that every server can read. Halves of a character are joined, or become U+FFFD, as does
-    NUL. NaN and infinite numbers become null.
+    """Return a JSON value that every server can read, or the same object if it is one. Halves of a character are
+    joined, or become U+FFFD, as does NUL. NaN and infinite numbers become null.
     """
     if isinstance(value, str):
-        return value if _is_plain(value) else _whole(value)
+        return value if _is_plain(value) else accepted_text(value)
     if isinstance(value, list | tuple):
-        return [encodable(inner) for inner in value]
+        items = [encodable(inner) for inner in value]
+        return value if all(map(is_, items, value)) else items
     if isinstance(value, Mapping):
-        return {encodable(key): encodable(inner) for key, inner in value.items()}
+        members = {encodable(name): encodable(inner) for name, inner in value.items()}
+        is_same = len(members) == len(value) and all(map(is_, members, value))
+        return value if is_same and all(map(is_, members.values(), value.values())) else members
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -36,8 +47,53 @@ def _is_plain(text: str) -> bool:
     return "\0" not in text if text.isascii() else _UNENCODABLE.search(text) is None
 
 
-def _whole(text: str) -> str:
-    return whole_characters(text).replace("\0", "\N{REPLACEMENT CHARACTER}")
+def sendable(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages as every server accepts them: with encodable content, and with the results of each reply
+    behind it. Names and ids stay as they are, because `wire_names` gives them an accepted form.
+    """
+    return paired([_encodable(message) for message in messages])
+
+
+def _encodable(message: Message) -> Message:
+    # A long conversation is sent in each turn, but each of its messages is read only once.
+    derived = message.derived
+    if _ENCODABLE not in derived:
+        derived[_ENCODABLE] = _mended(message)
+    mended: Message | None = derived[_ENCODABLE]
+    return mended or message
+
+
+def _mended(message: Message) -> Message | None:
+    """Return the message with encodable content, or None if it is encodable."""
+    given = message.content
+    content = encodable(given) if isinstance(given, str) else tuple(map(_encodable_part, given))
+    calls = tuple(map(_encodable_call, message.tool_calls))
+    notes = {name: message.metadata[name] for name in _NOTES_TO_SERVERS if name in message.metadata}
+    mended_notes = encodable(notes)
+    if content == given and calls == message.tool_calls and mended_notes is notes:
+        return None
+    return replace(message, content=content, tool_calls=calls, metadata={**message.metadata, **mended_notes})
+
+
+def _encodable_call(call: ToolCall) -> ToolCall:
+    arguments, malformed = encodable(call.arguments), encodable(call.malformed)
+    is_same = arguments is call.arguments and malformed is call.malformed
+    return call if is_same else replace(call, arguments=arguments, malformed=malformed)
+
+
+def _encodable_part(part: Part) -> Part:
+    return replace(part, **{each.name: encodable(getattr(part, each.name)) for each in fields(part)})
+
+
+def converted_once(message: Message, form: _Form, convert: Callable[[Message, _Form], _Wire]) -> _Wire:
+    """Return what `convert` makes of the message in this form. The result is kept for the next turns, so nobody may
+    change it.
+    """
+    kept = message.derived.get(_CONVERTED)
+    if kept is None or kept[0] is not convert or kept[1] != form:
+        kept = message.derived[_CONVERTED] = (convert, form, convert(message, form))
+    wire: _Wire = kept[2]
+    return wire
 
 
 def schema_of(tool: ToolSpec) -> JsonObject:
@@ -77,21 +133,21 @@ def paired(messages: Sequence[Message]) -> Sequence[Message]:
 def _is_paired(messages: Sequence[Message]) -> bool:
     """Whether nothing must change. A conversation is checked in each turn, and hardly any needs more than this."""
     seen: set[str] = set()
-    missing: set[str | None] = set()
+    missing: set[str] = set()
     for message in messages:
         if message.role == "tool":
-            if message.tool_call_id not in missing:
+            answered = message.tool_call_id
+            if answered not in missing:
                 return False
-            missing.discard(message.tool_call_id)
+            missing.remove(answered)
             continue
         if missing:
             return False
-        if message.role == "assistant" and message.tool_calls:
-            ids = [call.id for call in message.tool_calls]
-            missing.update(ids)
-            if len(missing) < len(ids) or not seen.isdisjoint(ids):
+        if message.tool_calls and message.role == "assistant":
+            missing = {call.id for call in message.tool_calls}
+            if len(missing) < len(message.tool_calls) or not seen.isdisjoint(missing):
                 return False
-            seen.update(ids)
+            seen |= missing
     return not missing
 
 

@@ -20,10 +20,10 @@ from a2a.types import (
 from google.protobuf.timestamp_pb2 import Timestamp
 from pydantic_core import to_json, to_jsonable_python
 
-from loom.domain.core.messages import well_formed
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import FINAL_ACTIONS, SHOWN_ONLY, Action
 from loom.domain.core.tasks import Task as LoomTask
+from loom.domain.core.whole_characters import accepted_text
 from loom.serve.faces.following import Ended, Followed, Waits, about_call, progress
 from loom.watching import Streamed
 
@@ -140,4 +140,4 @@ def _message(run_id: str, message_id: str, parts: list[Part]) -> Message:
 
 
 def _text_part(text: str) -> Part:
-    return new_text_part(well_formed(text))
+    return new_text_part(accepted_text(text))

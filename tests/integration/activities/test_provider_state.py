@@ -99,7 +99,8 @@ ENDED = {"index": 0, "function": {"arguments": "}"}}
         ([{"tool_calls": [piece(0), piece(1, **SIGNED)]}], [{}, SIGNED]),
         ([{"tool_calls": [piece(state={"a": {"b": 1}})]}, {"tool_calls": [{"index": 0, "state": {"a": {"c": 2}}}]}],
          [{"state": {"a": {"b": 1, "c": 2}}}]),
-        ([{"tool_calls": [piece(tag="old")]}, {"tool_calls": [{"index": 0, "tag": "new"}]}], [{"tag": "new"}]),
+        ([{"tool_calls": [piece(number=1)]}, {"tool_calls": [{"index": 0, "number": 2}]}], [{"number": 2}]),
+        ([{"tool_calls": [piece(state="AB")]}, {"tool_calls": [{"index": 0, "state": "CD"}]}], [{"state": "ABCD"}]),
         ([{"tool_calls": [piece(empty="", nothing=None, none={}, number=0)]}], [{"number": 0}]),
     ],
 )  # fmt: skip
@@ -121,6 +122,12 @@ async def test_fields_beside_the_text_come_back_without_flags() -> None:
     thinks = {"content": "hm", "extra_content": {"google": {"thought": True}}}
     _, (message,) = await goes_on(reply(thinks, SIGNED, {"tool_calls": [piece()]}))
     assert message["extra_content"] == SIGNED["extra_content"]
+
+
+async def test_a_field_beside_the_text_that_comes_in_pieces_comes_back_whole() -> None:
+    pieces = ({"state": {"blob": text, "type": "sealed"}} for text in ("AB", "CD", "EF"))
+    _, (message,) = await goes_on(reply(*pieces, {"tool_calls": [piece()]}))
+    assert message["state"] == {"blob": "ABCDEF", "type": "sealed"}
 
 
 async def test_fields_that_only_tell_something_do_not_come_back() -> None:
@@ -166,6 +173,63 @@ async def test_fields_that_the_server_rejects_are_left_out_from_then_on() -> Non
     _, messages = await goes_on(sent, rejects)
     assert ["odd" in message for message in messages] == [True, False]
     assert all("extra_content" in message["tool_calls"][0] for message in messages)
+
+
+async def test_what_one_model_rejects_still_goes_to_others_of_the_same_server() -> None:
+    def gateway(request: SeenRequest) -> Reply:
+        if request.body["model"] != "strict":
+            return needs_signature(request)
+        if "stream_options" in request.body:
+            return status(400, message="stream_options: Extra inputs are not permitted")
+        if "extra_content" in json.dumps(request.messages):
+            return status(400, message="messages.1.tool_calls.0.extra_content: Extra inputs are not permitted")
+        return text("ok")
+
+    async with ModelServer(gateway) as server:
+        provider = OpenAIProvider(api_key="k", base_url=server.openai_url)
+        answer = await provider.answer(FIRST, lambda _: None)
+        talk = after(FIRST, answer)
+        unsigned = replace(talk, messages=tuple(replace(message, metadata={}) for message in talk.messages))
+        await provider.answer(unsigned, lambda _: None)
+        with pytest.raises(Exception, match="extra_content"):
+            await provider.answer(replace(talk, model="strict"), lambda _: None)
+        for call in (replace(talk, model="strict"), talk, replace(unsigned, model="strict"), unsigned):
+            await provider.answer(call, lambda _: None)
+        await provider.aclose()
+    seen = [
+        (each.body["model"], "extra_content" in json.dumps(each.body), "stream_options" in each.body)
+        for each in server.requests[1:]
+    ]
+    assert seen == [
+        ("m-1", False, True),
+        ("m-1", True, True),
+        ("strict", True, True),
+        ("strict", True, False),
+        ("strict", True, False),
+        ("strict", False, False),
+        ("m-1", True, True),
+        ("strict", False, False),
+        ("m-1", True, True),
+    ]
+
+
+async def test_a_model_that_rejects_a_made_up_signature_gets_none() -> None:
+    def unsure(request: SeenRequest) -> Reply:
+        if "extra_content" in json.dumps(request.body):
+            return status(400, message="Unknown name 'extra_content': Cannot find field.")
+        return status(400, message="a thought_signature is missing") if len(server.requests) == 1 else text("ok")
+
+    made = Message(role="assistant", tool_calls=(ToolCall(id="1", name="read_file"),))
+    result = Message(role="tool", tool_call_id="1", content="text")
+    call = replace(FIRST, messages=(user("go"), made, result))
+    async with ModelServer(unsure) as server:
+        provider = OpenAIProvider(api_key="k", base_url=server.openai_url)
+        with pytest.raises(Exception, match="extra_content"):
+            await provider.answer(call, lambda _: None)
+        for _ in range(2):
+            await provider.answer(call, lambda _: None)
+        await provider.aclose()
+    assert ["extra_content" in json.dumps(each.body) for each in server.requests] == [False, True, True, False, False]
 
 
 async def test_a_server_with_anthropic_s_messages_gets_its_state_back() -> None:

@@ -310,7 +310,8 @@ async def test_cancellation_gets_out() -> None:
         ("", EMPTY_OUTPUT),
         (" \n", EMPTY_OUTPUT),
         ("a\0b", "a\N{REPLACEMENT CHARACTER}b"),
-        ("a\udcffb", "a?b"),
+        ("a\udcffb", "a\N{REPLACEMENT CHARACTER}b"),
+        ("\ud83d\ude00", "😀"),
     ],
 )
 async def test_output_is_made_fit_for_reading_and_storing(output: str, content: str) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.activities.adapters.models import anthropic_messages, openai_messages, responses_input
+from loom.activities.adapters.models.provider_state import joined
 from loom.activities.adapters.models.sendable import EMPTY, encodable, paired, schema_of
 from loom.activities.ports import ModelCall
 from loom.domain.core.messages import Message, Part, ToolCall, user
@@ -237,6 +239,57 @@ def test_empty_words_of_a_person_and_replies_without_anything() -> None:
 )
 def test_schemas_have_a_type_and_properties(given_schema: Json, schema: Json) -> None:
     assert schema_of(ToolSpec(name="a", description="", parameters=given_schema)) == schema
+
+
+def test_a_value_that_every_server_can_read_stays_the_same_object() -> None:
+    value = {"a": ["b", ("c", {"é": 1.5})], "mended": [["\0"], ["d"]]}
+    mended = encodable(value)
+    assert mended == {**value, "mended": [["\ufffd"], ["d"]]}
+    assert mended["a"] is value["a"]
+    assert encodable(mended) is mended
+    assert list(encodable(dict.fromkeys(("\ufffd", "\ud83d"), 1))) == ["\ufffd"]
+
+
+@given(model_calls())
+def test_a_conversation_is_sent_in_the_same_form_in_each_turn(call: ModelCall) -> None:
+    fresh = replace(call, messages=tuple(replace(message) for message in call.messages))
+    for convert in (openai_messages.wire_messages, anthropic_messages.wire_messages, responses_input.input_items):
+        wire = convert(call)
+        assert encodable(wire) is wire
+        first = json.dumps(wire)
+        convert(replace(call, messages=(*call.messages, user("later"))))
+        assert json.dumps(convert(call)) == first == json.dumps(convert(fresh))
+
+
+def test_another_model_s_form_of_a_reply_is_its_own() -> None:
+    thought = {"reasoning": {"model": "m", "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}}
+    reply = Message(role="assistant", content="a", metadata=thought)
+    call = ModelCall(model="m", system="", messages=(user("go"), reply))
+    for model, kinds in (("m", ["thinking", "text"]), ("n", ["text"]), ("m", ["thinking", "text"])):
+        blocks = anthropic_messages.wire_messages(replace(call, model=model))[1]["content"]
+        assert [block["type"] for block in blocks] == kinds
+
+
+@pytest.mark.parametrize(
+    ("before", "piece", "whole"),
+    [
+        ({}, {"a": "x"}, {"a": "x"}),
+        ({"a": "AB"}, {"b": "CD"}, {"a": "AB", "b": "CD"}),
+        ({"a": "AB"}, {"a": "CD"}, {"a": "ABCD"}),
+        ({"a": "AB"}, {"a": "AB"}, {"a": "AB"}),
+        ({"a": "AB"}, {"a": "ABCD"}, {"a": "ABCD"}),
+        ({"a": "ABA"}, {"a": "A"}, {"a": "ABAA"}),
+        ({"a": {"b": {"c": "AB", "d": 1}}}, {"a": {"b": {"c": "CD", "d": 2}}}, {"a": {"b": {"c": "ABCD", "d": 2}}}),
+        ({"a": [1]}, {"a": [2]}, {"a": [1, 2]}),
+        ({"a": [1]}, {"a": [1, 2]}, {"a": [1, 2]}),
+        ({"a": "AB"}, {"a": [1]}, {"a": [1]}),
+        ({"a": "AB"}, {"a": None}, {"a": None}),
+        ({"type": "start", "block_id": "1"}, {"type": "end", "block_id": "2"}, {"type": "end", "block_id": "2"}),
+        ({"role": "b", "prototype": "c"}, {"role": "d", "prototype": "e"}, {"role": "d", "prototype": "ce"}),
+    ],
+)
+def test_unknown_fields_in_pieces_are_put_together(before: Json, piece: Json, whole: Json) -> None:
+    assert joined(before, piece) == whole
 
 
 def test_texts_without_whole_characters_can_be_sent() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.tools.meant_names import meant, with_meant_names
+from loom.domain.tools.meant_names import tool_meant_by, with_meant_names
 from loom.domain.tools.wire_names import chat_id, wire_id, wire_name
 
 TOOLS = ("list_dir", "read_file", "mcp__git-hub__listIssues", "bash", "search_tools")
@@ -40,8 +40,21 @@ ANY = st.text(st.characters(), max_size=90) | st.text("a._-:x0 ", max_size=90)
         "tools.list_dir",
         "default_api.list_dir",
         "default_api:list_dir",
-        "mcp.list_dir",
-        "tool_list_dir",
+        "call:list_dir",
+        "list_dir.",
+        "list_dir:",
+        "<|channel|>list_dir",
+        "<|channel|>commentary to=functions.list_dir<|message|>",
+        "<|start|>assistant<|channel|>commentary to=functions.list_dir",
+        "assistant to=functions.list_dir",
+        "commentary to=list_dir",
+        "functions.list_dir:3",
+        "<function=list_dir>",
+        "<function=list_dir><parameter=path>",
+        "function=list_dir",
+        '<invoke name="list_dir">',
+        "<tool_call>list_dir</tool_call>",
+        "[TOOL_CALLS]list_dir[ARGS]{}",
         "tools.list_dir<|channel|>commentary",
         "functions.List-Dir",
         "LIST_DIR",
@@ -50,11 +63,11 @@ ANY = st.text(st.characters(), max_size=90) | st.text("a._-:x0 ", max_size=90)
     ],
 )
 def test_a_name_with_additions_means_its_tool(name: str) -> None:
-    assert meant(name, TOOLS) == "list_dir"
+    assert tool_meant_by(name, TOOLS) == "list_dir"
 
 
 def test_the_tool_of_a_server_is_meant_in_any_case() -> None:
-    assert meant("functions.mcp__git_hub__listissues", TOOLS) == "mcp__git-hub__listIssues"
+    assert tool_meant_by("functions.mcp__git_hub__listissues", TOOLS) == "mcp__git-hub__listIssues"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +88,12 @@ def test_the_tool_of_a_server_is_meant_in_any_case() -> None:
             "functions.x",
         ),
         *(
-            "<|channel|>list_dir",
+            "mcp.list_dir",
+            "tool_list_dir",
+            "tool_search_tools",
+            "<|channel|>commentary",
+            "<|channel|>list_dir list_dir",
+            "<function=>list_dir",
             "other.list_dir",
             "list_dir.bash",
             "bash list_dir",
@@ -87,7 +105,7 @@ def test_the_tool_of_a_server_is_meant_in_any_case() -> None:
     ],
 )
 def test_any_other_name_stays_as_it_is(name: str) -> None:
-    assert meant(name, TOOLS) == name
+    assert tool_meant_by(name, TOOLS) == name
 
 
 @pytest.mark.parametrize(
@@ -100,10 +118,20 @@ def test_any_other_name_stays_as_it_is(name: str) -> None:
         ("functions.Read", ("Read", "read"), "Read"),
         ("functions.READ", ("Read", "read"), "functions.READ"),
         ("a-b", ("a_b", "A-B"), "a-b"),
+        ("tool_x", ("x",), "tool_x"),
+        ("tool_search", ("search", "search_tools"), "tool_search"),
+        ("<|channel|>commentary", ("commentary",), "<|channel|>commentary"),
+        ("<|channel|>final_answer", ("final_answer", "final"), "final_answer"),
+        ("mcp.x", ("x", "mcp__a__x"), "mcp__a__x"),
+        ("functions.mcp:X", ("x", "mcp__a__x"), "mcp__a__x"),
+        ("mcp.a.x", ("mcp__a__x", "mcp__b__x"), "mcp__a__x"),
+        ("mcp.x", ("mcp__a__x", "mcp__b__x"), "mcp.x"),
+        ("mcp.x", ("x", "mcp__a__y__x"), "mcp.x"),
+        ("mcp.x", ("mcp.x", "mcp__a__x"), "mcp.x"),
     ],
 )
 def test_the_closest_tool_is_meant_and_none_among_several(name: str, known: tuple[str, ...], tool: str) -> None:
-    assert meant(name, known) == tool
+    assert tool_meant_by(name, known) == tool
 
 
 @given(st.lists(ANY, min_size=1, max_size=6, unique=True), st.data())
@@ -111,13 +139,13 @@ def test_each_tool_is_meant_by_its_own_name_and_by_the_one_that_servers_see(
     tools: list[str], data: st.DataObject
 ) -> None:
     tool = data.draw(st.sampled_from(tools))
-    assert meant(tool, tools) == tool
-    assert meant(wire_name(tool), tools) == tool
+    assert tool_meant_by(tool, tools) == tool
+    assert tool_meant_by(wire_name(tool), tools) == tool
 
 
 @given(ANY, st.lists(ANY, max_size=6))
 def test_a_name_means_a_known_tool_or_itself(name: str, tools: list[str]) -> None:
-    assert meant(name, tools) in {name, *tools}
+    assert tool_meant_by(name, tools) in {name, *tools}
 
 
 def test_the_calls_of_a_reply_name_the_tools_that_they_mean() -> None:

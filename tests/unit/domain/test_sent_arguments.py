@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from loom.domain.core.json_text import NotJson, about_text, is_finite, read_arguments
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.tools.sent_arguments import arguments_as_meant, as_meant
+from loom.domain.tools.sent_arguments import decoded_arguments, with_decoded_arguments
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -111,7 +111,7 @@ def test_a_name_that_occurs_twice_with_the_same_value_is_read() -> None:
     ],
 )
 def test_what_the_schema_can_only_mean_otherwise_is_converted(sent: dict[str, Any], meant: dict[str, Any]) -> None:
-    assert arguments_as_meant(sent, SCHEMA) == meant
+    assert decoded_arguments(sent, SCHEMA) == meant
 
 
 @pytest.mark.parametrize(
@@ -136,30 +136,59 @@ def test_what_the_schema_can_only_mean_otherwise_is_converted(sent: dict[str, An
     ],
 )
 def test_what_can_be_meant_as_it_is_stays(sent: dict[str, Any]) -> None:
-    assert arguments_as_meant(sent, SCHEMA) is sent
+    assert decoded_arguments(sent, SCHEMA) is sent
 
 
 def test_a_wrapper_that_the_tool_takes_itself_stays() -> None:
     sent = {"input": {"text": "a"}}
-    assert arguments_as_meant(sent, {"properties": {"input": {"type": "object"}, "text": {}}}) is sent
-    assert arguments_as_meant(sent, {"properties": {"text": {}}, "required": ["more"]}) is sent
-    assert arguments_as_meant(sent, {"properties": {"text": {}}, "additionalProperties": True}) is sent
-    assert arguments_as_meant(sent, {"type": "object"}) is sent
+    assert decoded_arguments(sent, {"properties": {"input": {"type": "object"}, "text": {}}}) is sent
+    assert decoded_arguments(sent, {"properties": {"text": {}}, "required": ["more"]}) is sent
+    assert decoded_arguments(sent, {"properties": {"text": {}}, "additionalProperties": True}) is sent
+    assert decoded_arguments(sent, {"type": "object"}) is sent
+
+
+def test_a_schema_whose_alternatives_refer_to_themselves_is_read_once() -> None:
+    again = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}, {"type": "array", "items": {"type": "array"}}]}
+    schema = {"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": again}}
+    assert decoded_arguments({"x": '["[1]"]'}, schema) == {"x": [[1]]}
+    either = {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}
+    both = {"properties": {"x": either}, "$defs": {"a": either, "b": {"anyOf": [either, either, {"type": "integer"}]}}}
+    assert decoded_arguments({"x": "3"}, both) == {"x": 3}
+
+
+def test_a_value_with_many_items_reads_their_schema_once() -> None:
+    schema = {"properties": {"xs": {"type": "array", "items": {"type": "integer"}}}}
+    assert decoded_arguments({"xs": ["1"] * 20_000}, schema) == {"xs": [1] * 20_000}
+
+
+def test_arguments_stay_if_their_schema_has_more_alternatives_than_are_read() -> None:
+    sent = {"x": "1"}
+    schema: dict[str, Any] = {"properties": {"x": {"anyOf": [{"type": "integer"}] * 20_000}}}
+    assert decoded_arguments(sent, schema) is sent
+    ladder = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(500)}
+    chain = {"properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": {**ladder, "d500": {"type": "integer"}}}
+    assert decoded_arguments(sent, chain) == {"x": 1}
+
+
+@pytest.mark.parametrize("required", [None, 3, "text", [{}], [None], {"text": 1}])
+def test_a_schema_with_odd_required_properties_is_read(required: Any) -> None:
+    schema = {"properties": {"text": {}}, "required": required}
+    assert isinstance(decoded_arguments({"input": {"text": "a"}}, schema), dict)
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:
     endless = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
-    assert arguments_as_meant({"a": "[1]"}, endless) == {"a": "[1]"}
+    assert decoded_arguments({"a": "[1]"}, endless) == {"a": "[1]"}
     tree: dict[str, Any] = {"type": "object", "properties": {"below": {"$ref": "#"}, "xs": {"type": "array"}}}
-    assert arguments_as_meant({"below": '{"below": {"xs": "[]"}}'}, tree) == {"below": {"below": {"xs": []}}}
+    assert decoded_arguments({"below": '{"below": {"xs": "[]"}}'}, tree) == {"below": {"below": {"xs": []}}}
 
 
 @given(st.dictionaries(st.sampled_from([*SCHEMA["properties"], "input"]), VALUES, max_size=4), VALUES)
 def test_converting_never_fails_and_a_second_time_changes_nothing(sent: dict[str, Any], odd: Any) -> None:
-    meant = arguments_as_meant(sent, SCHEMA)
-    assert arguments_as_meant(meant, SCHEMA) == meant
-    assert isinstance(arguments_as_meant(sent, {"type": "object", "properties": odd}), dict)
-    assert isinstance(arguments_as_meant(sent, {"properties": {"input": odd, "paths": {"anyOf": odd}}}), dict)
+    meant = decoded_arguments(sent, SCHEMA)
+    assert decoded_arguments(meant, SCHEMA) == meant
+    assert isinstance(decoded_arguments(sent, {"type": "object", "properties": odd}), dict)
+    assert isinstance(decoded_arguments(sent, {"properties": {"input": odd, "paths": {"anyOf": odd}}}), dict)
 
 
 def test_calls_of_known_tools_are_converted_and_others_stay() -> None:
@@ -167,7 +196,7 @@ def test_calls_of_known_tools_are_converted_and_others_stay() -> None:
     known = ToolCall(id="a", name="commit", arguments={"paths": "[]"})
     other = ToolCall(id="b", name="other", arguments={"paths": "[]"})
     broken = ToolCall(id="c", name="commit", malformed="{")
-    assert [call.arguments for call in as_meant((known, other, broken), (spec,))] == [
+    assert [call.arguments for call in with_decoded_arguments((known, other, broken), (spec,))] == [
         {"paths": []},
         {"paths": "[]"},
         {},

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.domain.core.whole_characters import CharacterPieces, whole_characters, with_whole_characters
+from loom.domain.core.whole_characters import CharacterPieces, accepted_text, whole_characters, with_whole_characters
 
 ANY_TEXT = st.text(st.sampled_from("\ud83d\ude00a\0\u2028😀") | st.characters())
 JSON = st.recursive(
@@ -53,3 +53,7 @@ def test_a_json_value_with_whole_characters_can_be_encoded_and_is_otherwise_the_
 
 def test_names_have_whole_characters_too() -> None:
     assert with_whole_characters({"\ud83d\ude00": [{"\ud83d": "\ude00"}]}) == {"😀": [{"\ufffd": "\ufffd"}]}
+
+
+def test_an_accepted_text_has_whole_characters_and_no_nul() -> None:
+    assert accepted_text("a\ud83d\ude00\0\ude00") == "a😀\ufffd\ufffd"
