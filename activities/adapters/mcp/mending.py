@@ -31,8 +31,8 @@ _OF_CALLS: Final = frozenset({"content", "structuredContent", "isError"})
 _OF_OTHERS: Final = frozenset(
     {
         "protocolVersion", "capabilities", "serverInfo", "instructions", "nextCursor", "tools", "prompts", "resources",
-        "resourceTemplates", "messages", "contents", "completion", "inputRequests", "requestState", "resultType", "task",
-        "tasks", "roots", "action", "model", "role",
+        "resourceTemplates", "messages", "contents", "completion", "inputRequests", "requestState", "resultType",
+        "task", "tasks", "roots", "action", "model", "role",
     }
 )  # fmt: skip
 """Fields of results that aren't results of calls."""
