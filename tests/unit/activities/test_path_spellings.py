@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loom.activities.ports import Tool
 from loom.activities.toolbox.built_in.files import file_tools
+from loom.activities.toolbox.built_in.git_commit import git_commit_tool
 from loom.activities.toolbox.built_in.search import search_tools
 from loom.activities.toolbox.pipeline import authorize
 from loom.activities.toolbox.workspace import paths
@@ -126,3 +127,13 @@ def test_ascii_cannot_be_spelled(place: Path, path: str) -> None:
 def test_an_approval_shows_the_name_of_the_file_that_changes(place: Path) -> None:
     written = {"path": spelled("机密") + "/a.txt", "content": "y"}
     assert "--- a/机密/a.txt\n+++ b/机密/a.txt" in (change_of("write_file", written, str(place)) or "")
+
+
+@pytest.mark.parametrize("path", [spelled("机密"), "机密", "./open/../" + spelled("机密")])
+def test_a_folder_that_a_commit_reads_is_known_by_every_spelling(place: Path, path: str) -> None:
+    tool = git_commit_tool(None, 60, "no sandbox")
+    given_ = {"message": "m", "paths": [path]}
+    rules = {"git_commit": "allow", "git_commit(机密/a.txt)": "deny"}
+    spec = AgentSpec(name="a", model="demo", tools=(tool.spec,), permissions=rules, workspace=str(place))
+    call = ToolCall(id="c", name="git_commit", arguments=given_)
+    assert authorize(call, tool, tool.parse(given_), spec).judgement.verdict is not Verdict.ALLOW

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from loom.activities.memory import distiller, person_facts
 from loom.domain.core.tasks import Action, Task
+from loom.domain.memory.people import said_by_person
 
 
 def said(number: int, length: int) -> Task:
@@ -29,5 +30,5 @@ def test_no_text_of_a_batch_is_cut(lengths: list[int]) -> None:
     batches = person_facts._batches(tasks)
     assert [task for batch in batches for task in batch] == tasks
     for batch in batches:
-        text = person_facts._BETWEEN.join(map(person_facts.said_by_person, batch))
+        text = person_facts._BETWEEN.join(map(said_by_person, batch))
         assert len(text) <= person_facts.LONGEST_BATCH <= distiller._LONGEST

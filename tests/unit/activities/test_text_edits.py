@@ -132,6 +132,6 @@ def test_a_file_whose_lines_end_in_carriage_returns_keeps_them() -> None:
 
 
 def test_new_lines_never_become_one_line_end() -> None:
-    file = file_text(b"a\rb\nc")
-    edit = edit_for(file, "a\nb\nc", "a\n\nc")
-    assert plain_lines(edit.apply(file.text, edit.places(file.text))) == "a\n\nc"
+    file = file_text(b"x\ry\nz")
+    edit = edit_for(file, "x\ny\nz", "1\n\n2")
+    assert plain_lines(edit.apply(file.text, edit.places(file.text))) == "1\n\n2"
