@@ -25,7 +25,9 @@ def change_of(tool: str, arguments: Mapping[str, Any], workspace: str) -> str | 
     if not Path(workspace).is_dir():
         return None
     try:
-        before, is_new = _text(Path(workspace).resolve(), path)
+        root = Path(workspace).resolve()
+        real = paths.resolve(root, path, home=None, must_exist=False)
+        before, is_new = _text(root, real)
     except (LoomError, OSError, ValueError):
         return None
     if before is None:
@@ -35,7 +37,8 @@ def change_of(tool: str, arguments: Mapping[str, Any], workspace: str) -> str | 
         return None
     from difflib import unified_diff  # noqa: PLC0415 - only for calls that change a file
 
-    names = ("/dev/null" if is_new else f"a/{path}", f"b/{path}")
+    name = paths.shown(root, real)
+    names = ("/dev/null" if is_new else f"a/{name}", f"b/{name}")
     return "\n".join(unified_diff(_lines(before.text), _lines(after), *names, lineterm=""))
 
 
@@ -47,9 +50,8 @@ def _lines(text: str) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}\n\\ No newline at end of file"]
 
 
-def _text(workspace: Path, path: str) -> tuple[FileText | None, bool]:
+def _text(workspace: Path, real: Path) -> tuple[FileText | None, bool]:
     """Return a file's text, and whether it is new. Files outside the workspace aren't read, not even through links."""
-    real = paths.resolve(workspace, path, home=None, must_exist=False)
     if not real.exists():
         return FileText(text="", form=PLAIN), True
     with paths.open_file(workspace, real) as file:
@@ -59,7 +61,7 @@ def _text(workspace: Path, path: str) -> tuple[FileText | None, bool]:
 
 def _written(before: FileText, arguments: Mapping[str, Any]) -> str | None:
     content = arguments.get("content")
-    return before.written(content) if isinstance(content, str) else None
+    return before.with_own_line_ends(content) if isinstance(content, str) else None
 
 
 def _edited(before: FileText, arguments: Mapping[str, Any]) -> str | None:
@@ -69,4 +71,4 @@ def _edited(before: FileText, arguments: Mapping[str, Any]) -> str | None:
     edit = edit_for(before, old, new)
     places = edit.places(before.text)
     is_unique = len(places) == 1 or bool(arguments.get("replace_all"))
-    return edit.made(before.text, places) if places and is_unique else None
+    return edit.apply(before.text, places) if places and is_unique else None

@@ -19,7 +19,10 @@ MOST_COMPARED: Final = 200
 MOST_TEXTS: Final = 10
 """Maximum number of texts that the model reads in one call."""
 LONGEST_BATCH: Final = 8_000
-"""Maximum number of characters of these texts, unless one alone is longer."""
+"""Maximum number of characters of these texts and what separates them, unless one text alone is longer. The distiller
+reads no more.
+"""
+_BETWEEN: Final = "\n\n"
 _AT_ONCE: Final = 20
 
 
@@ -47,7 +50,7 @@ class PersonFactKeeper:
             return learned
         for batch in _batches(tasks):
             try:
-                lines = await distiller.about_person("\n\n".join(map(said_by_person, batch)))
+                lines = await distiller.about_person(_BETWEEN.join(map(said_by_person, batch)))
             except DistillerUnavailable as error:
                 _log.warning("person_not_distilled", task_id=batch[-1].task_id, texts=len(batch), error=str(error))
                 return learned
@@ -89,7 +92,7 @@ def _batches(tasks: Sequence[Task]) -> list[list[Task]]:
                 batches.append([])
                 length = 0
             batches[-1].append(task)
-            length += len(text)
+            length += len(text) + len(_BETWEEN)
     return batches
 
 

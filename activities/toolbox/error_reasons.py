@@ -1,4 +1,4 @@
-"""Say in one text why a tool failed, with the reasons in groups of errors."""
+"""Describe why a tool failed, including the errors in exception groups."""
 
 from collections.abc import Iterator
 from itertools import islice

@@ -285,7 +285,8 @@ def _refuse_taken_name(call: ToolCall, spec: AgentSpec) -> None:
 
 
 def _snippet(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:40]} … {text[-40:]}")
+    """Return a short text as it is. A long one isn't cut, because a cut secret would no longer be masked."""
+    return repr(text) if len(text) <= 80 else f"a text of {len(text):,} characters"
 
 
 def _timeout(tool: Tool, arguments: object, default: float, of_agent: float | None) -> float:

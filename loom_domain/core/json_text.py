@@ -16,7 +16,7 @@ from loom.domain.core.messages import JsonObject
 MAX_DEPTH: Final = 100
 """Maximum nesting depth of a tool call's arguments. Values with deeper nesting can't be serialized."""
 _QUOTED: Final = 20
-"""The number of characters that an error quotes from each side of its position."""
+"""The number of characters that an error quotes of a number, and those of the longest name that it quotes."""
 _HIGH: Final = r"u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW: Final = r"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE: Final = re.compile(rf"\\(?:{_HIGH}\\{_LOW}|({_HIGH}|{_LOW})|.)", re.DOTALL)
@@ -56,10 +56,9 @@ def read_written(text: str) -> Any:
             object_pairs_hook=_unambiguous,
         )
     except json.JSONDecodeError as error:
-        at = error.pos
-        near = text[max(at - _QUOTED, 0) : at + _QUOTED]
+        # The text isn't quoted: a cut secret would no longer be recognized, and masked.
         where = f"at line {error.lineno}, column {error.colno}"
-        raise NotJson(f"{error.msg.removesuffix(' at')} {where}" + (f", in {near!r}" if near else "")) from None
+        raise NotJson(f"{error.msg.removesuffix(' at')} {where}") from None
     except RecursionError:
         raise NotJson("it is nested too deeply") from None
     except ValueError as error:
@@ -109,13 +108,13 @@ def about_text(value: object) -> str:
     try:
         read_written(value)
     except NotJson as error:
-        return f"it is a text, which is no JSON either: {error}; send the {kind} itself"
+        return f"it is a text that isn't valid JSON either: {error}; send the {kind} itself"
     return f"it is a text with JSON: send the {kind} itself"
 
 
 def refuse_constant(name: str) -> NoReturn:
     """Raises ValueError for `NaN`, `Infinity` and `-Infinity`, which Python reads."""
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} isn't a JSON number")
 
 
 def _finite(text: str) -> float:
@@ -130,7 +129,8 @@ def _unambiguous(members: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(read) < len(members):
         for name, value in members:
             if read[name] != value or type(read[name]) is not type(value):
-                raise ValueError(f"{name[:_QUOTED]!r} occurs twice, with different values")
+                shown = repr(name) if len(name) <= _QUOTED else "a name"
+                raise ValueError(f"{shown} occurs twice, with different values")
     return read
 
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from loom.domain.core.lexemes import lexemes_of
 from loom.domain.memory.people import PersonFact
+from loom.domain.memory.place_names import is_chinese_place, is_proper_name, is_tool_or_role
 
 YES: Final = "yes"
 NO: Final = "no"
@@ -30,12 +31,13 @@ NOT: Final = "not "
 
 def claims_of(content: str) -> Mapping[str, str]:
     """Return a fact's claims, by subject. Empty if the rule doesn't understand the sentence."""
-    sentence = " ".join(content.casefold().replace("\u2019", "'").split()).strip(" .!;。！；")
+    written = " ".join(content.replace("\u2019", "'").split()).strip(" .!;。！；")
+    sentence = written.casefold()
     if taken_back := _TAKEN_BACK.match(sentence):
-        return {subject: _opposite(value) for subject, value in claims_of(sentence[taken_back.end() :]).items()}
+        return {subject: _opposite(value) for subject, value in claims_of(written[taken_back.end() :]).items()}
     plain = _LED_IN.sub("", sentence)
     no_more = _NO_MORE.fullmatch(plain)
-    if named := _named(f"i {no_more['what'] or no_more['other']}" if no_more else plain):
+    if named := _named(f"i {no_more['what'] or no_more['other']}" if no_more else plain, written):
         return {subject: NOT + value for subject, value in named.items()} if no_more else named
     words, is_negated, is_liking = _opened(sentence)
     if (choice := _CHOICE.fullmatch(words)) and not is_negated:
@@ -76,12 +78,18 @@ def _opposite(value: str) -> str:
     return {YES: NO, NO: YES}.get(value, value.removeprefix(NOT) if value.startswith(NOT) else NOT + value)
 
 
-def _named(sentence: str) -> dict[str, str]:
+def _named(sentence: str, written: str) -> dict[str, str]:
     """Return the value of a subject of which a person has only one, such as a name."""
     for subject, pattern in _NAMED:
         if named := pattern.fullmatch(sentence):
-            attribute = named.groupdict().get("attribute", subject).replace(" ", "")
-            return {attribute: named["value"]}
+            found = named.groupdict()
+            value = next(text for name in _VALUES if (text := found.get(name)) is not None)
+            is_doubtful = (
+                ("proper" in found and not is_proper_name(value, written))
+                or (found.get("chinese_place") is not None and not is_chinese_place(value))
+                or (subject == "place" and is_tool_or_role(value))
+            )
+            return {} if is_doubtful else {found.get("attribute", subject).replace(" ", ""): value}
     return {}
 
 
@@ -121,6 +129,7 @@ _ANSWERING: Final = frozenset(_ANSWERING_WORDS.split())
 
 _PLAIN: Final = r"(?!(?:an?|the|my|this|that|it)\b)[\w'-]+(?: [\w'-]+){0,2}?"
 _SINCE: Final = "(?:,? (?:now|these days|by the way|btw))?"
+_WHEN: Final = "(?: (?:last|this) (?:week|month|year|spring|summer|autumn|fall|winter))?"
 _ATTRIBUTES: Final = "time ?zone|birthday|age|job|job title|role|employer|company|e-?mail|phone number|address|hometown"
 _NAMED: Final = tuple(
     (subject, re.compile(pattern))
@@ -134,15 +143,26 @@ _NAMED: Final = tuple(
         ("name", r"my name(?:'s| is) (?P<value>[\w'.-]+(?: [\w'.-]+){0,2})"),
         ("name", r"(?:我叫|我的名字[叫是])(?P<value>[^，,\s]{1,12})"),
         ("pronouns", r"my pronouns are (?P<value>[\w/, ]+)"),
-        ("place", rf"i(?: now| recently| just|'ve)* (?:(?:live|reside) in|moved to) (?P<value>{_PLAIN}){_SINCE}"),
+        ("place", rf"i(?: now| recently| just|'ve)* (?:live|reside) in (?P<value>{_PLAIN}){_SINCE}"),
+        (
+            "place",
+            rf"(?:i(?:'ve| have)? )?(?:(?:now|recently|just) )*moved to (?P<proper>{_PLAIN}){_WHEN}{_SINCE}",
+        ),
         ("place", rf"i(?:'m| am)(?: now)? (?:based|living|located) in (?P<value>{_PLAIN}){_SINCE}"),
-        ("place", r"我[^，,。住搬]{0,4}(?:住在|搬到了?|搬去了?|定居在?|常驻)(?P<value>[^，,\s了的]{1,10})了?"),
-        ("employer", rf"i(?: now)? work (?:at|for) (?!(?:home|night)\b)(?P<value>{_PLAIN}){_SINCE}"),
+        (
+            "place",
+            r"我[^，,。住搬]{0,4}(?:(?:住在|定居在?|常驻)(?P<value>[^，,\s了的]{1,10})"
+            r"|搬[到去]了?(?P<chinese_place>[^，,\s了的住]{1,10})|搬[到去]了?(?P<lived_in>[^，,\s了的住]{1,10})住)了?",
+        ),
+        ("employer", rf"i(?: now)? work (?:at|for) (?P<proper>{_PLAIN}){_SINCE}"),
         ("", rf"my (?P<attribute>{_ATTRIBUTES}) is (?P<value>[^,]+?){_SINCE}"),
         ("", r"我的?(?P<attribute>时区|生日|职业|年龄|邮箱|电话|手机号|老家|专业)是(?P<value>[^，,\s]{1,30})"),
     )
 )
-"""The subjects of which a person has one value, such as names."""
+"""The subjects of which a person has one value, such as names. A `proper` value and a `chinese_place` count only if
+they are names, because a person also moves to other things and works for other purposes.
+"""
+_VALUES: Final = ("value", "proper", "chinese_place", "lived_in")
 _TAKEN_BACK: Final = re.compile(
     r"(?:please )?(?:forget|disregard) that (?=i |i'm |we |my |our )|(?:请)?忘(?:记|掉)(?=我)"
 )

@@ -66,9 +66,10 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
     "identity": (
         r"(?:my|our) {attribute} (?:is|are|=|:) {value}",
         r"my (?:birthday|date of birth) is (?:on|in) \w+",
-        r"{language} is my (?:first|native|mother|second) (?:language|tongue)",
+        r"{language} is (?:not )?my (?:first|native|mother|second) (?:language|tongue)",
         r"(?:i|we) (?:live|reside|have (?:been living|lived)) (?:in|near|outside|at|on|close to) {place}",
         r"(?:i|we)(?: have)? (?:moved|relocated) (?:(?:back|over) )?(?:to|from) {place}",
+        r"(?:moved|relocated) (?:(?:back|over) )?to {Name}(?: {Name})? (?:last|this|in|two|three|a few) \w+",
         r"(?:i am|we are) (?:based|located|living|working) (?:in|near|out of|from) {place}",
         r"(?:i am|we are|i come|we come) from (?!scratch|there|future|the future|here){place}",
         r"i (?:grew up|was born|was raised) (?:in|on|near) \w+",
@@ -78,6 +79,7 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"(?:i am|we are) on the (?:[\w-]+ ){1,2}team",
         r"i (?:play|practi[sc]e) (?:the )?(?:cello|piano|guitar|violin|drums|flute|bass|trumpet|saxophone|chess"
         r"|tennis|football|soccer|basketball|badminton|golf|hockey|volleyball|handball)",
+        r"i do (?:intermittent fasting|yoga|pilates|cross-?fit|martial arts|judo|karate|ballet|gymnastics){end}",
         r"i do not have (?:an? |any )?(?:car|driver'?s licen[cs]e|kids|children|tv|pets?|smartphone)\b",
         r"i work (?:\d+|two|three|four|five) (?:days|hours) (?:a|per) (?:day|week)",
         r"my job is \w+ing \w+",
@@ -141,8 +143,8 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"(?:my|our) {relative},?(?: {Name},?)? (?:is|are) (?:an? )?{condition_of_kin}(?! error)",
         r"(?:my|our) {relative},?(?: {Name},?)? (?:turns|turned|works|lives|live|work|speaks?|studies|plays|loves"
         r"|hates|likes|eats|drinks|was born|goes to|does not eat|does not like|can not eat|turn) ",
-        r"(?:i|we) (?:have|own|keep|adopted|got|bought) (?:{count} )?(?:\w+ )?(?:{kin}|{pet})(?:{end}| (?:named"
-        r"|called|who|in|at|aged|with|that is|under|over|from|of))",
+        r"(?:i|we) (?:have|own|keep|adopted|got|bought) (?:{count} )?(?:\w+ )?(?:{kin}|{pet})(?:{end}| (?:(?:named"
+        r"|called) \w+|in (?:school|college|kindergarten|{Name})|who|aged|that is|under|over|from {Name}))",
         r"i am (?:married|engaged) to",
         r"i am an? (?:\w+ )?(?:father|mother|parent|dad|mom|mum|grandmother|grandfather) of",
         r"{Name} is (?:my|our) (?:{relative}|{chief}|project manager|product owner|team lead)",
@@ -160,7 +162,8 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"|support|require|enforce) (?:{tool}|(?:one|two|three|\d) \w+)",
         r"we (?:always |never |do not )?(?:squash|rebase|deploy|release|tag|version|merge|pin|vendor|name|review"
         r"|indent|prefix|sign) \w+",
-        r"(?:our|my) {project} (?:is|are) (?:all )?(?!{state})\w+",
+        r"(?:our|my) {project} (?:is|are) (?:all )?(?!{state}|(?:in|on|at) (?:the|an?|my|your)\b"
+        r"|\w+/|(?:attached|blocked|due|below|above|inside|open|public|private)\b)\w+",
         r"(?:our|my) {project} (?:uses?|runs? (?:on|under|in|with)|runs (?-i:[A-Z])|follows?|lives? (?:in|on|at)"
         r"|requires?|targets?|supports?|consists? of|starts (?:in|on|at)|ends in|closes|happens?|deploys? (?:to|with"
         r"|on)|speaks?|listens? on) (?!{this})\w+",
@@ -187,6 +190,8 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
         r"(?:i|we) (?:would )?(?:want|like|prefer|expect|need|rather|ask) you (?:to )?(?:always|never|not ever)\b",
         r"(?:i|we) (?:would )?(?:rather|prefer|want|like)(?: you)?(?: to)? (?:{reply}"
         r"|have {answers}) (?:to me )?in (?:{language}|{form})",
+        r"(?:i|we) would (?:rather|prefer)(?: to)? have (?:code|functions|commits|{answers}) (?:without|with|in)"
+        r" (?:{form}|{language}){end}",
         r"my (?:favou?rite|preferred) (?:[\w-]+ ){1,3}(?:is|are) {value}",
         r"(?:i|we) find (?!{this})[\w ]*(?:{form}|{answers}) (?:annoying|distracting|hard to read|confusing|useless"
         r"|helpful)",
@@ -199,12 +204,15 @@ _STATEMENTS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "decision": (
         r"(?:i|we)(?: have)? (?:decided|agreed)(?: (?:that|on|against|to|not to|upon"
-        r"|in favou?r of))? (?!skip|ignore|try|leave|wait|do|go back|stop|anything|yet|{this}){thing}",
+        r"|in favou?r of))? (?!skip|ignore|try|leave|wait|do|go back|stop|anything|yet|{this}"
+        r"|(?:rename|rewrite|refactor|remove|delete|split|extract|inline|fix|debug|add) (?:the|an?|my|our)\b){thing}",
         r"(?:i|we)(?: have)? (?:settled on|standardi[sz]ed on|switched (?:to|from|over to)|migrated (?:to|from)"
-        r"|chosen|chose|picked|adopted|banned|dropped support for|opted for|committed to|deprecated) {thing}",
+        r"|chosen|chose|picked|adopted|banned|dropped support for|opted for|committed to|deprecated)"
+        r" (?!{colour}|an? (?:random|different|new|simple|other|{colour})\b){thing}",
         r"(?:i am|we are) (?:going with|sticking with|standardi[sz]ing on|moving to|switching to|migrating to"
         r"|dropping support for) {thing}",
-        r"let us (?:go with|stick (?:with|to)|settle on|standardi[sz]e on) (?!{this}\b|what|plan|one|the (?:task"
+        r"let us (?:go with|stick (?:with|to)|settle on|standardi[sz]e on) (?!{this}\b|what|plan|one|an?\b|{colour}"
+        r"|the (?:{colour}|task"
         r"|plan|point|topic|facts|original|current)|facts)\w+",
         r"(?:the|our|my) decision (?:is|was) \w+",
         r"decision: *\w+",
@@ -289,9 +297,22 @@ _SYMPTOMS: Final = (
     r"\w\(|[=!<>]=|=>| = |\b(?:\w*errors?|\w*exception|crash\w*|bugs?|fail(?:s|ed|ing|ure)?|broken|4\d\d|50\d"
     r"|time[- ]?outs?|traceback|segfaults?|null|undefined|nan|nothing|wrong|blank|hangs?|stuck|missing|out of memory"
     r"|race condition|no longer works|weird\w*|stack trace|returns?|throws?|does not (?:work|compile)|is not working"
+    r"|(?:in|on|at|inside|for|of|from) (?:the|an?|my|our|your) (?:[\w-]+ ){0,2}(?:zip|archive|attachment|folder"
+    r"|directory|file|script|story|novel|book|game|level|dataset|data|fixture|example|demo|page|banner|header|footer|form|screen"
+    r"|diagram|image|picture|screenshot|video|slide|post|chapter|exercise|function|class|method|module|loop|container"
+    r"|docker\S*|branch|drive|parser|table|column)\b"
     r"|[\w/-]+\.(?:py|js|ts|tsx|c|h|cpp|rs|go|java|rb|php|json|ya?ml|toml|html|css|sh|md|txt))\b"
 )
-"""A statement with these words describes a problem."""
+"""A statement with these words describes a problem, or the material at hand."""
+_SECRETS: Final = (
+    r"\b(?:pass(?:words?|phrases?|codes?)|pins?|(?:api|access|secret|private|ssh|licen[cs]e)[ _-]?keys?|keys?|tokens?"
+    r"|secrets?|credentials?)\b"
+)
+"""Names of secrets. Every later run of the person reads what is remembered, and so would its model's provider."""
+_TOLD_SECRETS: Final = (
+    rf"\b(?:my|our)\b[\w ]*{_SECRETS}[\w .@-]{{0,40}}?(?:\b(?:is|are)\b|[=:])"
+    rf"|{_SECRETS}[\w .@-]{{0,40}}?(?:\b(?:is|are)\b|[=:]) *\S*[\d_-]"
+)
 _ASKS: Final = (
     r"(?:what|how|why|where|who|whose|which|is|are|am|do(?! not)|does|did|should|shall|has|have (?:you|i|we)|was"
     r"|were|may|might|isn'?t|aren'?t|don'?t (?:you|we|i)|tell me)\b"
@@ -320,5 +341,7 @@ def english() -> Tables:
         passing=re.compile(_PASSING, re.IGNORECASE),
         doubts=re.compile(f"^{_ASKS}|{_DOUBTS}", re.IGNORECASE),
         symptoms=re.compile(_SYMPTOMS, re.IGNORECASE),
+        secrets=re.compile(_SECRETS, re.IGNORECASE),
+        told_secrets=re.compile(_TOLD_SECRETS, re.IGNORECASE),
         clauses=re.compile(_CLAUSES, re.IGNORECASE),
     )

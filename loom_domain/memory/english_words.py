@@ -49,6 +49,7 @@ _CHIEFS: Final = words(
 )
 _PETS: Final = words(
     "dogs? cats? pupp(?:y|ies) kittens? parrots? rabbits? hamsters? horses? chickens? hens guinea_pigs? tortoise"
+    " retriever labrador poodle beagle terrier dachshund husky corgi spaniel collie german_shepherd"
     " turtles? goldfish fish snake lizard bunny pets? budgies? canary ferrets? goats? sheep cows? pon(?:y|ies)"
 )
 _COUNT: Final = r"(?:an?|one|two|three|four|five|six|seven|several|\d|no|twin|my own)"
@@ -61,7 +62,11 @@ ENGLISH_WORDS: Final[Mapping[str, str]] = {
     ),
     "tool": (
         rf"(?!(?:{_THIS}|the|an?|how|to|what|one|two|some|same|wrong|x|not|my|our|his|more|any|every|each|up|into"
-        r"|out|for|in|on|at|different|another|several|many|lots|as|by|with|and)\b)[\w\d'`.+#/@-]+"
+        r"|out|for|in|on|at|different|another|several|many|lots|as|by|with|and|debug|verbose)\b)[\w\d'`.+#/@-]+"
+    ),
+    "colour": (
+        r"(?:(?:dark|light|bright|pale|deep|red|green|blue|yellow|orange|purple|pink|black|white|gr[ae]y)\b"
+        r"(?! (?:mode|theme)))"
     ),
     "value": (
         rf"(?!(?:{_THIS}|in|not|wrong|missing|empty|null|undefined|shown|displayed|being|the|what|where|how|too|no"
@@ -83,7 +88,7 @@ ENGLISH_WORDS: Final[Mapping[str, str]] = {
     "work": (
         rf"(?!(?:{_THIS}|the|an? (?:loop|way|hurry|circle|dog)|circles?|vain|progress|parallel|batches|silence|here"
         r"|most|my|our|some|every|both|general|now|first|expected|intended|before|well|long|all|main|production"
-        r"|theory)\b)\w+"
+        r"|theory|fun|free|hours|days|weeks|months|years|nights|times|once|least|best|me|home)\b)\w+"
     ),
     "attribute": (
         words("full first last preferred middle legal")

@@ -51,7 +51,11 @@ class Tables:
     doubts: re.Pattern[str]
     """The sentence asks or supposes something, is a joke, or tells what somebody else says."""
     symptoms: re.Pattern[str]
-    """A statement with these words describes a problem."""
+    """A statement with these words describes a problem, or the material at hand."""
+    secrets: re.Pattern[str]
+    """Names of secrets. A sentence with them isn't kept only because the person asks to remember it."""
+    told_secrets: re.Pattern[str]
+    """The sentence contains a secret."""
     clauses: re.Pattern[str]
     """Separates the clauses of a sentence."""
 

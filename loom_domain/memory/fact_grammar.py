@@ -69,14 +69,14 @@ def _stated_before(sentence: str, tables: Tables) -> str:
 def _subject(sentence: str, tables: Tables, *, only_requests: bool) -> str | None:
     """Return the subject of the frame that a sentence fits, if nothing rules it out."""
     led = _led(_spoken(sentence, tables), tables)
-    if tables.doubts.search(led.said):
+    if tables.doubts.search(led.said) or tables.told_secrets.search(led.said):
         return None
     if led.stands:
         return STANDING if tables.requested.match(led.said) else _stated(led.said, tables)
     if tables.passing.search(led.said):
         return None
     if led.remembers:
-        return REMEMBERED
+        return None if tables.secrets.search(led.said) else REMEMBERED
     found = _fitting(led.said, tables.requests)
     if found is None and not only_requests:
         found = _stated(led.said, tables)

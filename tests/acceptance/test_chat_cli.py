@@ -109,7 +109,7 @@ async def test_a_message_that_the_server_did_not_get_is_named_and_sent_once_when
 
     assert told.splitlines()[-2:] == [
         "the message isn't sent: two",
-        "it is sent when the server is back; Ctrl-C leaves",
+        "waiting until the server is back; Ctrl-C leaves",
     ]
     assert (process.returncode, answered, more) == (0, "you said: two\n", b"")
     loom.started.append(f"chat-{session}")

@@ -49,7 +49,7 @@ _LINE_ENDS: Final = {"\r\n": "CRLF line ends", "\r": "CR line ends"}
 class ReadFile(Arguments):
     """Arguments of read_file."""
 
-    path: str
+    path: workspace.PathText
     offset: int = Field(default=1, ge=1, description="First line")
     limit: int = Field(default=2000, ge=1, description="Lines")
 
@@ -57,14 +57,14 @@ class ReadFile(Arguments):
 class WriteFile(Arguments):
     """Arguments of write_file."""
 
-    path: str
+    path: workspace.PathText
     content: str
 
 
 class EditFile(Arguments):
     """Arguments of edit_file."""
 
-    path: str
+    path: workspace.PathText
     old_string: str = Field(description="Exactly as in the file, without line numbers. It must occur once")
     new_string: str
     replace_all: bool = False
@@ -73,13 +73,13 @@ class EditFile(Arguments):
 class DeleteFile(Arguments):
     """Arguments of delete_file."""
 
-    path: str
+    path: workspace.PathText
 
 
 class ListDir(Arguments):
     """Arguments of list_dir."""
 
-    path: str = "."
+    path: workspace.PathText = "."
 
 
 async def _read(home: Path | None, arguments: ReadFile, context: ToolContext) -> str | ToolOutput:
@@ -138,7 +138,9 @@ def _as_utf8(file: BinaryIO, path: str) -> BinaryIO:
         file.seek(len(form.mark))
         return file
     if is_large:
-        raise ToolValidationError(f"{path} is larger than 10 MB, and has {form.told}: convert it with bash (iconv)")
+        raise ToolValidationError(
+            f"{path} is larger than 10 MB, and has {form.description}: convert it with bash (iconv)"
+        )
     text = _text_of(file, path).text
     if one_line_end(text) == "\r":
         text = plain_lines(text)
@@ -181,7 +183,7 @@ def _size(file: BinaryIO) -> int:
 async def _write(home: Path | None, arguments: WriteFile, context: ToolContext) -> str:
     real = workspace.resolve(context.workspace, arguments.path, home=home, must_exist=False)
     before = _replaced(context.workspace, real)
-    content = arguments.content if before is None else before.written(arguments.content)
+    content = arguments.content if before is None else before.with_own_line_ends(arguments.content)
     data = content.encode() if before is None else before.bytes_of(content)
     is_new = workspace.replace_file(context.workspace, real, data)
     name = workspace.shown(context.workspace, real)
@@ -200,13 +202,15 @@ def _replaced(root: Path, real: Path) -> FileText | None:
 
 def _kept(before: FileText, content: str) -> Iterator[str]:
     """Yield what is special about the form of the file before, and whether the new content has it, too."""
-    if before.form.told:
-        yield f"as before, it has {before.form.told}"
+    if before.form.description:
+        yield f"as before, it has {before.form.description}"
     if has_other_bytes(before.text):
         yield "it was not UTF-8, and is now"
     end = one_line_end(before.text)
     if end is None:
         yield "it had several kinds of line ends, and now has those of `content`"
+    elif end == "\r" != one_line_end(content):
+        yield f"it had {_LINE_ENDS[end]}, and now has those of `content`"
     elif end in _LINE_ENDS and one_line_end(content) == end:
         yield f"as before, it has {_LINE_ENDS[end]}"
 
@@ -238,7 +242,7 @@ async def _edit(home: Path | None, parsers: Parsers, arguments: EditFile, contex
             f"{name} is not UTF-8, and `new_string` has characters whose bytes in its encoding are not known: use only "
             "ASCII here, or convert the file first with bash (file, iconv)"
         )
-    after = edit.made(file.text, places)
+    after = edit.apply(file.text, places)
     workspace.replace_file(context.workspace, real, file.bytes_of(after))
     said = f"edited {name}: {len(places)} replacement(s) at line{'s' if len(places) > 1 else ''} {_numbers(lines)}"
     told = await asyncio.to_thread(_told, name, file.text, after, parsers, changed=(lines, edit))

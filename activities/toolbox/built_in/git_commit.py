@@ -169,7 +169,9 @@ class GitCommit(Arguments):
     """Arguments of git_commit."""
 
     message: Annotated[str, AfterValidator(_said)] = Field(max_length=20_000)
-    paths: tuple[str, ...] = Field(default=(".",), min_length=1, max_length=1000, description="Also deleted ones")
+    paths: tuple[workspace.PathText, ...] = Field(
+        default=(".",), min_length=1, max_length=1000, description="Also deleted ones"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -349,7 +351,7 @@ def _mark(key: str) -> str:
 def _touched(home: Path | None, arguments: GitCommit, root: Path) -> tuple[Subject, ...]:
     """Return the paths. A folder stands for everything in it, which the commit reads."""
     return tuple(
-        replace(each, reaches=(root / path).is_dir())
+        replace(each, reaches=Path(each.loose).is_dir())
         for path in arguments.paths
         for each in workspace.subjects(root, path, home=home)
     )

@@ -41,14 +41,14 @@ class Glob(Arguments):
     """Arguments of glob."""
 
     pattern: str = Field(min_length=1, description="`*.py` in every folder, `src/**/*.{ts,tsx}` below src")
-    path: str = "."
+    path: workspace.PathText = "."
 
 
 class Grep(Arguments):
     """Arguments of grep."""
 
     pattern: str = Field(min_length=1)
-    path: str = "."
+    path: workspace.PathText = "."
     glob: str | None = Field(default=None)
     ignore_case: bool = False
 
@@ -183,8 +183,8 @@ def _named(home: Path | None, arguments: Glob, root: Path) -> tuple[Subject, ...
 
 def _searched(home: Path | None, arguments: Grep, root: Path) -> tuple[Subject, ...]:
     """Return the searched path as a subject. If the path is a folder, every file in it is searched."""
-    is_folder = workspace.resolve(root, arguments.path, home=home, must_exist=False).is_dir()
-    return tuple(replace(each, reaches=is_folder) for each in workspace.subjects(root, arguments.path, home=home))
+    found = workspace.subjects(root, arguments.path, home=home)
+    return tuple(replace(each, reaches=Path(each.loose).is_dir()) for each in found)
 
 
 def search_tools(timeout: float, home: Path | None = None) -> tuple[Tool, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from loom.activities.toolbox.workspace.text_bytes import (
+    LINE_END,
     Form,
     Places,
     decoded,
@@ -22,7 +23,7 @@ from loom.activities.toolbox.workspace.text_bytes import (
 )
 
 _MARK: Final = "\ufeff"
-_LINE_END: Final = re.compile("\r\n|\n|\r")
+_PROGRESS: Final = re.compile(r"\d ?%|\d ?/ ?\d|\x1b\[")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +38,21 @@ class FileText:
         """Return the bytes of the file with another text."""
         return encoded(text, self.form)
 
-    def written(self, content: str) -> str:
+    def with_own_line_ends(self, content: str) -> str:
         """Return a new content of the file with its line ends, unless the content has its own, or the file has several
         kinds.
         """
         end = one_line_end(self.text)
         content = content.removeprefix(_MARK) if self.form.mark else content
-        return content.replace("\n", end) if end and "\r" not in content else content
+        if not end or "\r" in content or (end == "\r" and not self._has_lines_with_carriage_returns):
+            return content
+        return content.replace("\n", end)
+
+    @property
+    def _has_lines_with_carriage_returns(self) -> bool:
+        """Whether carriage returns end lines, and don't return to the beginning of a line that shows progress."""
+        has_several = self.text.count("\r") > 1 and self.text.endswith("\r")
+        return has_several and _PROGRESS.search(self.text) is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +69,10 @@ class Edit:
         exact = [(start, end) for start, end in found if text[start:end] == self.old]
         return exact if self._is_about_line_ends or (exact and "\r" in self.old) else found
 
-    def made(self, text: str, places: list[tuple[int, int]]) -> str:
+    def apply(self, text: str, places: list[tuple[int, int]]) -> str:
         """Return the text with the old text replaced at these places. In it, the lines that the edit doesn't change
-        keep their line ends.
+        keep their line ends. A carriage return and a newline between which the edit removes all text become one line
+        end, because every byte outside the change stays.
         """
         if self._is_about_line_ends:
             return _replaced(text, [(start, end, self.new) for start, end in places])
@@ -102,11 +112,19 @@ def _replaced(text: str, changes: Sequence[tuple[int, int, str]]) -> str:
 
 
 def _with_line_ends(lines: Sequence[str], text: str, begin: int, stop: int) -> str:
-    """Join the lines that replace a part of the text, with its line ends, or the next one if their number differs."""
-    ends = _LINE_END.findall(text, begin, stop)
-    if len(ends) != len(lines) - 1:
-        ends = [line_end_after(text, begin)] * (len(lines) - 1)
-    return "".join(line + end for line, end in zip(lines, [*ends, ""], strict=True))
+    """Join the lines that replace a part of the text, with its line ends, or the next one if their number differs. A
+    carriage return and a newline must not become one line end.
+    """
+    own, number = LINE_END.findall(text, begin, stop), len(lines) - 1
+    before, after = text[max(begin - 1, 0) : begin], text[stop : stop + 1]
+    wanted = "\n".join((before.replace("\r", "\n") + lines[0], *lines[1:])) + after.replace("\r", "\n")
+    joined = "".join(lines)
+    for ends in (own, [line_end_after(text, begin)] * number, ["\r\n"] * number):
+        if len(ends) == number:
+            joined = "".join(line + end for line, end in zip(lines, [*ends, ""], strict=True))
+            if plain_lines(before + joined + after) == plain_lines(wanted):
+                break
+    return joined
 
 
 def file_text(data: bytes) -> FileText:

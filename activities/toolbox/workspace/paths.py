@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO, Final
+from typing import Annotated, BinaryIO, Final
+
+from pydantic import AfterValidator
 
 from loom.activities.toolbox.workspace import confined_open as beneath
-from loom.activities.toolbox.workspace.text_bytes import name_from, readable
+from loom.activities.toolbox.workspace.text_bytes import name_from, readable, with_characters
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.permissions.subjects import Subject
 
@@ -33,6 +35,10 @@ PLACEHOLDER: Final = stat.S_ISVTX | 0o555
 """The mode of the empty folders that occupy names while a command runs. It is rare for other folders."""
 
 
+PathText = Annotated[str, AfterValidator(with_characters)]
+"""A path in a tool's arguments. Rules about the argument's value match the name of the file, too."""
+
+
 def is_placeholder(mode: int) -> bool:
     """Whether the mode is a placeholder's, under any umask."""
     return mode & (stat.S_ISVTX | 0o222) == stat.S_ISVTX
@@ -42,19 +48,7 @@ def resolve(workspace: Path, path: str, *, home: Path | None, must_exist: bool =
     """Return the real path of `path`. Raises ToolValidationError if the path is invalid, is outside the workspace or
     doesn't exist.
     """
-    if not workspace.is_absolute():
-        raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
-    if not path.strip() or "\0" in path:
-        raise ToolValidationError(f"{path!r} is not a path: name one in the workspace (`.` is the workspace itself)")
-    try:
-        real = Path(os.path.realpath(_named(workspace, path)))
-    except (OSError, ValueError) as error:
-        raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
-    if not real.is_relative_to(workspace):
-        raise ToolValidationError(f"{path} is outside the workspace: use a path relative to the workspace")
-    own = own_state(workspace, home)
-    if HIDDEN in real.relative_to(workspace).parts or (own is not None and real.is_relative_to(own)):
-        raise ToolValidationError(f"{path} is Loom's own state, which tools cannot access: choose another path")
+    real = _confined(workspace, _named(workspace, path), path, home)
     if must_exist and not os.path.lexists(real):
         raise ToolValidationError(_missing(workspace, path, real))
     return real
@@ -64,23 +58,50 @@ def unresolved(workspace: Path, path: str, *, home: Path | None) -> Path:
     """Return the path for a call that changes the name itself: a link stands for itself, and the folders above it for
     their targets. Raises ToolValidationError as `resolve` does, and if the path is in `.git`.
     """
-    real = resolve(workspace, path, home=home, must_exist=False)
-    whole = Path(os.path.normpath(_named(workspace, path)))
+    named = _named(workspace, path)
+    real = _confined(workspace, named, path, home)
+    whole = Path(os.path.normpath(named))
     if whole != workspace and whole.is_relative_to(workspace):
-        real = resolve(workspace, str(whole.parent), home=home, must_exist=False) / whole.name
-        resolve(workspace, str(real), home=home, must_exist=False)
+        real = _confined(workspace, whole.parent, path, home) / whole.name
+        _confined(workspace, real, path, home)
     if READ_ONLY in real.relative_to(workspace).parts:
         raise ToolValidationError(f"{path} is in .git, which is protected: choose a path outside .git")
     return real
 
 
+def _confined(workspace: Path, named: Path, path: str, home: Path | None) -> Path:
+    """Return the real path of a name, which the model has written as `path`."""
+    try:
+        real = Path(os.path.realpath(named))
+    except (OSError, ValueError) as error:
+        raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
+    if not real.is_relative_to(workspace):
+        raise ToolValidationError(f"{path} is outside the workspace: use a path relative to the workspace")
+    own = own_state(workspace, home)
+    if HIDDEN in real.relative_to(workspace).parts or (own is not None and real.is_relative_to(own)):
+        raise ToolValidationError(f"{path} is Loom's own state, which tools cannot access: choose another path")
+    return real
+
+
 def _named(workspace: Path, path: str) -> Path:
     r"""Return the path that the text names. A name as it is goes before one in which `\xNN` is a byte."""
-    whole, other = workspace / path, workspace / name_from(path)
-    if other == whole or os.path.lexists(whole):
-        return whole
-    is_below = os.path.lexists(other.parent) and not os.path.lexists(whole.parent)
-    return other if is_below or os.path.lexists(other) else whole
+    try:
+        whole, other = _names(workspace, path)
+        if other == whole or os.path.lexists(whole):
+            return whole
+        is_below = os.path.lexists(other.parent) and not os.path.lexists(whole.parent)
+        return other if is_below or os.path.lexists(other) else whole
+    except (OSError, ValueError) as error:
+        raise ToolValidationError(f"{path!r} is not a usable path ({error}): name another one") from None
+
+
+def _names(workspace: Path, path: str) -> tuple[Path, Path]:
+    r"""Return the paths that the text can name: with `\xNN` as it is, and as a byte."""
+    if not workspace.is_absolute():
+        raise ToolUnavailableError("this run has no workspace: start it with one to work with files")
+    if not path.strip() or "\0" in path:
+        raise ToolValidationError(f"{path!r} is not a path: name one in the workspace (`.` is the workspace itself)")
+    return workspace / with_characters(path), workspace / name_from(path)
 
 
 def own_state(workspace: Path, home: Path | None) -> Path | None:
@@ -90,13 +111,18 @@ def own_state(workspace: Path, home: Path | None) -> Path | None:
 
 
 def subjects(workspace: Path, path: str, *, home: Path | None) -> tuple[Subject, ...]:
-    """Return the subjects to match against path patterns: the path as written and, if a link changes it, the link's
-    target.
+    """Return the subjects to match against path patterns: the path as written and, if links change it, the path that
+    `resolve` returns and the one that `unresolved` returns. Which of two names the path means may change until the call
+    runs, so both are judged.
     """
-    real = resolve(workspace, path, home=home, must_exist=False)
-    named = Path(os.path.normpath(_named(workspace, path)))
-    paths = (named, real) if named.is_relative_to(workspace) else (real,)
-    return tuple(Subject(text=shown(workspace, each), loose=str(each)) for each in dict.fromkeys(paths))
+    found: dict[Path, None] = {}
+    for named in dict.fromkeys((_named(workspace, path), *_names(workspace, path))):
+        real = _confined(workspace, named, path, home)
+        whole = Path(os.path.normpath(named))
+        is_inside = whole.is_relative_to(workspace) and whole != workspace
+        link = (whole, _confined(workspace, whole.parent, path, home) / whole.name) if is_inside else ()
+        found |= dict.fromkeys((*link, real))
+    return tuple(Subject(text=shown(workspace, each), loose=str(each)) for each in found)
 
 
 def shown(workspace: Path, real: Path) -> str:

@@ -22,8 +22,8 @@ _MARKS: Final = (
 UTF-16, whose mark is the beginning of its mark.
 """
 _HALF: Final = re.compile("[\ud800-\udfff]")
-_HIDDEN_BYTE: Final = re.compile(r"\\x([89a-f][0-9a-f])", re.IGNORECASE)
-_LINE_END: Final = re.compile("\r\n|\n|\r")
+_SPELLED_BYTES: Final = re.compile("(?:\\\\x[89a-f][0-9a-f]|[\udc80-\udcff])+", re.IGNORECASE)
+LINE_END: Final = re.compile("\r\n|\n|\r")
 
 
 class Form(NamedTuple):
@@ -35,7 +35,7 @@ class Form(NamedTuple):
     errors: str = "surrogateescape"
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What is special about the form, or an empty string."""
         if not self.mark:
             return ""
@@ -79,8 +79,20 @@ def readable(text: str) -> str:
 
 
 def name_from(text: str) -> str:
-    r"""Return the name of a file with each `\xNN` as the byte that it stands for. ASCII characters are never meant."""
-    return _HIDDEN_BYTE.sub(lambda match: chr(0xDC00 + int(match[1], 16)), text)
+    r"""Return the name of a file with each `\xNN` as the byte that it stands for. ASCII characters are never meant.
+
+    Bytes that are UTF-8 become characters, as in the names that `os.listdir` returns, so that a file has one name only.
+    """
+    return _SPELLED_BYTES.sub(lambda spelled: _decoded_name(spelled[0]), text)
+
+
+def with_characters(path: str) -> str:
+    r"""Return the path with characters instead of each series of `\xNN` that contains UTF-8. Permission rules are
+    matched against characters, so a path must not spell them in another way.
+    """
+    return _SPELLED_BYTES.sub(
+        lambda spelled: spelled[0] if _HALF.sub("", name := _decoded_name(spelled[0])) == "" else readable(name), path
+    )
 
 
 def plain_lines(text: str) -> str:
@@ -109,7 +121,7 @@ def line_numbers(text: str, places: Iterable[int]) -> Iterator[int]:
 
 def line_end_after(text: str, at: int) -> str:
     """Return the line end of the line at this place. The last line has that of the line before."""
-    if found := _LINE_END.search(text, at):
+    if found := LINE_END.search(text, at):
         return found[0]
     before = max(text.rfind("\n", 0, at), text.rfind("\r", 0, at))
     if before < 0:
@@ -127,6 +139,13 @@ class Places:
     def within(self, plain: int) -> int:
         """Return the place in the text."""
         return plain + bisect_left(self._windows, plain)
+
+
+def _decoded_name(spelled: str) -> str:
+    pieces = re.findall(r"\\x(..)|(.)", spelled)
+    return bytes(int(code, 16) if code else ord(half) - 0xDC00 for code, half in pieces).decode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def _spelled(half: "re.Match[str]") -> str:

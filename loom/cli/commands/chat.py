@@ -1,11 +1,13 @@
 """The `chat` command: a conversation with an agent, message by message, at a terminal or in a pipe."""
 
 import asyncio
+import math
 import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from itertools import chain, repeat
 from typing import Annotated, Any, Final, Literal
 from uuid import uuid4
@@ -50,6 +52,8 @@ from loom.watching import closing
 EXIT: Final = ("/exit", "/quit")
 LAST_WORDS: Final = 6
 """How many messages of the conversation are shown when somebody comes back to it."""
+PATIENCE: Final = 30.0
+"""Seconds to wait for a server that has gone away, if nobody at a terminal can end the wait."""
 LAST_EVENTS: Final = 3.0
 """Seconds to wait until the screen has shown an answer that has arrived."""
 _WAYS: Final[dict[str, WhenBusy]] = {"queue": "queue", "interrupt": "interrupt", "own-run": "own_run"}
@@ -89,7 +93,8 @@ def chat(
     conversation stays. Without a terminal, each line of standard input is a message, and the answers go to standard
     output. The agent and its other options apply when a conversation begins.
 
-    Exit code 5: no worker is running. The server keeps the message, and a worker answers it later.
+    Exit code 5: no worker is running, or the server went away. The server keeps the message that it has, and a worker
+    answers it later.
     """
     if message is not None and not message.strip():
         raise BadRequest("the message is empty: pass a text for the agent", field="text")
@@ -116,6 +121,14 @@ def chat(
         print_notice(f"to come back: `{talk.command}`")
 
 
+class _Delivery(StrEnum):
+    """What is known of a message. The server may have taken a message without an answer to the request."""
+
+    UNSENT = "isn't sent"
+    UNKNOWN = "may not have arrived"
+    ARRIVED = "has arrived, and its answer hasn't"
+
+
 class _Talk:
     """One person's part in a conversation."""
 
@@ -132,6 +145,9 @@ class _Talk:
         """The offset of the last event that the screen has shown."""
         self._was_reached = False
         """Whether the server has answered. Without a server, a conversation doesn't begin."""
+        self._delivery = _Delivery.UNSENT
+        """What is known of the message that is being answered."""
+        self._patience = PATIENCE
 
     @property
     def command(self) -> str:
@@ -142,6 +158,7 @@ class _Talk:
     def all(self, messages: list[str] | None, parts: Sequence[PartFields] = ()) -> None:
         """Send these messages with these parts, or else the messages that a person types or a program writes."""
         if messages is None and self._in_place:
+            self._patience = math.inf
             print_notice(f"session {self._session}; to leave, type /exit")
             for said in with_client(lambda loom: self._chat(loom).messages())[-LAST_WORDS:]:
                 _print_words(said)
@@ -152,21 +169,25 @@ class _Talk:
     def _answered(self, text: str, parts: Sequence[PartFields]) -> ChatAnswer:
         """Send a message and return the answer. If the server goes away, wait until it is back and send it again.
 
+        Raises UnreachableError if it stays away, unless a person at a terminal can end the wait.
+
         The message keeps its id, so it is answered once, even if the server has it already.
         """
-        message_id = uuid4().hex[:16]
+        message_id, self._delivery = uuid4().hex[:16], _Delivery.UNSENT
+        away_since = None
         for pause in chain(RECONNECT, repeat(RECONNECT[-1])):
             try:
-                answer = with_client(lambda loom: self._ask(loom, text, message_id, parts))
+                return with_client(lambda loom: self._ask(loom, text, message_id, parts))
             except UnreachableError as error:
-                unsent = f"the message isn't sent: {one_line(text)}"
-                if not self._was_reached or not is_away(error):
-                    error.add_note(unsent)
+                is_first = away_since is None
+                away_since = time.monotonic() if away_since is None else away_since
+                delivery = f"the message {self._delivery}: {one_line(text)}"
+                is_given_up = time.monotonic() - away_since + pause > self._patience
+                if not self._was_reached or not is_away(error) or is_given_up:
+                    error.add_note(delivery)
                     raise
-                if pause == RECONNECT[0]:
-                    print_notice(f"{error.message}\n{unsent}\nit is sent when the server is back; Ctrl-C leaves")
-            else:
-                return answer
+                if is_first:
+                    print_notice(f"{error.message}\n{delivery}\nwaiting until the server is back; Ctrl-C leaves")
             time.sleep(pause)
         raise AssertionError  # `repeat` never ends
 
@@ -188,8 +209,7 @@ class _Talk:
         chat = self._chat(loom)
         if self._in_place and self._seen is None:
             self._seen = await _last_offset(loom, chat.run_id)
-        sent = await chat.send(text, parts=parts, when_busy=self._when_busy, message_id=message_id, by=self._by)
-        self._was_reached = True
+        sent = await self._send(chat, text, message_id, parts)
         remember_started(loom, sent.run_id)
         if sent.handling is None:
             if not await _is_served(loom):
@@ -210,6 +230,13 @@ class _Talk:
         if not is_own:
             self._seen = max(self._seen or 0, screen.offset)
         return answer
+
+    async def _send(self, chat: ChatSession, text: str, message_id: str, parts: Sequence[PartFields]) -> SentMessage:
+        if self._delivery is _Delivery.UNSENT:
+            self._delivery = _Delivery.UNKNOWN
+        sent = await chat.send(text, parts=parts, when_busy=self._when_busy, message_id=message_id, by=self._by)
+        self._delivery, self._was_reached = _Delivery.ARRIVED, True
+        return sent
 
     def _print(self, answer: ChatAnswer) -> None:
         if self._as_json:

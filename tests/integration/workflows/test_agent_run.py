@@ -199,7 +199,7 @@ async def test_arguments_reach_the_tool_as_they_are_meant_or_their_cause_the_mod
     last = [request.messages[-1]["content"] for request in model.requests[1:]]
     assert "bake" in last[0]
     assert (workspace / "n.txt").read_text() == "one\ntwo"
-    assert "NaN is no number of JSON; send one complete JSON object with path, offset, limit" in last[2]
+    assert "NaN isn't a JSON number; send one complete JSON object with path, offset, limit" in last[2]
 
 
 async def test_rate_limits_are_waited_for_and_server_errors_tried_again(working: Working) -> None:

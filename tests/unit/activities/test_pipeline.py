@@ -204,7 +204,11 @@ def test_a_command_that_wants_longer_gets_longer(tmp_path: Path) -> None:
         (ToolCall(id="c", name="read_file", malformed='{"path": 1}'), "validation", "send one complete JSON object"),
         (call("bash", command="ls", timeout="NaN"), "validation", "`timeout` must be a"),
         (call("bash", command="ls", timeout=float("inf")), "validation", "`timeout` contains NaN or an infinite"),
-        (call("todo", items="[1"), "validation", "`items` must be a list, but it is a text, which is no JSON either"),
+        (
+            call("todo", items="[1"),
+            "validation",
+            "`items` must be a list, but it is a text that isn't valid JSON either",
+        ),
     ],
 )
 def test_a_call_that_cannot_run_says_what_to_do(tmp_path: Path, made: ToolCall, error_type: str, text: str) -> None:

@@ -42,7 +42,7 @@ def test_only_the_bytes_of_a_unique_piece_change(
     edit = edit_for(file, plain_lines(piece), plain_lines(other))
     places = edit.places(file.text)
     assert places == [(len(start), len(start + piece))]
-    made = file.bytes_of(edit.made(file.text, places))
+    made = file.bytes_of(edit.apply(file.text, places))
     head, tail = mark + start.encode(encoding), end.encode(encoding)
     assert made.startswith(head)
     assert made.endswith(tail)
@@ -58,7 +58,7 @@ def test_bytes_of_any_encoding_survive(before: bytes, after: bytes) -> None:
     assume(data.count(b"<piece>") == 1)
     file = file_text(data)
     edit = edit_for(file, "<piece>", "<other>")
-    assert file.bytes_of(edit.made(file.text, edit.places(file.text))) == before + b"<other>" + after
+    assert file.bytes_of(edit.apply(file.text, edit.places(file.text))) == before + b"<other>" + after
 
 
 @given(form=FORMS, lines=LINES)
@@ -88,13 +88,13 @@ def test_a_text_without_an_edit_is_stored_as_it_was(form: tuple[bytes, str], lin
 def test_new_lines_get_the_line_ends_around_them(text: str, old: str, new: str, after: str) -> None:
     file = file_text(text.encode())
     edit = edit_for(file, old, new)
-    assert edit.made(file.text, edit.places(file.text)) == after
+    assert edit.apply(file.text, edit.places(file.text)) == after
 
 
 def test_every_occurrence_keeps_its_own_line_ends() -> None:
     file = file_text(b"a\nb\na\r\nb\r\n")
     edit = edit_for(file, "a\nb", "a\nc")
-    assert edit.made(file.text, edit.places(file.text)) == "a\nc\na\r\nc\r\n"
+    assert edit.apply(file.text, edit.places(file.text)) == "a\nc\na\r\nc\r\n"
 
 
 def test_of_two_places_that_differ_in_line_ends_one_can_be_named() -> None:
@@ -120,3 +120,18 @@ def test_a_name_of_any_bytes_is_shown_so_that_it_can_be_named_again(name: bytes)
 
 def test_a_name_can_spell_no_ascii_character() -> None:
     assert name_from(r"\x2e\x2e\x2f\x67it\x7f") == r"\x2e\x2e\x2f\x67it\x7f"
+
+
+@pytest.mark.parametrize("data", [b"10%\r50%\r100%", b"10%\r50%\r100%\r", b"1/3\r2/3\r3/3\r", b"one\rtwo", b"one\r"])
+def test_a_file_with_progress_gives_no_line_ends_to_its_new_content(data: bytes) -> None:
+    assert file_text(data).with_own_line_ends("#!/bin/sh\nls\n") == "#!/bin/sh\nls\n"
+
+
+def test_a_file_whose_lines_end_in_carriage_returns_keeps_them() -> None:
+    assert file_text(b"one\rtwo\r").with_own_line_ends("a\nb\n") == "a\rb\r"
+
+
+def test_new_lines_never_become_one_line_end() -> None:
+    file = file_text(b"x\ry\nz")
+    edit = edit_for(file, "x\ny\nz", "1\n\n2")
+    assert plain_lines(edit.apply(file.text, edit.places(file.text))) == "1\n\n2"

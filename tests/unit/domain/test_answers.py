@@ -141,7 +141,7 @@ def test_json_is_found_where_models_put_it(answer: str, values: tuple[Any, ...])
     [
         ("three", "not JSON: Expecting value at line 1, column 1"),
         ('{"a": 1', "not JSON: Expecting ',' delimiter at line 1, column 8"),
-        ('{"a": NaN}', "NaN is no number of JSON"),
+        ('{"a": NaN}', "NaN isn't a JSON number"),
         ('{"a": "\\ud800"}', "half a surrogate pair"),
         ("see [1] and {x}", "not JSON"),
         ("[" * 100_000, "nested too deeply"),
