@@ -12,7 +12,6 @@ from loom.activities.adapters.models.error_responses import (
     ended_early,
     error_of,
     error_response_of,
-    quote,
     unreachable,
     unreadable,
 )
@@ -28,9 +27,10 @@ from loom.activities.adapters.models.model_options import MESSAGES, merged, mess
 from loom.activities.adapters.models.provider_state import host_of
 from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.sent_errors import not_an_error
+from loom.activities.adapters.models.stop_reasons import check_stop_reason
 from loom.activities.adapters.models.wire import CONNECT_TIMEOUT, READ_TIMEOUT, cause_of, shown, usage_in_errors
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
-from loom.domain.core.errors import LLMRefusedError, LoomError
+from loom.domain.core.errors import LoomError
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic, AsyncStream
@@ -100,10 +100,8 @@ class AnthropicProvider:
 
     def _check_end(self, call: ModelCall, heard: PartialReply, content_type: str) -> None:
         """Raise the error of a reply that isn't complete or that the model has refused."""
-        if heard.stop == "refusal":
-            said = quote(heard.refusal, self._server) or "no reason given"
-            raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
-        if not heard.complete:
+        check_stop_reason(heard.stop, heard.refusal, self._server, call.model)
+        if not (heard.complete or heard.stop):  # some servers end the stream after the reason
             raise ended_early(self._server, call.model, content_type, heard=heard.anything)
         if heard.is_paused:
             raise unreadable(self._server, call.model, f"it paused its turn {heard.pauses} times")

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from loom.activities.adapters.models.event_stream import DONE, Event, index_in, reading, text_in
 from loom.activities.adapters.models.provider_state import OF_TOOL_USE, ProviderState, unknown_fields
+from loom.activities.adapters.models.stop_reasons import ending_of, latest
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import read_calls, reasoning_note, token_count
 from loom.activities.ports import ModelAnswer, ModelCall
@@ -17,8 +18,6 @@ from loom.domain.run.activity_payloads import StopReason
 _PAUSED: Final = "pause_turn"
 """The stop reason of a long turn that the server has paused. It goes on if the reply so far is sent back unchanged."""
 MOST_PAUSES: Final = 10
-
-_CUT: Final = ("max_tokens", "model_context_window_exceeded")
 
 _BLOCKS: Final = {
     "text_delta": "text",
@@ -90,6 +89,7 @@ class PartialReply:
     """The server that sends the reply, if it gets its own fields back."""
     anything: bool = False
     complete: bool = False
+    """Whether the server has ended the message, and not only closed the stream."""
     model: str = ""
     stop: str = ""
     refusal: str = ""
@@ -123,7 +123,7 @@ class PartialReply:
     @property
     def is_paused(self) -> bool:
         """Whether the reply has paused. A reply with tool calls waits for their results instead."""
-        return self.complete and self.stop == _PAUSED and not any(b.type == "tool_use" for b in self.blocks)
+        return self.stop == _PAUSED and not any(b.type == "tool_use" for b in self.blocks)
 
     def goes_on(self) -> bool:
         """Whether the reply has paused. If so, prepare for its next message."""
@@ -216,7 +216,7 @@ class PartialReply:
         return Said()
 
     def _take_end(self, delta: Mapping[str, Any]) -> None:
-        self.stop = text_in(delta.get("stop_reason")) or self.stop
+        self.stop = latest(self.stop, text_in(delta.get("stop_reason")))
         details = delta.get("stop_details") or {}
         self.refusal = str(details.get("explanation") or details.get("category") or "")
 
@@ -240,7 +240,7 @@ class PartialReply:
             thought = [dict(block.content()) for block in self.blocks if block.type not in ("text", "tool_use")]
             state = ProviderState(calls=[unknown_fields(use.start, OF_TOOL_USE) for use in uses])
             note = {**reasoning_note(call.model, thought), **state.note(self.host)} if calls else {}
-        stop: StopReason = "length" if self.stop in _CUT else "tools" if calls else "end"
+        stop: StopReason = "length" if ending_of(self.stop) == "cut" else "tools" if calls else "end"
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=whole_characters(self.model))
 

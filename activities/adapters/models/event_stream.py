@@ -6,6 +6,7 @@ Therefore, only `response` of the SDKs' streams is used.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 DONE: Final = "[DONE]"
 """The value of the event with which many servers end a stream."""
 
-_PINGS: Final = ("ping", "keepalive", "keep-alive", "heartbeat")
+PINGS: Final = ("ping", "keepalive", "keep-alive", "heartbeat")
 """The names of events that only keep a connection open. Their data can be anything."""
+
+_ERROR_FIELD: Final = re.compile(rb"(?:\A|(?<=[\r\n]))error:")
+"""Some servers send an error as a field `error`, which other readers ignore."""
 
 _REST: Final = 0.1
 """The number of seconds to wait for the end of a body after the reply is complete."""
@@ -116,16 +120,26 @@ class _Body:
         )
 
     async def _pieces(self) -> AsyncIterator[bytes]:
+        line = b""
         async for piece in self._response.aiter_bytes():
-            yield piece
+            lines = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+            if lines:
+                yield _with_error_events(line + piece[:lines])
+                line = b""
+            line += piece[lines:]
         self.has_ended = True
-        yield b"\n\n"
+        yield _with_error_events(line) + b"\n\n"
+
+
+def _with_error_events(lines: bytes) -> bytes:
+    """Return these lines with fields `error` as events that are named so."""
+    return _ERROR_FIELD.sub(b"event: error\ndata:", lines)
 
 
 def _event(sent: "ServerSentEvent", *, is_cut: bool) -> Event | None:
-    """Return the event, or None if it has no data. The last event of a body may have been cut."""
+    """Return the event, or None if its data says nothing. The last event of a body may have been cut."""
     data = sent.data.strip()
-    if not data or sent.event in _PINGS:
+    if not data or sent.event in PINGS:
         return None
     if data.startswith(DONE):
         return Event(sent.event, DONE)
@@ -137,11 +151,13 @@ def _event(sent: "ServerSentEvent", *, is_cut: bool) -> Event | None:
         if is_cut:
             return None
         raise
-    return None if value is None and sent.event != "error" else Event(sent.event, value)
+    says_nothing = value is None or isinstance(value, bool) or value == ""
+    return None if says_nothing and sent.event != "error" else Event(sent.event, value)
 
 
 def _decoded(text: str) -> Any:
+    """Return the value of JSON text, which may contain raw control characters."""
     try:
-        return json.loads(text)
+        return json.loads(text, strict=False)
     except (ValueError, RecursionError) as error:
         raise NotAReply(type(error).__name__) from None

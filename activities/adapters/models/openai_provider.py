@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from loom.activities.adapters.models.error_responses import ended_early, quote, unreachable
+from loom.activities.adapters.models.error_responses import ended_early
 from loom.activities.adapters.models.event_stream import Event, content_type_of, events_of, is_one_body, whole_body
 from loom.activities.adapters.models.model_options import CHAT, chat_fields, merged, refuse_unsupported
 from loom.activities.adapters.models.openai_connection import OpenAIConnection
@@ -12,19 +12,16 @@ from loom.activities.adapters.models.openai_reply import PartialReply
 from loom.activities.adapters.models.provider_state import SIGNATURE, UNSIGNED, host_of, refused_fields
 from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.sent_errors import not_an_error
+from loom.activities.adapters.models.stop_reasons import REFUSAL, check_stop_reason
 from loom.activities.adapters.models.thinking import ThinkTags
 from loom.activities.adapters.models.wire import CONNECT_TIMEOUT, READ_TIMEOUT, usage_in_errors
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
-from loom.domain.core.errors import LLMRefusedError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, AsyncStream
 
 _OLD_LIMIT: Final = "max_tokens"
 _NEW_LIMIT: Final = "max_completion_tokens"
-
-_BROKEN_OFF: Final = ("error", "insufficient_system_resource")
-"""The finish reasons of compatible servers for a reply that they could not complete."""
 
 
 class OpenAIProvider:
@@ -87,13 +84,9 @@ class OpenAIProvider:
 
     def _check_end(self, call: ModelCall, heard: PartialReply, content_type: str) -> None:
         """Raise the error of a reply that isn't complete or that the model has refused."""
-        if heard.finish in _BROKEN_OFF:
-            raise unreachable(self._server, call.model, f"the server broke off the reply ({heard.finish})")
-        if not heard.finish and not (heard.is_done and heard.said):
+        if not heard.finish and not (heard.is_done and heard.said and not heard.has_unknown):
             raise ended_early(self._server, call.model, content_type, heard=heard.anything)
-        if heard.refusal or heard.finish == "content_filter":
-            said = quote(heard.refusal, self._server) or "its content filter stopped the answer"
-            raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
+        check_stop_reason(REFUSAL if heard.refusal else heard.finish, heard.refusal, self._server, call.model)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -1,11 +1,11 @@
 """Put a reply of OpenAI's Chat Completions API together from its chunks, also those of compatible servers."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from loom.activities.adapters.models.event_stream import DONE, index_in, reading, text_in
+from loom.activities.adapters.models.event_stream import DONE, PINGS, index_in, reading, text_in
 from loom.activities.adapters.models.openai_messages import THINK_TAGS
 from loom.activities.adapters.models.provider_state import (
     ProviderState,
@@ -13,6 +13,7 @@ from loom.activities.adapters.models.provider_state import (
     extra_fields_of_message,
     joined,
 )
+from loom.activities.adapters.models.stop_reasons import ending_of, latest
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import read_calls, reasoning_note, token_count
 from loom.activities.ports import ModelAnswer, ModelCall
@@ -37,11 +38,11 @@ class _PartialCall:
 
         Some servers send complete calls, either all with the same index or without an index. A new id or another name
         after the arguments therefore starts another call. Servers may also repeat the id, the name and even all
-        arguments in each piece.
+        arguments in each piece, or make up an id for each piece.
         """
         if not self.name or not name:
             return False
-        if call_id and self.id and call_id != self.id:
+        if call_id and self.id and call_id != self.id and not (has_index and self._lacks(name, arguments)):
             return True
         is_other = bool(arguments) and self.arguments != [_NOTHING] and self._is_whole and not self._has(arguments)
         if call_id and call_id == self.id:
@@ -59,9 +60,22 @@ class _PartialCall:
             self.name += name
         if arguments in (None, "") or self._has(arguments):
             return
-        if self.arguments == [_NOTHING]:
+        if self.arguments == [_NOTHING] or self._begins(arguments):
             self.arguments.clear()
         self.arguments.append(arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+    def _lacks(self, name: str, arguments: object) -> bool:
+        """Whether a piece with this name goes on with arguments that are incomplete."""
+        if name != self.name or not self.arguments or self._is_whole:
+            return False
+        return _object_in(arguments) is None or self._begins(arguments)
+
+    def _begins(self, arguments: object) -> bool:
+        """Whether these are all arguments so far, and more. Some servers send them again in each piece."""
+        if not isinstance(arguments, str) or not arguments.lstrip().startswith("{"):
+            return False
+        # Joining all pieces for each piece would be slow.
+        return len(arguments) > sum(map(len, self.arguments)) and arguments.startswith("".join(self.arguments))
 
     @property
     def _is_whole(self) -> bool:
@@ -91,11 +105,12 @@ _LEGACY: Final = "function_call"
 _DETAILS: Final = "reasoning_details"
 """The field in which OpenRouter sends blocks of reasoning. Some models need them back with the results of tools."""
 
-_CUT: Final = ("length", "max_tokens", "max_output_tokens", "model_length")
-"""The finish reasons of replies that a limit has cut."""
+_TAKEN_BACK: Final = ("reasoning_content", "reasoning")
+_THINKING: Final = (*_TAKEN_BACK, "reasoning_text", "thinking")
+"""The fields in which compatible servers send thinking. If a server sends several, they contain the same text."""
 
-_THINKING: Final = ("reasoning_content", "reasoning")
-"""The fields in which compatible servers send thinking. If a server sends both, they contain the same text."""
+_PARTS: Final = {"text": "text", "output_text": "text", "thinking": "thinking"}
+"""The types of the parts of a message that are read, and the field with their text."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -109,6 +124,8 @@ class PartialReply:
     anything: bool = False
     is_done: bool = False
     """Whether the server has ended the stream with `[DONE]`, and not only closed it."""
+    has_unknown: bool = False
+    """Whether there were chunks that aren't parts of a reply. They may be errors of an unknown shape."""
     model: str = ""
     finish: str = ""
     refusal: str = ""
@@ -121,7 +138,8 @@ class PartialReply:
     """The thinking as it is streamed."""
     calls: list[_PartialCall] = field(default_factory=list)
     open: dict[int | str, _PartialCall] = field(default_factory=dict)
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    counted: Usage = field(default_factory=lambda: Usage(model_calls=1))
+    """The provider's last count."""
 
     def take(self, chunk: Any) -> Said:
         """Add one chunk and return the text that it contains."""
@@ -131,8 +149,9 @@ class PartialReply:
         with reading():
             self.anything = True
             self.model = str(chunk.get("model") or self.model)
-            if isinstance(usage := chunk.get("usage"), Mapping):
-                self.usage = usage or self.usage
+            self.has_unknown |= _is_unknown(chunk)
+            for holder in (chunk, chunk.get("x_groq")):
+                self._count(holder)
             # Loom asks for one choice only.
             choices = (choice for choice in chunk.get("choices") or () if choice and not index_in(choice.get("index")))
             return self._take_choice(next(choices, {}))
@@ -151,10 +170,18 @@ class PartialReply:
         said = self.text.flush()
         return replace(said, thinking=rest + said.thinking)
 
+    def _count(self, holder: Any) -> None:
+        """Add the counts in an object. They are cumulative, and a missing count or a zero means no news."""
+        if isinstance(holder, Mapping) and isinstance(sent := holder.get("usage"), Mapping):
+            self.counted = _usage(sent, self.counted)
+
     def _take_choice(self, choice: Mapping[str, Any]) -> Said:
-        self.finish = text_in(choice.get("finish_reason")) or self.finish
+        self._count(choice)
+        self.finish = latest(self.finish, text_in(choice.get("finish_reason")))
         # A message is complete. Some servers send one after its deltas.
         delta = choice.get("delta") or (None if self.said else choice.get("message")) or {}
+        if choice.get("delta") is None and choice.get("message") is None:
+            delta = {"content": choice.get("text")}  # from the API before chat completions
         self.extra_fields = joined(self.extra_fields, extra_fields_of_message(delta))
         pieces = delta.get("tool_calls") or ()
         for piece in [pieces] if isinstance(pieces, Mapping) else filter(None, pieces):
@@ -163,30 +190,36 @@ class PartialReply:
             self._take_call({"function": legacy}, _LEGACY)
         self.refusal += text_in(delta.get("refusal"))
         thought = self._take_reasoning(delta)
-        content = delta.get("content")
-        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        inner = "".join(_text_in(part["thinking"]) for part in parts if part and part["type"] == "thinking")
+        parts = list(_parts(delta.get("content")))
+        inner = "".join(text for kind, text in parts if kind == "thinking")
         if inner:
             self.reasoning.setdefault(_THINKING[0], []).append(inner)
-        said = self.text.feed("".join(text_in(part["text"]) for part in parts if part and part["type"] == "text"))
+        said = self.text.feed("".join(text for kind, text in parts if kind == "text"))
         return replace(said, thinking=self.thought.feed(thought + inner) + said.thinking)
 
     def _take_reasoning(self, delta: Mapping[str, Any]) -> str:
-        given = [detail for detail in delta.get(_DETAILS) or () if detail]
+        details = delta.get(_DETAILS) or ()
+        given = [detail for detail in ([details] if isinstance(details, Mapping) else details) if detail]
         in_details = "".join(text_in(detail.get("text")) or text_in(detail.get("summary")) for detail in given)
         for detail in given:
             self._take_detail(detail)
-        name = next((name for name in _THINKING if delta.get(name)), None)
+        name = next(
+            (name for name in _THINKING if isinstance(delta.get(name), str | list | Mapping) and delta[name]), None
+        )
         if name is None:
             return in_details
-        thought = text_in(delta[name])
+        thought = _text_in(delta[name])
         self.reasoning.setdefault(name, []).append(thought)
         return thought
 
     def _take_detail(self, piece: Mapping[str, Any]) -> None:
-        """Add a piece of a block of reasoning. Consecutive pieces with the same index and type belong to one block."""
+        """Add a piece of a block of reasoning. Consecutive pieces with the same index and type belong to one block,
+        unless their ids differ.
+        """
         last = self.details[-1] if self.details else {}
-        if piece.get("index") is None or any(last.get(name) != piece.get(name) for name in ("index", "type")):
+        is_other = any(last.get(name) != piece.get(name) for name in ("index", "type"))
+        has_other_id = piece.get("id") is not None and last.get("id") not in (None, piece["id"])
+        if piece.get("index") is None or is_other or has_other_id:
             self.details.append({**piece})
             return
         for name, value in piece.items():
@@ -219,11 +252,6 @@ class PartialReply:
         return next(same, self.calls[-1] if self.calls else None)
 
     @property
-    def counted(self) -> Usage:
-        """The provider's last count."""
-        return _usage(self.usage)
-
-    @property
     def said(self) -> str:
         """All that the model has written so far."""
         thought = (piece for pieces in self.reasoning.values() for piece in pieces)
@@ -238,7 +266,7 @@ class PartialReply:
 
     def _answer(self, call: ModelCall) -> ModelAnswer:
         calls = read_calls([(heard.id, heard.name, "".join(heard.arguments)) for heard in self.calls], call.messages)
-        stop: StopReason = "length" if self.finish.lower() in _CUT else "tools" if calls else "end"
+        stop: StopReason = "length" if ending_of(self.finish) == "cut" else "tools" if calls else "end"
         state = ProviderState(message=self.extra_fields, calls=[heard.extra_fields for heard in self.calls])
         note = {**reasoning_note(call.model, self._thought()), **state.note(self.host)} if calls else {}
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
@@ -248,7 +276,9 @@ class PartialReply:
         """Return the thinking as it must be returned to the server: the text of `reasoning_content`, or texts and
         blocks by the names of their fields.
         """
-        thought: dict[str, Any] = {name: "".join(pieces) for name, pieces in self.reasoning.items()}
+        thought: dict[str, Any] = {
+            name: "".join(pieces) for name, pieces in self.reasoning.items() if name in _TAKEN_BACK
+        }
         if self.details:
             # The blocks contain the same thinking as the texts, with signatures.
             return {_DETAILS: self.details}
@@ -257,17 +287,37 @@ class PartialReply:
         return thought[_THINKING[0]] if set(thought) == {_THINKING[0]} else thought
 
 
-def _text_in(thinking: Any) -> str:
-    """Return the text of a thinking part, which is a text or a list of text parts."""
-    return "".join(text_in(part["text"]) for part in thinking) if isinstance(thinking, list) else text_in(thinking)
+def _is_unknown(chunk: Mapping[str, Any]) -> bool:
+    is_known = chunk.get("object") == "chat.completion.chunk" or chunk.get("type") in PINGS
+    return bool(chunk) and not is_known and chunk.keys().isdisjoint(("choices", "usage"))
 
 
-def _usage(sent: Mapping[str, Any]) -> Usage:
-    cached = token_count(sent.get("prompt_tokens_details"), "cached_tokens")
+def _parts(content: Any) -> Iterator[tuple[str, str]]:
+    """Yield the kind, `text` or `thinking`, and the text of each part of a message."""
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            yield "text", part
+        elif part and (kind := _PARTS.get(part.get("type", "text"))):
+            yield kind, _text_in(part[kind])
+
+
+def _text_in(value: Any) -> str:
+    """Return the text in a value, which is a text, an object that contains it, or a list of these."""
+    if isinstance(value, list):
+        return "".join(map(_text_in, value))
+    return _text_in(value["text" if "text" in value else "value"]) if isinstance(value, Mapping) else text_in(value)
+
+
+def _usage(sent: Mapping[str, Any], before: Usage) -> Usage:
+    """Return the counts that a server has sent now or before."""
+    details = sent.get("prompt_tokens_details")
+    cached = token_count(details, "cached_tokens") or token_count(sent, "prompt_cache_hit_tokens")
     return Usage(
-        input_tokens=token_count(sent, "prompt_tokens"),
-        output_tokens=token_count(sent, "completion_tokens"),
-        cached_tokens=cached or token_count(sent, "prompt_cache_hit_tokens"),
-        cache_write_tokens=token_count(sent.get("prompt_tokens_details"), "cache_write_tokens"),
+        input_tokens=token_count(sent, "prompt_tokens") or token_count(sent, "input_tokens") or before.input_tokens,
+        output_tokens=token_count(sent, "completion_tokens")
+        or token_count(sent, "output_tokens")
+        or before.output_tokens,
+        cached_tokens=cached or before.cached_tokens,
+        cache_write_tokens=token_count(details, "cache_write_tokens") or before.cache_write_tokens,
         model_calls=1,
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from loom.activities.adapters.models.error_responses import ended_early, quote, unreachable
+from loom.activities.adapters.models.error_responses import ended_early, unreachable
 from loom.activities.adapters.models.event_stream import (
     DONE,
     Event,
@@ -32,6 +32,7 @@ from loom.activities.adapters.models.responses_input import (
 )
 from loom.activities.adapters.models.sendable import encodable
 from loom.activities.adapters.models.sent_errors import not_an_error
+from loom.activities.adapters.models.stop_reasons import REFUSAL, check_stop_reason
 from loom.activities.adapters.models.thinking import Said, ThinkTags
 from loom.activities.adapters.models.wire import (
     CONNECT_TIMEOUT,
@@ -42,7 +43,6 @@ from loom.activities.adapters.models.wire import (
     usage_in_errors,
 )
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
-from loom.domain.core.errors import LLMRefusedError
 from loom.domain.core.messages import Message, Usage
 from loom.domain.core.tool_names import SEARCH_TOOLS
 from loom.domain.core.whole_characters import CharacterPieces, whole_characters
@@ -113,9 +113,7 @@ class ResponsesProvider:
             not_an_error(Event("error", heard.error), {}, self._server, call.model)
         if not heard.status:
             raise ended_early(self._server, call.model, content_type, heard=heard.anything)
-        if heard.refusal or heard.cut == "content_filter":
-            said = quote(heard.refusal, self._server) or "its content filter stopped the answer"
-            raise LLMRefusedError(f"{call.model} declined to answer: {said}", model=call.model)
+        check_stop_reason(REFUSAL if heard.refusal else heard.cut, heard.refusal, self._server, call.model)
         if heard.status not in ("completed", "incomplete"):
             raise unreachable(self._server, call.model, f"the server broke off the reply ({heard.status})")
 
@@ -235,7 +233,7 @@ class _PartialResponse:
             begun = self.begun.get(position)
             if begun is not None and begun["type"] == "function_call":
                 self.items.setdefault(position, {**begun, "arguments": "".join(pieces)})
-        parts = [part for item in self._of("message") for part in item.get("content") or ()]
+        parts = [part for item in self._of("message") for part in item.get("content") or () if part]
         refused = "".join(text_in(part["refusal"]) for part in parts if part["type"] == "refusal")
         self.refusal = self.refusal or refused
         # The response is over only now, because it could be read.
@@ -269,7 +267,7 @@ class _PartialResponse:
             ]
             calls = read_calls(made, call.messages)
             note = reasoning_note(NOTE.format(call.model), self._of("reasoning")) if calls else {}
-        stop: StopReason = "length" if self.cut else "tools" if calls else "end"
+        stop: StopReason = "length" if self.cut or self.status == "incomplete" else "tools" if calls else "end"
         message = Message(role="assistant", content="".join(self.text.answer), tool_calls=calls, metadata=note)
         return ModelAnswer(message=message, stop=stop, usage=self.counted, model=whole_characters(self.model))
 

@@ -12,8 +12,11 @@ from loom.activities.adapters.models.event_stream import Event, reading
 _NO_ERROR: Final = (None, "", 0, "0", 200, "200", "ok", "success")
 """The codes of replies that aren't errors."""
 
-_ERRORS: Final = ("error", "errors", "error_code", "error_msg", "error_message")
-_WORDS: Final = ("message", "msg", "text", "detail", "error_msg", "error_message", "status_msg", "errors", "error")
+_ERRORS: Final = ("error", "errors", "error_code", "error_msg", "error_message", "errorMessage", "exception", "Error")
+_WORDS: Final = (
+    *("message", "msg", "text", "detail", "title", "error_msg", "error_message", "status_msg", "errors", "error"),
+    *("errorMessage", "exception", "Error", "Message"),
+)
 
 
 def not_an_error(event: Event, headers: Mapping[str, str], server: Server, model: str) -> Any:
@@ -62,6 +65,8 @@ def _is_called_error(value: Mapping[str, Any]) -> bool:
 
 def _is_bare_error(value: Mapping[str, Any]) -> bool:
     """Whether a value without any part of a reply consists of an error's code or words."""
+    if type(status := value.get("status")) is int and status >= 400:
+        return True
     said = any(isinstance(value.get(field), str) and value[field] for field in ("message", "msg", "status_msg"))
     code = next((value[field] for field in ("code", "status_code") if field in value), None)
     if isinstance(value.get("type"), str):  # such as a ping, or an event that Loom doesn't know

@@ -5,6 +5,9 @@ With some chat templates, the opening tag is a part of the prompt, so that the t
 only the closing tag. Until this tag arrives, the text looks like the answer. An answer can also talk about the tag,
 which is then in code or quotes, or between other words of a sentence. All other tags that follow the start of the
 answer belong to the answer.
+
+Some models have other tags. Text between them is thinking only if it is opened at the start and closed: an answer may
+begin with such a tag.
 """
 
 import re
@@ -16,6 +19,16 @@ from loom.domain.core.whole_characters import CharacterPieces
 
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
+_TAGS: Final = {
+    _OPEN: _CLOSE,
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "<seed:think>": "</seed:think>",
+    "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
+}
+"""The opening tags at the start of a text, and their closing tags."""
 
 _PAIRS: Final = ("''", "()", "[]", "<>", "“”", "‘’", "«»", "「」", "『』")
 """The characters around a tag in quotes. Code spans and straight double quotes are recognized by their number."""
@@ -60,6 +73,8 @@ class ThinkTags:
     answer: list[str] = field(default_factory=list)
     _state: Literal["start", "thinking", "answer"] = "start"
     _held: str = ""
+    _opened: str = _OPEN
+    """The tag that began the thinking."""
     _has_thought: bool = False
     _is_presumed: bool = False
     """Whether the text is taken for thinking although it has no opening tag."""
@@ -91,14 +106,14 @@ class ThinkTags:
                 return self._kept(Said(answer, thinking, takes_back))
 
     def flush(self) -> Said:
-        """Return the text that was held back. Thinking that the model has not closed remains thinking, unless it had no
-        opening tag.
+        """Return the text that was held back. Thinking that the model has not closed remains thinking, unless it had
+        another opening tag than `<think>` or none.
         """
         self._has_ended = True
         said = self._feed(self._characters.flush())
         rest, self._held = self._held, ""
-        if self._state == "thinking" and self._is_presumed:
-            rest = "".join(self.thinking) + rest
+        if self._state == "thinking" and (self._is_presumed or self._opened != _OPEN):
+            rest = ("" if self._is_presumed else self._opened) + "".join(self.thinking) + rest
             self.thinking.clear()
             self._has_thought = self._is_presumed = False
             return self._kept(Said(rest))
@@ -114,7 +129,7 @@ class ThinkTags:
                 self._begin()
                 return Said()
             case "thinking":
-                thought, closed, rest = self._held.partition(_CLOSE)
+                thought, closed, rest = self._held.partition(_TAGS[self._opened])
                 if closed:
                     self._state, self._held = "start", rest
                     return Said(thinking=thought)
@@ -124,9 +139,10 @@ class ThinkTags:
 
     def _begin(self) -> None:
         begun = self._held.lstrip()
-        if begun.startswith(_OPEN):
-            self._state, self._held, self._has_thought = "thinking", begun.removeprefix(_OPEN), True
-        elif _OPEN.startswith(begun):
+        if tag := next(filter(begun.startswith, _TAGS), None):
+            self._state, self._held, self._has_thought = "thinking", begun.removeprefix(tag), True
+            self._opened = tag
+        elif any(tag.startswith(begun) for tag in _TAGS):
             return
         elif self.begins_in_thinking and not self._has_thought:
             self._state, self._has_thought, self._is_presumed = "thinking", True, True
@@ -156,7 +172,7 @@ class ThinkTags:
     def _all_but_a_tag(self) -> str:
         """Return the held text, and hold back its end if it may be the start of a tag."""
         text = self._held
-        size = max(_held_back(text, _CLOSE), _held_back(text, _OPEN))
+        size = max(_held_back(text, tag) for tag in (_OPEN, _CLOSE, _TAGS[self._opened]))
         self._held = text[len(text) - size :]
         return text[: len(text) - size]
 

@@ -22,7 +22,7 @@ _MARKS: Final = (
 UTF-16, whose mark is the beginning of its mark.
 """
 _HALF: Final = re.compile("[\ud800-\udfff]")
-_SPELLED_BYTES: Final = re.compile("(?:\\\\x[89a-f][0-9a-f]|[\udc80-\udcff])+", re.IGNORECASE)
+_SPELLED_BYTES: Final = re.compile("(?:\\\\x[89a-fA-F][0-9a-fA-F]|[\udc80-\udcff])+")
 LINE_END: Final = re.compile("\r\n|\n|\r")
 
 

@@ -100,6 +100,14 @@ def split(*pieces: str) -> tuple[str, str]:
         ("<thinking about it>", "<thinking about it>", ""),
         ("  plain", "  plain", ""),
         ("Write <think>x</think> in HTML.", "Write <think>x</think> in HTML.", ""),
+        ("<thinking>hm</thinking>\n\nyes", "yes", "hm"),
+        ("<thought>hm </think></thought>yes", "yes", "hm </think>"),
+        ("\n<reasoning>hm</reasoning>yes", "yes", "hm"),
+        ("<seed:think>hm</seed:think>yes", "yes", "hm"),
+        ("[THINK]hm[/THINK]yes", "yes", "hm"),
+        ("◁think▷hm◁/think▷yes", "yes", "hm"),
+        ("[THIS] <thinking>x</thinking>", "[THIS] <thinking>x</thinking>", ""),
+        ("hm</thinking>yes", "hm</thinking>yes", ""),
         ("<th", "<th", ""),
         ("", "", ""),
     ],
@@ -107,6 +115,16 @@ def split(*pieces: str) -> tuple[str, str]:
 def test_think_tags_at_the_start_are_thinking_however_they_are_cut(text: str, answer: str, thinking: str) -> None:
     for size in (1, 2, 3, 7, 100):
         assert split(*(text[at : at + size] for at in range(0, len(text), size))) == (answer, thinking)
+
+
+@pytest.mark.parametrize("text", ["<thinking> begins a block.", "[THINK]", "<reasoning>a </reasoning", "<thought"])
+def test_an_answer_that_begins_with_another_tag_is_kept(text: str) -> None:
+    for size in (1, 2, 3, 7, 100):
+        tags = ThinkTags()
+        for at in range(0, len(text), size):
+            tags.feed(text[at : at + size])
+        tags.flush()
+        assert ("".join(tags.answer), tags.thinking) == (text, [])
 
 
 @pytest.mark.parametrize(

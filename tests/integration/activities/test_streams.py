@@ -80,6 +80,19 @@ OK: Final = chat({"content": "a"}, {"content": "b"})
         sse({"choices": [{"delta": {"content": None, "tool_calls": None, "refusal": None}}]}) + OK,
         chat({"content": [{"type": "text", "text": None}, {"type": "new"}, {"type": "text", "text": "ab"}]}),
         chat({"content": "ab", "tool_calls": [None]}),
+        b'data: true\n\ndata: ""\n\n' + OK,
+        *(
+            chat({"content": content})
+            for content in (
+                [{"type": "output_text", "text": "ab"}],
+                [{"text": "a"}, {"text": "b"}],
+                ["a", None, "b"],
+                {"type": "text", "text": "ab"},
+                [{"type": "text", "text": {"value": "ab"}}],
+            )
+        ),
+        sse({"choices": [{"text": "a"}]}, {"choices": [{"text": "b", "finish_reason": "stop"}]}, "[DONE]"),
+        sse({"choices": [{"delta": {"content": "ab"}}]}, {"type": "ping"}, "[DONE]"),
     ],
     ids=lambda body: ascii(body[:40]),
 )
@@ -217,6 +230,12 @@ FULL: Final = '{"path":"1"}'
         [piece("{}", "read_file", index=0, id="a"), piece(FULL, "read_file", index=0, id="a")],
         [piece({"path": "1"}, "read_file", index=0, id="a")],
         [{"tool_calls": {"id": "a", "function": {"name": "read_file", "arguments": FULL}}}],
+        [piece(FULL[:at], "read_file", index=0, id="a") for at in (1, 2, 7, len(FULL))],
+        [piece('{"path"', "read_file", index=0, id="a"), piece(FULL, index=0), piece(FULL, index=0)],
+        [piece('{"path"', "read_file", id="a"), piece(FULL, "read_file", id="a")],
+        [piece('{"path"', "read_file", index=0, id="a"), piece(FULL, "read_file", index=0, id="b")],
+        [piece('{"pa', "read_file", index=0, id="a"), piece('th":"1"}', "read_file", index=0, id="b")],
+        [piece('{"pa', "read_file", index=0, id="a"), piece('th":"1"}', index=0, id="b")],
     ],
     ids=str,
 )
@@ -264,6 +283,56 @@ async def test_counts_are_numbers_of_any_kind(read: Reading, protocol: str, sent
     }[protocol]
     answered = (await read(body, protocol)).answer.usage
     assert (answered.input_tokens, answered.output_tokens) == (read_as, 7)
+
+
+COUNTS: Final = {"prompt_tokens": 11, "completion_tokens": 7}
+END_OF_OK: Final = {"delta": {}, "finish_reason": "stop"}
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [{"choices": [{**END_OF_OK, "usage": COUNTS}]}],
+        [{"choices": [END_OF_OK], "x_groq": {"id": "x", "usage": COUNTS}}],
+        [{"choices": [END_OF_OK], "usage": {"input_tokens": 11, "output_tokens": 7}}],
+        [{"choices": [END_OF_OK], "usage": COUNTS}, {"choices": [], "usage": dict.fromkeys(COUNTS, 0)}],
+        [{"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 1}}, {"choices": [], "usage": COUNTS}],
+        [{"choices": [END_OF_OK], "usage": COUNTS}, {"choices": [], "usage": {}, "x_groq": None}],
+    ],
+    ids=str,
+)
+async def test_counts_may_be_in_any_place(read: Reading, chunks: Sequence[Value]) -> None:
+    usage = (await read(sse({"choices": [{"delta": {"content": "ab"}}]}, *chunks, END_CHUNK, "[DONE]"))).answer.usage
+    assert (usage.input_tokens, usage.output_tokens) == (11, 7)
+
+
+END_CHUNK: Final = {"choices": [END_OF_OK]}
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"reasoning": {"text": "hm"}},
+        {"reasoning_details": {"type": "reasoning.text", "text": "hm"}},
+        {"reasoning_text": "hm"},
+        {"thinking": "hm"},
+        {"thinking": True, "reasoning": "hm"},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]},
+        {"content": "<thinking>hm</thinking>"},
+    ],
+    ids=str,
+)
+async def test_thinking_in_any_field_is_thinking(read: Reading, delta: Value) -> None:
+    heard = await read(chat(delta, {"content": "ok"}))
+    assert (heard.thinking, heard.text, heard.answer.message.text) == ("hm", "ok", "ok")
+
+
+async def test_blocks_of_reasoning_with_different_ids_stay_apart(read: Reading) -> None:
+    pieces = [("r1", "a"), (None, "b"), ("r1", "c"), ("r2", "d"), (None, "e")]
+    details = ({"type": "reasoning.text", "index": 0, "id": each, "text": text} for each, text in pieces)
+    heard = await read(chat(*({"reasoning_details": [each]} for each in details), piece(FULL, "read_file", id="a")))
+    kept = heard.answer.message.metadata["reasoning"]["content"]["reasoning_details"]
+    assert [(each["id"], each["text"]) for each in kept] == [("r1", "abc"), ("r2", "de")]
 
 
 def block(index: Any, start: Value, *deltas: Value) -> list[Value]:
@@ -337,6 +406,14 @@ async def test_a_call_of_a_response_without_its_complete_item_is_read(read: Read
     [
         ("chat", chat(piece(FULL, "read_file", id="a"), finish="length")),
         ("chat", chat(piece(FULL, "read_file", id="a"), finish="MAX_TOKENS")),
+        ("chat", chat(piece(FULL, "read_file", id="a"), finish="model_context_window_exceeded")),
+        (
+            "responses",
+            responses(
+                status="incomplete",
+                output=[{"type": "function_call", "call_id": "a", "name": "read_file", "arguments": FULL}],
+            ),
+        ),
         ("messages", messages(*block(0, USE, *HALVES), stop="max_tokens")),
         (
             "responses",
@@ -375,6 +452,9 @@ END: Final = {"chat": OK, "messages": messages(), "responses": responses()}
         sse({"detail": "no"}),
         sse({"code": 500, "message": "no"}),
         b"event: error\ndata: no\n\n",
+        b'error: {"message": "no"}\n\n',
+        sse({"exception": "no"}),
+        sse({"status": 500, "title": "no"}),
     ],
     ids=str,
 )
@@ -382,6 +462,50 @@ END: Final = {"chat": OK, "messages": messages(), "responses": responses()}
 async def test_an_error_before_the_end_is_another_attempt(read: Reading, protocol: str, error: bytes) -> None:
     with pytest.raises(LLMUnavailableError):
         await read(HALF[protocol] + error + END[protocol], protocol)
+
+
+def ended(protocol: str, reason: str) -> bytes:
+    """The end of a reply that contains text and a call, with this reason."""
+    call = {"type": "function_call", "call_id": "a", "name": "read_file", "arguments": FULL}
+    why = {"status": "incomplete", "incomplete_details": {"reason": reason}}
+    return {
+        "chat": chat(piece(FULL, "read_file", id="a"), finish=reason),
+        "messages": messages(*block(1, USE, *HALVES), stop=reason),
+        "responses": sse({"type": "response.incomplete", "response": {**why, "output": [call]}}),
+    }[protocol]
+
+
+@pytest.mark.parametrize("reason", ["error", "network_error", "abort", "cancelled", "timeout", "server_overloaded"])
+@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
+async def test_a_reply_that_the_server_broke_off_is_another_attempt(read: Reading, protocol: str, reason: str) -> None:
+    for after in (b"", END[protocol]):
+        with pytest.raises(LLMUnavailableError):
+            await read(HALF[protocol] + ended(protocol, reason).removesuffix(b"data: [DONE]\n\n") + after, protocol)
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
+async def test_a_filtered_reply_is_refused_and_a_malformed_call_is_no_reply(read: Reading, protocol: str) -> None:
+    for reason, error in {"SAFETY": LLMRefusedError, "MALFORMED_FUNCTION_CALL": LLMBadResponseError}.items():
+        with pytest.raises(error):
+            await read(HALF[protocol] + ended(protocol, reason), protocol)
+
+
+async def test_an_unknown_chunk_makes_a_reply_without_a_reason_another_attempt(read: Reading) -> None:
+    with pytest.raises(LLMUnavailableError):
+        await read(HALF["chat"] + sse({"what": "no"}, "[DONE]"))
+    assert (await read(HALF["chat"] + sse({"what": "no"}, END_CHUNK, "[DONE]"))).text == "The answer is part"
+
+
+async def test_a_message_with_a_reason_is_complete_without_its_last_event(read: Reading) -> None:
+    body = HALF["messages"] + messages().removesuffix(sse({"type": "message_stop"}))
+    assert (await read(body, "messages")).text == "The answer is part"
+    with pytest.raises(LLMUnavailableError):
+        await read(HALF["messages"], "messages")
+
+
+async def test_empty_parts_of_a_response_are_skipped(read: Reading) -> None:
+    parts = [None, {"type": "output_text", "text": None}, {"type": "output_text", "text": "ab"}]
+    assert (await read(responses(output=[{"type": "message", "content": parts}]), "responses")).text == "ab"
 
 
 @pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])

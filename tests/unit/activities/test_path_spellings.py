@@ -137,3 +137,9 @@ def test_a_folder_that_a_commit_reads_is_known_by_every_spelling(place: Path, pa
     spec = AgentSpec(name="a", model="demo", tools=(tool.spec,), permissions=rules, workspace=str(place))
     call = ToolCall(id="c", name="git_commit", arguments=given_)
     assert authorize(call, tool, tool.parse(given_), spec).judgement.verdict is not Verdict.ALLOW
+
+
+@given(st.text(st.sampled_from("\\xXeE9fF0\udce9é/"), max_size=12))
+def test_any_text_names_something(text: str) -> None:
+    assert isinstance(name_from(text), str)
+    assert isinstance(with_characters(text), str)

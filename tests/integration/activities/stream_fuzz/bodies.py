@@ -1,12 +1,13 @@
 """Events as the bytes of a body, and bodies with faults."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final, Literal, TypeAlias
 
-Fault: TypeAlias = Literal["", "error", "garbage", "cut", "reset"]
+Fault: TypeAlias = Literal["", "error", "garbage", "reason", "cut", "reset"]
 
 _PINGS: Final = (
     (":", "x"),
@@ -34,6 +35,10 @@ _ERRORS: Final[tuple[tuple[str, Any], ...]] = (
     ("", {"type": "BadGatewayError", "message": "no"}),
     ("", {"base_resp": {"status_code": 1004, "status_msg": "no"}}),
     ("", [{"error": {"code": 503, "message": "no", "status": "UNAVAILABLE"}}]),
+    ("", {"exception": "no"}),
+    ("", {"errorMessage": "no", "errorType": "x"}),
+    ("", {"Error": {"Message": "no"}}),
+    ("", {"status": 500, "title": "no"}),
     ("error", {"message": "no"}),
     ("error", {"a": 1}),
     ("error", "no"),
@@ -42,6 +47,13 @@ _ERRORS: Final[tuple[tuple[str, Any], ...]] = (
     ("error", ["no"]),
     ("error", {"type": "error", "error": {"type": "api_error", "message": "no"}}),
 )
+_ENDS: Final = ("stop", "length", "tool_calls", "end_turn", "stop_sequence", "tool_use", "max_tokens")
+_STATUSES: Final = ("completed", "incomplete")
+_BAD_REASONS: Final = (
+    *("error", "network_error", "abort", "aborted", "cancelled", "failed", "timeout", "overloaded", "server_error"),
+    *("insufficient_system_resource", "MALFORMED_FUNCTION_CALL", "SAFETY", "RECITATION", "sensitive", "content_filter"),
+)
+_ESCAPED = re.compile(r"(\\\\)|\\t|\\u00(?:0[1-8be-f]|1[0-9a-f])")
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,9 @@ class Body:
 
 
 def body_of(dice: Random, events: Sequence[Sent], fault: Fault) -> Body:
-    """Return the bytes of these events. An error or garbage comes at any place before the last but one."""
+    """Return the bytes of these events. An error or garbage comes at any place before the last but one.
+    A bad reason takes the place of the good one, which may follow it.
+    """
     sent = list(events)
     place = dice.randrange(_last(events))
     if fault == "error":
@@ -75,6 +89,8 @@ def body_of(dice: Random, events: Sequence[Sent], fault: Fault) -> Body:
         sent.insert(place, Sent(name, value))
     if fault == "garbage":
         sent.insert(place, Sent("", dice.choice(_GARBAGE), is_text=True))
+    if fault == "reason":
+        sent = list(_with_reason(sent, dice.choice(_BAD_REASONS), is_followed=dice.random() < 0.3))
     style = _Style(dice)
     data = style.start() + b"".join(map(style.event, sent))
     if dice.random() < 0.1:
@@ -82,6 +98,29 @@ def body_of(dice: Random, events: Sequence[Sent], fault: Fault) -> Body:
     if fault in ("cut", "reset"):
         data = data[: dice.randrange(len(data))]
     return Body(chunks=tuple(_chunks(dice, data)), fault=fault)
+
+
+def _with_reason(events: Sequence[Sent], reason: str, *, is_followed: bool) -> Iterator[Sent]:
+    for each in events:
+        changed = _replaced(each.value, reason)
+        yield replace(each, value=changed)
+        if is_followed and changed != each.value:
+            yield each
+
+
+def _replaced(value: Any, reason: str) -> Any:
+    """Return the value with another reason for the end."""
+    if isinstance(value, list):
+        return [_replaced(inside, reason) for inside in value]
+    if not isinstance(value, Mapping):
+        return value
+    is_end = {name: inside in (_STATUSES if name == "status" else _ENDS) for name, inside in value.items()}
+    return {
+        name: reason
+        if name in ("finish_reason", "stop_reason", "status") and is_end[name]
+        else _replaced(inside, reason)
+        for name, inside in value.items()
+    }
 
 
 def _last(events: Sequence[Sent]) -> int:
@@ -100,6 +139,7 @@ class _Style:
         self._blank = dice.choice((" ", " ", ""))
         self._ascii = dice.random() < 0.5
         self._names = dice.random() < 0.8
+        self._raw = dice.random() < 0.2
 
     def start(self) -> bytes:
         bom = "\ufeff" if self._dice.random() < 0.1 else ""
@@ -108,7 +148,9 @@ class _Style:
     def event(self, sent: Sent) -> bytes:
         text = sent.value if sent.is_text else self._json(sent.value)
         lines = [f"data:{self._blank}{line}" for line in text.split("\n")]
-        if sent.name and (self._names or sent.name == "error"):
+        if sent.name == "error" and len(lines) == 1 and self._dice.random() < 0.2:
+            lines = [f"error:{self._blank}{text}"]
+        elif sent.name and (self._names or sent.name == "error"):
             lines.insert(self._dice.choice((0, 0, 0, len(lines))), f"event:{self._blank}{sent.name}")
         while self._dice.random() < 0.1:
             lines.insert(self._dice.randrange(len(lines) + 1), self._dice.choice((": ping", "id: 1", "retry: 5", "x")))
@@ -127,6 +169,8 @@ class _Style:
     def _json(self, value: Any) -> str:
         indent = self._dice.choice((None,) * 9 + (1,))
         text = json.dumps(self._shuffled(value), ensure_ascii=self._ascii, indent=indent)
+        if self._raw:  # as servers do that don't escape control characters
+            text = _ESCAPED.sub(lambda found: found[1] or json.loads(f'"{found[0]}"'), text)
         return "".join(f"\\u{ord(each):04x}" if "\ud800" <= each <= "\udfff" else each for each in text)
 
     def _shuffled(self, value: Any) -> Any:

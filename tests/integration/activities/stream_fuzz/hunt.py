@@ -27,7 +27,7 @@ EVENTS: Final[Mapping[str, Callable[[Random, Reply], Sequence[Sent]]]] = {
     "messages": anthropic_events,
     "responses": responses_events,
 }
-_FAULTS: Final[tuple[Fault, ...]] = ("",) * 6 + ("error", "garbage", "cut", "reset")
+_FAULTS: Final[tuple[Fault, ...]] = ("",) * 7 + ("error", "garbage", "reason", "cut", "reset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ async def _tried(providers: Providers, case: Case) -> tuple[str, str]:
         return type(error).__name__, "" if fault else f"{type(error).__name__}: {error.message}"
     except Exception as error:  # noqa: BLE001 - this is what the hunt is for
         return type(error).__name__, f"not a LoomError: {error!r}"
-    if fault in ("error", "garbage"):
+    if fault in ("error", "garbage", "reason"):
         return "an answer", f"read as {heard}"
     return "read", "; ".join(_problems(heard, case))
 

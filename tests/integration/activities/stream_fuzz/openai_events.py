@@ -14,7 +14,7 @@ Delta: TypeAlias = dict[str, Any]
 def openai_events(dice: Random, said: Said) -> list[Sent]:
     """Return the events of a reply."""
     usage = _usage(dice, said)
-    way = dice.choice(("at the end", "with the reason", "everywhere"))
+    way = dice.choice(("at the end", "with the reason", "everywhere", "in the choice", "in a field", "before zeros"))
     deltas = [*_beginning(dice), *_thinking(dice, said), *_calls_and_text(dice, said)]
     chunks = [_chunk(dice, said, delta) for delta in deltas]
     for at in range(len(chunks), -1, -1):
@@ -26,6 +26,14 @@ def openai_events(dice: Random, said: Said) -> list[Sent]:
         chunks = [{**chunk, "usage": usage} for chunk in chunks]
     elif way == "with the reason":
         chunks[-1]["usage"] = usage
+    elif way == "in the choice":
+        last = next(choice for choice in chunks[-1]["choices"] if choice["finish_reason"] == finish)
+        last["usage"] = usage
+    elif way == "in a field":
+        chunks[-1]["x_groq"] = {"id": "x", "usage": usage}
+    elif way == "before zeros":
+        chunks[-1]["usage"] = usage
+        chunks.append({**_head(dice, said), "choices": [], "usage": dict.fromkeys(usage, 0)})
     else:
         chunks.append({**_head(dice, said), "choices": dice.choice(([], None)), "usage": usage})
     events = [Sent("", chunk) for chunk in chunks]
@@ -49,7 +57,8 @@ def _chunk(dice: Random, said: Said, delta: Delta | None, finish: str | None = N
 
 
 def _usage(dice: Random, said: Said) -> Delta:
-    usage = {"prompt_tokens": count(dice, said.prompt), "completion_tokens": count(dice, said.completion)}
+    names = dice.choice((("prompt_tokens", "completion_tokens"),) * 3 + (("input_tokens", "output_tokens"),))
+    usage = dict(zip(names, (count(dice, said.prompt), count(dice, said.completion)), strict=True))
     if not said.cached:
         return {**usage, **dice.choice(({}, {"prompt_tokens_details": None}, {"total_tokens": "?"}))}
     cached = count(dice, said.cached)
@@ -135,12 +144,21 @@ def _whole(dice: Random, calls: tuple[Call, ...]) -> Iterator[list[Delta]]:
 
 def _fragments(dice: Random, call: Call, always: Delta) -> list[Delta]:
     text = written(dice, call)
-    cut = [*dice.choice(([], [], [""], ["{}"])), *pieces(dice, text)]
+    if text.startswith("{") and dice.random() < 0.1:
+        cut = _growing(dice, text)
+    else:
+        cut = [*dice.choice(([], [], [""], ["{}"])), *pieces(dice, text)]
     if text and text[0] == "{" and call.id and always and dice.random() < 0.2:
         cut.append(text)  # the last fragment repeats everything
     name = call.name if dice.random() < 0.2 and call.id and always else None
     rest = [_piece(dice, {**always, **dice.choice(({}, _id(call) if always else {}))}, name, each) for each in cut[1:]]
     return [_piece(dice, {**always, **_id(call), "type": "function"}, call.name, cut[0]), *rest]
+
+
+def _growing(dice: Random, text: str) -> list[str]:
+    """Return fragments of which each repeats those before it."""
+    cuts = sorted(dice.randrange(len(text)) for _ in range(dice.choice((0, 1, 2, 5))))
+    return [*(text[:at] for at in cuts if not "\ud800" <= text[at - 1 : at] <= "\udbff"), text]
 
 
 def _piece(dice: Random, fields: Delta, name: str | None, arguments: Any) -> Delta:
