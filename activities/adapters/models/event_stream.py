@@ -21,7 +21,7 @@ DONE: Final = "[DONE]"
 PINGS: Final = ("ping", "keepalive", "keep-alive", "heartbeat")
 """The names of events that only keep a connection open. Their data can be anything."""
 
-_ERROR_FIELD: Final = re.compile(rb"(?:\A|(?<=[\r\n]))error:")
+_ERROR_FIELD: Final = re.compile(rb"(\A(?:\xef\xbb\xbf)?|(?<=[\r\n]))error:")
 """Some servers send an error as a field `error`, which other readers ignore."""
 
 _REST: Final = 0.1
@@ -127,13 +127,14 @@ class _Body:
                 yield _with_error_events(line + piece[:lines])
                 line = b""
             line += piece[lines:]
+        yield _with_error_events(line)
         self.has_ended = True
-        yield _with_error_events(line) + b"\n\n"
+        yield b"\n\n"
 
 
 def _with_error_events(lines: bytes) -> bytes:
     """Return these lines with fields `error` as events that are named so."""
-    return _ERROR_FIELD.sub(b"event: error\ndata:", lines)
+    return _ERROR_FIELD.sub(rb"\1event: error\ndata:", lines)
 
 
 def _event(sent: "ServerSentEvent", *, is_cut: bool) -> Event | None:

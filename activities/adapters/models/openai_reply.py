@@ -71,11 +71,11 @@ class _PartialCall:
         return _object_in(arguments) is None or self._begins(arguments)
 
     def _begins(self, arguments: object) -> bool:
-        """Whether these are all arguments so far, and more. Some servers send them again in each piece."""
+        """Whether a piece begins with all arguments so far. Some servers send them again in each piece."""
         if not isinstance(arguments, str) or not arguments.lstrip().startswith("{"):
             return False
         # Joining all pieces for each piece would be slow.
-        return len(arguments) > sum(map(len, self.arguments)) and arguments.startswith("".join(self.arguments))
+        return len(arguments) >= sum(map(len, self.arguments)) and arguments.startswith("".join(self.arguments))
 
     @property
     def _is_whole(self) -> bool:

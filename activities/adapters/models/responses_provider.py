@@ -173,6 +173,8 @@ class _PartialResponse:
     error: Any = None
     refusal: str = ""
     text: ThinkTags = field(default_factory=ThinkTags)
+    has_streamed: bool = False
+    """Whether the server has streamed text, and not only sends it in the whole response."""
     thinking: list[str] = field(default_factory=list)
     thought: CharacterPieces = field(default_factory=CharacterPieces)
     """The thinking as it is streamed."""
@@ -203,7 +205,9 @@ class _PartialResponse:
         position = index_in(value.get("output_index"))
         match kind:
             case "response.output_text.delta":
-                return self.text.feed(text_in(value["delta"]))
+                said = text_in(value["delta"])
+                self.has_streamed |= bool(said)
+                return self.text.feed(said)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 thought = text_in(value["delta"])
                 self.thinking.append(thought)
@@ -238,7 +242,7 @@ class _PartialResponse:
         self.refusal = self.refusal or refused
         # The response is over only now, because it could be read.
         self.status = text_in(response.get("status")) or status
-        if self.text.answer or self.text.thinking:
+        if self.has_streamed:
             return Said()
         return self.text.feed("".join(text_in(part["text"]) for part in parts if part["type"] == "output_text"))
 

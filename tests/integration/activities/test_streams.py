@@ -230,7 +230,7 @@ FULL: Final = '{"path":"1"}'
         [piece("{}", "read_file", index=0, id="a"), piece(FULL, "read_file", index=0, id="a")],
         [piece({"path": "1"}, "read_file", index=0, id="a")],
         [{"tool_calls": {"id": "a", "function": {"name": "read_file", "arguments": FULL}}}],
-        [piece(FULL[:at], "read_file", index=0, id="a") for at in (1, 2, 7, len(FULL))],
+        [piece(FULL[:at], "read_file", index=0, id="a") for at in (1, 2, 7, 7, len(FULL))],
         [piece('{"path"', "read_file", index=0, id="a"), piece(FULL, index=0), piece(FULL, index=0)],
         [piece('{"path"', "read_file", id="a"), piece(FULL, "read_file", id="a")],
         [piece('{"path"', "read_file", index=0, id="a"), piece(FULL, "read_file", index=0, id="b")],
@@ -501,6 +501,12 @@ async def test_a_message_with_a_reason_is_complete_without_its_last_event(read: 
     assert (await read(body, "messages")).text == "The answer is part"
     with pytest.raises(LLMUnavailableError):
         await read(HALF["messages"], "messages")
+
+
+async def test_streamed_blanks_of_a_response_are_not_repeated(read: Reading) -> None:
+    whole = [{"type": "message", "content": [{"type": "output_text", "text": " "}]}]
+    body = responses({"type": "response.output_text.delta", "delta": " "}, output=whole)
+    assert (await read(body, "responses")).answer.message.text == " "
 
 
 async def test_empty_parts_of_a_response_are_skipped(read: Reading) -> None:

@@ -40,6 +40,7 @@ BODIES = [
     (b'data: null\n\ndata: true\n\ndata: ""\n\ndata: 1\n\n', events(1)),
     (b'data: "a\tb\x01c\x1f"\n\n', events("a\tb\x01c\x1f")),
     (b'error: {"a": 1}\n\ndata: 1\n\n', [Event("error", {"a": 1}), Event("message", 1)]),
+    (b"\xef\xbb\xbferror: 1\n\ndata: 1\n\n", [Event("error", 1), Event("message", 1)]),
     (b"data: 1\n\nerror: no\n\n", [Event("message", 1), Event("error", "no")]),
     (b"data: 1\r\rerror:no\r\r", [Event("message", 1), Event("error", "no")]),
     (b'data: "error: no"\n\n: error: no\n\ndata: 1', events("error: no", 1)),
@@ -66,7 +67,9 @@ async def test_a_body_has_the_same_events_wherever_it_is_cut(body: bytes, expect
         assert await read([body[at : at + size] for at in range(0, len(body), size)]) == expected
 
 
-@pytest.mark.parametrize("body", [b"data: {not JSON\n\n", b"data: " + b"[" * 100_000 + b"\n\n", b"data: x\n\ndata: 1"])
+@pytest.mark.parametrize(
+    "body", [b"data: {not JSON\n\n", b"data: " + b"[" * 100_000 + b"\n\n", b"data: x\n\ndata: 1", b"data: x\r\rdata: 1"]
+)
 async def test_data_that_is_no_json_is_no_reply(body: bytes) -> None:
     with pytest.raises(NotAReply):
         await read([body])
