@@ -29,6 +29,7 @@ from loom.activities.ports import (
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import PersonMemory, RecallSource, recalled
 from loom.activities.refused_requests import is_refused
+from loom.activities.sent_arguments import with_decoded_arguments
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
@@ -55,7 +56,6 @@ from loom.domain.run.stream_events import (
     turn_began,
 )
 from loom.domain.tools.meant_names import with_meant_names
-from loom.domain.tools.sent_arguments import with_decoded_arguments
 from loom.domain.tools.tool_search import CALL_TOOL_SPEC, divided
 from loom.domain.tree.budget import Spend
 

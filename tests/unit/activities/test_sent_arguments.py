@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom.activities.sent_arguments import decoded_arguments, with_decoded_arguments
 from loom.domain.core.json_text import NotJson, about_text, is_finite, read_arguments
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.tools.sent_arguments import decoded_arguments, with_decoded_arguments
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
