@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -11,15 +11,20 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mcp_types import CallToolResult, ContentBlock, TextContent
 from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 from temporalio.common import RawValue
 
 from loom import LoomApp
+from loom.activities.adapters.mcp.results import output_of
+from loom.activities.ports import ToolOutput
+from loom.activities.toolbox.mcp_tool import McpCall, McpTool, offer
 from loom.domain.core.errors import BadRequest, ToolExecutionError
 from loom.domain.core.messages import well_formed
 from loom.domain.core.requests import AGENT_RUN, RunStatus
 from loom.domain.core.tasks import Origin
+from loom.domain.tools.mcp_servers import Hints, ListedTool, McpServer
 from loom.testing.harness import Addresses, Harness
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
 from loom.testing.waiting import eventually
@@ -36,7 +41,7 @@ CHARACTERS: Final = st.sampled_from(HARD) | st.characters(exclude_categories=())
 TEXT: Final = st.text(CHARACTERS, max_size=12)
 PLACES: Final = (
     *("task", "session", "said", "argument", "call name", "call id", "function", "failure", "source", "answer"),
-    *("sender", "question", "metadata", "file name", "file", "output"),
+    *("sender", "question", "metadata", "file name", "file", "output", "mcp"),
 )
 """Where a text comes from outside."""
 TEXTS: Final = st.fixed_dictionaries(dict.fromkeys(PLACES, TEXT))
@@ -45,6 +50,11 @@ EXAMPLES: Final = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     database=None,
+)
+
+
+OBSERVE: Final = ListedTool(
+    name="observe", schema={"type": "object", "properties": {"given": {"type": "string"}}}, hints=Hints(read_only=True)
 )
 
 
@@ -61,14 +71,34 @@ class Outside:
     texts: Mapping[str, str]
     run_id: str = ""
     requests: int = 0
+    observed: int = 0
+    """The number of calls that have reached the MCP server."""
 
     async def recall(self, question: str, origin: Origin) -> str:
         """A context source."""
         return self.texts["source"]
 
+    def trouble(self) -> str | None:
+        """The MCP server can always be called."""
+        return None
+
+    async def call(self, call: McpCall) -> ToolOutput:
+        """What a call of an MCP server becomes."""
+        said = self.texts["mcp"]
+        self.observed += 1
+        blocks: list[ContentBlock] = [TextContent(type="text", text=said)]
+        return output_of(CallToolResult(content=blocks, structured_content={f"k{said}": [said]}), str)
+
+    def abandon(self, call_id: str) -> None:
+        """No call of the MCP server waits for input."""
+
     def app(self) -> LoomApp:
         """Tools and a source that say these texts."""
         app = LoomApp()
+        offered = offer(McpServer(name="wire", command=("wire",), trust=True), [OBSERVE], self).tools
+        for tool in offered.values():
+            assert isinstance(tool, McpTool)
+            app.register_tool(replace(tool, spec=replace(tool.spec, name="observe")))
 
         @app.tool(effect="read")
         def look(given: str = "") -> str:
@@ -91,6 +121,7 @@ class Outside:
             return calls(
                 ToolUse("look", {"given": said["argument"]}),
                 ToolUse("fail"),
+                ToolUse("observe", {"given": said["argument"]}),
                 ToolUse("read_file", {"path": _file_name(said["file name"])}),
                 ToolUse("list_dir", {"path": "."}),
                 ToolUse(said["call name"], {said["argument"]: said["argument"]}, said["call id"]),
@@ -141,7 +172,7 @@ async def _answered(loom: Harness, run_id: str, texts: Mapping[str, str]) -> Non
 
 
 async def _ends(loom: Harness, model: Any, outside: Outside, texts: Mapping[str, str]) -> None:
-    outside.texts, outside.requests = texts, 0
+    outside.texts, outside.requests, outside.observed = texts, 0, 0
     before = len(model.requests)
     (loom.workspace / _file_name(texts["file name"])).write_bytes(texts["file"].encode("utf-8", "surrogatepass"))
     try:
@@ -152,6 +183,7 @@ async def _ends(loom: Harness, model: Any, outside: Outside, texts: Mapping[str,
         os.unlink(loom.workspace / _file_name(texts["file name"]))
     assert result.status is RunStatus.COMPLETED, result.error
     assert result.output.startswith("done ")
+    assert outside.observed == 1
     for request in model.requests[before:]:
         json.dumps(request.body, ensure_ascii=False).encode()  # no half of a character
     assert await loom.client.transcript(run_id)
