@@ -1,12 +1,11 @@
 """The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import structlog
 from temporalio import activity
@@ -28,8 +27,8 @@ from loom.activities.ports import (
 )
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.recall import PersonMemory, RecallSource, recalled
-from loom.activities.refused_requests import is_refused
 from loom.activities.sent_arguments import with_decoded_arguments
+from loom.activities.shorter_contexts import first_that_fits, halves, may_be_too_long, too_long_in
 from loom.domain.agents.reflection import approves
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
@@ -63,9 +62,6 @@ _log = structlog.get_logger("loom.model")
 
 ConversationRequest: TypeAlias = ModelRequest | CompressRequest | EvaluateRequest
 """The requests that contain digests of a spec and of a conversation."""
-
-LEAST_GROWN: Final = 2_000
-"""The number of tokens from which a conversation that is refused for an unknown reason may be too long."""
 
 LEAST_OUTPUT = 256
 """Minimum number of tokens available for a reply, even if the context window is full."""
@@ -196,14 +192,14 @@ class LanguageModel:
         try:
             reply = await ask(context)
         except (LLMContextLengthError, LLMConfigurationError) as error:
-            if request.compresses and not request.refused and _may_be_too_long(error, context):
+            if request.compresses and not request.refused and may_be_too_long(error, context):
                 # A history says only that the conversation was too long.
                 self._tell_failure(writer, request, spec.model, LLMContextLengthError(error.message))
-                return await self._put_off(request, before, context, _refused(error, context))
+                return await self._put_off(request, before, context, too_long_in(error, context))
             if not isinstance(error, LLMContextLengthError) or error.used is not None:  # a later attempt is charged
                 raise
-            windows = (in_window(measures=replace(request.measures, size=size)) for size in _halves(context.tokens))
-            context, reply = await _first_that_fits(ask, context, windows, error)
+            windows = (in_window(measures=replace(request.measures, size=size)) for size in halves(context.tokens))
+            context, reply = await first_that_fits(ask, context, windows, error)
         return replace(reply, collapsed=context.collapsed, recalled=found, person_facts=person.ids if person else ())
 
     async def _about_person(self, before: Transcript, origin: Origin) -> RecalledFacts | None:
@@ -428,36 +424,6 @@ def _assembled(context: ModelContext, request: ModelRequest) -> Assembled:
     return replace(context, budget=max(1, min(context.budget, fits))).assembled()
 
 
-def _may_be_too_long(error: LoomError, context: ModelContext) -> bool:
-    """Whether a shorter conversation may be accepted. Some servers refuse a long one without a reason."""
-    has_grown = context.tokens >= LEAST_GROWN and any(message.role == "assistant" for message in context.said)
-    is_unclear = is_refused(error) and bool(error.context.get("is_vague"))
-    return isinstance(error, LLMContextLengthError) or (is_unclear and has_grown)
-
-
-def _halves(tokens: int) -> Iterator[int]:
-    """Yield ever smaller windows for a conversation of this many tokens."""
-    while (tokens := tokens // 2) >= LEAST_OUTPUT:
-        yield tokens
-
-
-async def _first_that_fits(
-    ask: Callable[..., Awaitable[ModelReply]],
-    refused: ModelContext,
-    windows: Iterable[ModelContext],
-    error: LLMContextLengthError,
-) -> tuple[ModelContext, ModelReply]:
-    """Return the reply to the longest of these contexts that isn't too long. If none is accepted, raise the error."""
-    for context in windows:
-        if context.assembled().tokens >= refused.assembled().tokens:
-            continue
-        refused = context
-        _log.info("context_shortened", tokens=context.tokens, message=error.message)
-        with suppress(LLMContextLengthError):
-            return context, await ask(context, too_long=error.message)
-    raise error
-
-
 def _cut_off(plan: PreparedCall, output: int) -> PreparedCall:
     """Return the plan of a call that isn't whole, because the reply was cut at its limit. The call can't run."""
     error = (
@@ -465,12 +431,6 @@ def _cut_off(plan: PreparedCall, output: int) -> PreparedCall:
         " Make the call again with less text, or do the work in several calls."
     )
     return PreparedCall(error=error, error_type="validation", effect=plan.effect, parallel=plan.parallel)
-
-
-def _refused(error: LoomError, context: ModelContext) -> TooLong:
-    told = (error.context.get(name) for name in ("tokens", "limit"))
-    tokens, limit = (value if isinstance(value, int) and value > 0 else 0 for value in told)
-    return TooLong(trigger="provider", tokens=tokens or context.tokens, limit=limit)
 
 
 def _with_new_ids(message: Message, earlier: Outline, turn: int) -> Message:
