@@ -46,7 +46,7 @@ COMMANDS: Final = {
     "schedule": ("schedules", "Manage schedules, which start runs at the times in a cron expression."),
     "retry": ("retry", "Continue a run that is waiting or has ended."),
     "repair": ("repair", "Continue a run whose workflow task fails."),
-    "abort": ("steering", "Abort a run and cancel its current work."),
+    "abort": ("steering", "Abort a run, or all runs, and cancel their current work."),
     "send": ("steering", "Answer the agent's question, or send it a message."),
     "show": ("show", "Show a run turn by turn."),
     "advise": ("advise", "Suggest how to make runs faster, cheaper and more reliable."),

@@ -4,13 +4,15 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from loom.cli.arguments import Attach, RunId, new_app, read_attachments, read_object, user_name
+from loom.cli.abort_all import abort_all
+from loom.cli.arguments import Attach, OptionalRunId, RunId, new_app, read_attachments, read_object, user_name
 from loom.cli.output import fault_told, plain, print_json, print_notice
 from loom.cli.run_names import call_named, with_run
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.pending_approvals import read_approval
+from loom.running_runs import RunFilter
 
 CallId: TypeAlias = Annotated[
     str | None,
@@ -83,13 +85,32 @@ def resume(run_id: RunId, as_json: Json = False) -> None:
 
 @app.command()
 def abort(
-    run_id: RunId,
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason to store in the run's result.")] = "",
+    run_id: OptionalRunId = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Abort all runs, or those of the other options.")] = False,
+    agent: Annotated[str | None, typer.Option(help="With --all: only runs of this agent.")] = None,
+    session: Annotated[str | None, typer.Option(help="With --all: only runs of this session.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="With --all: only runs of this tenant.")] = None,
+    user: Annotated[str | None, typer.Option(metavar="U", help="With --all: only runs for this person.")] = None,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason to store in the result of each run.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", help="With --all: do not ask for confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Abort a run and cancel its current work."""
-    receipt = with_run(run_id, lambda loom, run: loom.abort(run, reason=reason, by=user_name()))
-    _acknowledge(receipt, "aborted", as_json=as_json)
+    """Abort a run, or all runs, and cancel their current work.
+
+    Sub-agents end with their run. With --all, the command waits until the runs have ended, and prints which ones have.
+    Exit code 1 with --all: a run hasn't ended, or another one has started meanwhile.
+    """
+    which = RunFilter(agent=agent, session=session, tenant=tenant, user=user)
+    if every is (run_id is not None):
+        raise BadRequest("name one run, or use --all", field="run_id")
+    if run_id is not None:
+        if yes or which != RunFilter():
+            raise BadRequest("--agent, --session, --tenant, --user and --yes are for --all", field="run_id")
+        receipt = with_run(run_id, lambda loom, run: loom.abort(run, reason=reason, by=user_name()))
+        _acknowledge(receipt, "aborted", as_json=as_json)
+        return
+    abort_all(which, reason=reason, yes=yes, as_json=as_json)
 
 
 @app.command()
