@@ -6,6 +6,7 @@ the server knows about it.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ import structlog
 from temporalio.client import WorkflowExecution
 
 from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.adapters.temporal.task_faults import is_failing
 from loom.domain.core.errors import RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.file_changes import change_of
@@ -26,8 +28,12 @@ _log = structlog.get_logger("loom.inbox")
 
 TIME_LIMIT: Final = 8.0
 """Seconds after which runs that haven't answered are listed as stale."""
-AT_ONCE: Final = 50
-"""Number of runs that are asked at the same time."""
+LATE: Final = f"so many runs wait that it wasn't read within {TIME_LIMIT:.0f} s"
+FAILING: Final = "its workflow task fails: `loom repair` continues it"
+AT_ONCE: Final = 10
+"""Number of runs of one task queue that are asked at the same time. A worker answers some tens of them per second. More
+at once would only wait for it, until they look as if it were down.
+"""
 MOST_RUNS: Final = 2000
 """Maximum number of waiting runs that are looked at. The newest ones are."""
 
@@ -60,7 +66,7 @@ class PendingAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentRun:
-    """A run that waits for a person, but whose worker doesn't answer, or whose answer can't be read. Nothing else is
+    """A run that waits for a person, but whose worker doesn't answer, or whose status can't be read. Nothing else is
     known about what it waits for.
     """
 
@@ -72,7 +78,7 @@ class SilentRun:
     since: datetime
     """When the run's last execution started."""
     error: str = ""
-    """Why the answer can't be read. Empty if there is none."""
+    """Why the status can't be read. Empty if no worker responds."""
     kind: Literal["stale"] = "stale"
 
 
@@ -98,7 +104,8 @@ class Inbox:
         """`workspace_of` returns a run's folder on its worker's machine, or an empty string."""
         self._runs = runs
         self._workspace_of = workspace_of
-        self._asking = asyncio.Semaphore(AT_ONCE)
+        # A task queue whose workers are down mustn't delay the others.
+        self._asking: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
 
     async def pending(self, *, tenant: str | None = None, agent: str | None = None) -> tuple[Waiting, ...]:
         """Return everything that waits, oldest first. Raises BadRequest if a filter is invalid."""
@@ -131,19 +138,20 @@ class Inbox:
         return (*calls, *(each for each in own if isinstance(each, PendingAnswer)))
 
     async def _looked_at(self, about: Mapping[str, WorkflowExecution]) -> list[Waiting]:
-        looking = {asyncio.create_task(self._look(*each)): each for each in about.items()}
+        # Visibility lists the newest first. If there isn't enough time, the oldest have been read.
+        looking = {asyncio.create_task(self._look(*each)): each for each in reversed(about.items())}
         if not looking:
             return []
         done, late = await asyncio.wait(looking, timeout=TIME_LIMIT)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        silent = [_silent(*looking[task], since=None) for task in late]
+        silent = [_silent(*looking[task], since=None, error=LATE) for task in late]
         return [*silent, *(waiting for task in done for waiting in task.result())]
 
     async def _look(self, run_id: str, execution: WorkflowExecution) -> list[Waiting]:
         """Return what one run waits for. An answer that can't be read must not hide those of other runs."""
-        async with self._asking:
+        async with self._asking[execution.task_queue]:
             try:
                 return await self._asked(run_id, execution)
             except Exception as error:  # noqa: BLE001 - a worker of any release, or a codec, may have answered
@@ -152,6 +160,8 @@ class Inbox:
 
     async def _asked(self, run_id: str, execution: WorkflowExecution) -> list[Waiting]:
         """Ask one run. `execution` is the run, or a sub-agent that it is listed for."""
+        if execution.id == run_id and is_failing(execution):
+            return [_silent(run_id, execution, await self._since(execution), FAILING)]
         try:
             status: JsonObject = await self._runs.query(run_id, "status", dict)
         except RunNotFoundError:

@@ -19,6 +19,7 @@ from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Segment, Task
 from loom.domain.run.actions import Backoff
+from loom.inbox import SilentRun
 from loom.run_repair import RunRepair
 from loom.testing.harness import Addresses, Harness, replay_all, settings_for
 from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, script, status, text
@@ -178,6 +179,9 @@ async def test_lists_doctor_and_the_stream_name_a_failing_run(stuck: Stuck) -> N
         fault = await failing(loom, run_id)
         await eventually(lambda: _listed(loom, run_id))
         assert [run.waiting_on for run in await loom.client.list(limit=500) if run.run_id == run_id] == ["repair"]
+        (unread,) = [each for each in await loom.client.pending() if each.run_id == run_id]
+        assert isinstance(unread, SilentRun)
+        assert "loom repair" in unread.error
         found = await doctor_checks.runs(loom.settings)
         assert run_id in [each["run_id"] for each in found["failing"]]
         assert f"{run_id}: {fault['error']}" in found["hint"]
