@@ -115,8 +115,9 @@ class Inbox:
         async with aclosing(self._runs.found(query, limit=MOST_RUNS)) as executions:  # type: ignore[type-var]
             async for execution in executions:
                 root = root_of(execution)
-                # The asks of a whole tree are in the status of its root. A question is in that of the run itself.
-                asks_itself = root == execution.id or first_value(execution, "LoomWaitingOn") == "input"
+                # The asks of a whole tree are in the status of its root. A question is in that of the run itself, which
+                # may be paused.
+                asks_itself = root == execution.id or first_value(execution, "LoomWaitingOn") != "approval"
                 about.setdefault(execution.id if asks_itself else root, execution)
         found = await self._looked_at(about)
         shown = [each for each in found if agent in (None, each.agent)]
