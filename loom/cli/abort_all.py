@@ -1,6 +1,5 @@
 """Abort many runs: show them, ask for confirmation, and print what has ended and what hasn't."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ import typer
 from loom.cli.arguments import user_name
 from loom.cli.connection import with_client
 from loom.cli.output import age, counted, one_line, print_json, print_notice
+from loom.cli.watch.keyboard import at_terminal
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
@@ -31,12 +31,12 @@ def abort_all(which: RunFilter, *, reason: str, yes: bool, as_json: bool) -> Non
     for name, value in asdict(which).items():
         if value is not None and not value.strip():
             raise BadRequest(f"--{name} is empty: leave it out to abort the runs of every {name}", field=name)
-    if not yes and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
+    if not yes and (as_json or not at_terminal()):
         raise BadRequest("there is nobody here to confirm: to abort all these runs, use --yes", field="yes")
     found = with_client(lambda loom: RunningRuns(loom.temporal).meant_by(which))
     if found.runs and not yes:
         _confirm(found.runs)
-    left, since = with_client(lambda loom: _aborted(loom, which, found, reason))
+    left, since = with_client(lambda loom: aborted(loom, which, found, reason))
     ended = [run for run in found.runs if run.summary.run_id not in {each.run_id for each in left}]
     if as_json:
         print_json(
@@ -53,7 +53,7 @@ def abort_all(which: RunFilter, *, reason: str, yes: bool, as_json: bool) -> Non
         raise typer.Exit(FAILED)
 
 
-async def _aborted(
+async def aborted(
     loom: LoomClient, which: RunFilter, found: Running, reason: str
 ) -> tuple[Sequence[RunSummary], Running]:
     """Abort the runs, and return those that haven't ended, and what the filter means now besides these."""

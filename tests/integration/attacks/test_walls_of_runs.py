@@ -238,6 +238,7 @@ STORE_COMMANDS: Final[dict[str, tuple[str, Callable[[World, Owner], list[str]], 
 """Commands that read the database: their names, their words, and what they show."""
 WRITING_COMMANDS: Final = ("memory add", "memory edit", "memory forget", "knowledge add", "knowledge remove")
 SHOWS_NO_TEXT: Final = {
+    "abort": "the tasks of the runs that it ends, as `list` does",
     "crew run": "a run of its own, as `run` does",
     "keys rotate": "the id of a key",
     "schedule add": "the name of the schedule",
