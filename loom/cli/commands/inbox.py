@@ -25,6 +25,7 @@ from loom.cli.watch.pending_approvals import Decision
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, LoomError, RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject, ToolCall
+from loom.domain.core.requests import ENDED
 from loom.domain.core.tool_calls import describe
 from loom.inbox import PendingAnswer, PendingCall, SilentRun, Waiting, change_in, waiting_view
 
@@ -207,7 +208,7 @@ async def _answered(
     try:
         await asyncio.wait({prompting, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not prompting.done():
-            screen.say("answered elsewhere")
+            screen.say(gone.result())
             return True
         answer = prompting.result()
     finally:
@@ -227,23 +228,32 @@ async def _prompted(waiting: PendingCall | PendingAnswer, prompter: Prompter) ->
     return await prompter.text("answer (Enter sends, Esc skips): ") or SKIP
 
 
-async def _gone(loom: LoomClient, waiting: PendingCall | PendingAnswer) -> None:
-    """Wait until the entry no longer waits. While the run doesn't answer, it counts as waiting."""
+async def _gone(loom: LoomClient, waiting: PendingCall | PendingAnswer) -> str:
+    """Wait until the entry no longer waits, and return why. While the run doesn't answer, it counts as waiting."""
     while True:
         await asyncio.sleep(CHECK_INTERVAL)
         try:
             status = await loom.status(waiting.run_id)
         except LoomError:
             continue
-        if status.get("stale"):
-            continue
-        if isinstance(waiting, PendingAnswer):
-            if status.get("question") != waiting.question:
-                return
-        elif (waiting.call_id, waiting.digest) not in {
-            (ask["call_id"], ask.get("digest", "")) for ask in status.get("pending_approvals", ())
-        }:
-            return
+        if not status.get("stale") and not _waits(waiting, status):
+            return _end(waiting, status, datetime.now(UTC))
+
+
+def _waits(waiting: PendingCall | PendingAnswer, status: JsonObject) -> bool:
+    if isinstance(waiting, PendingAnswer):
+        return bool(status.get("question") == waiting.question)
+    return (waiting.call_id, waiting.digest) in {
+        (ask["call_id"], ask.get("digest", "")) for ask in status.get("pending_approvals", ())
+    }
+
+
+def _end(waiting: PendingCall | PendingAnswer, status: JsonObject, now: datetime) -> str:
+    if status["status"] in ENDED:
+        return f"the run has ended: {status['status']}"
+    if isinstance(waiting, PendingCall) and waiting.expires_at is not None and waiting.expires_at <= now:
+        return "denied, because nobody decided in time"
+    return "answered elsewhere"
 
 
 async def _send(

@@ -308,7 +308,8 @@ def words_for(command: Command, loom: Commands, stack: Stack) -> list[str]:
     words = [
         made[word]() if word in made else known.get(word, word.replace("NAME", "scripted")) for word in command.words
     ]
-    return [*words, "--yes"] if name == "restore" else words  # nobody can be asked for confirmation
+    confirms = name == "restore" or words[:2] == ["abort", "--all"]
+    return [*words, "--yes"] if confirms else words  # nobody can be asked for confirmation
 
 
 @pytest.mark.parametrize(
