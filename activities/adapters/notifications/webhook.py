@@ -1,5 +1,6 @@
 """Post notifications to a URL, signed as the Standard Webhooks specification says (standardwebhooks.com)."""
 
+import asyncio
 import base64
 import hmac
 from datetime import UTC, datetime
@@ -10,8 +11,9 @@ from loom.domain.core.errors import NotDeliveredError
 
 TIME_LIMIT: Final = 15.0
 """Seconds within which a receiver must answer."""
+SHORTEST_WAIT: Final = 1.0
 LONGEST_WAIT: Final = 3600.0
-"""Maximum number of seconds that a receiver can ask for before the next attempt."""
+"""Minimum and maximum number of seconds that a receiver can ask for before the next attempt."""
 _GONE: Final = 410
 """The answer of a receiver that wants no more messages."""
 
@@ -32,8 +34,15 @@ class Webhook:
 
         headers = {"content-type": "application/json", **self._headers(message_id, body)}
         try:
-            async with httpx2.AsyncClient(timeout=TIME_LIMIT) as client:
-                answer = await client.post(self._url, content=body, headers=headers)
+            # A limit of httpx2 would be for each read. The answer's body may be endless, and nobody reads it.
+            async with (
+                asyncio.timeout(TIME_LIMIT),
+                httpx2.AsyncClient(timeout=None) as client,
+                client.stream("POST", self._url, content=body, headers=headers) as answer,
+            ):
+                pass
+        except TimeoutError:
+            raise NotDeliveredError(f"the receiver didn't answer within {TIME_LIMIT:.0f} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise NotDeliveredError(f"the receiver can't be reached ({type(error).__name__})") from None
         if not answer.is_success:
@@ -53,4 +62,4 @@ class Webhook:
 
 
 def _seconds(text: str) -> float | None:
-    return min(float(text), LONGEST_WAIT) if text.isascii() and text.isdigit() else None
+    return min(max(float(text), SHORTEST_WAIT), LONGEST_WAIT) if text.isascii() and text.isdigit() else None

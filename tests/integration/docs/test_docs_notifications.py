@@ -6,11 +6,13 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import HTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from standardwebhooks import Webhook
 
 from tests.docs_pages import SHELLS, Block, blocks_of, lines_of, shell
 from tests.missing_programs import skip_or_fail
@@ -33,13 +35,19 @@ def exported(block: Block, folder: Path, env: dict[str, str]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in told.split("\0") if pair)
 
 
-@contextmanager
-def receiving(secret: str) -> Iterator[str]:
-    """The page's receiver on a free port."""
+def names_of_receiver(secret: str) -> dict[str, Any]:
+    """What the page's program defines."""
     names: dict[str, Any] = {"__name__": "page"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOM_NOTIFY_SECRET", secret)
         exec(RECEIVER.text, names)
+    return names
+
+
+@contextmanager
+def receiving(secret: str) -> Iterator[str]:
+    """The page's receiver on a free port."""
+    names = names_of_receiver(secret)
     with HTTPServer(("127.0.0.1", 0), names["Receiver"]) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -60,6 +68,30 @@ def test_the_page_s_receiver_gets_messages_that_the_page_s_secret_signs(
         assert TEST_MESSAGE in capsys.readouterr().out
         other = exported(WEBHOOK, tmp_path, env) | {"LOOM_NOTIFY_URL": url}
         assert "the receiver answered 401" in shell("loom notify test --json || true", tmp_path, other)
+
+
+def test_the_page_s_receiver_refuses_recorded_changed_and_unsigned_messages(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    secret, now = exported(WEBHOOK, tmp_path, env)["LOOM_NOTIFY_SECRET"], datetime.now(UTC)
+    is_genuine = names_of_receiver(secret)["is_genuine"]
+
+    def headers(sent: datetime) -> dict[str, str]:
+        signature = Webhook(secret).sign("msg_1", sent, "{}")
+        return {
+            "webhook-id": "msg_1",
+            "webhook-timestamp": str(int(sent.timestamp())),
+            "webhook-signature": f"v1,other {signature}",
+        }
+
+    genuine = headers(now)
+    assert is_genuine(genuine, b"{}")
+    assert not is_genuine(genuine, b"[]")
+    assert not is_genuine(headers(now - timedelta(minutes=6)), b"{}")
+    assert not is_genuine({**genuine, "webhook-timestamp": str(int(now.timestamp()) + 1)}, b"{}")
+    for name in genuine:
+        assert not is_genuine({**genuine, name: "\xe9"}, b"{}")
+        assert not is_genuine({each: value for each, value in genuine.items() if each != name}, b"{}")
 
 
 def test_the_page_s_command_mails_the_message(tmp_path: Path, env: dict[str, str]) -> None:
