@@ -8,7 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.api.history.v1 import History
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHistory
 from temporalio.common import WorkerDeploymentVersion
 from temporalio.worker import Replayer
 
@@ -27,6 +28,8 @@ from tests.integration.workflows.conftest import Working
 from tests.trees import by_task, delegate
 from tests.webhook_receiver import SECRET, Message, WebhookReceiver
 
+TOKEN = "ghp_" + "a1B2c3D4e5F6" * 3
+"""A secret that nobody has set: it is recognized by its form."""
 WRITE = calls(ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1"))
 
 
@@ -49,6 +52,16 @@ async def notify_workflows(loom: Harness) -> dict[str, WorkflowExecutionStatus |
     """What has become of each notification on the harness's queue."""
     query = f"WorkflowType = 'Notify' AND TaskQueue = '{loom.settings.task_queue}'"
     return {each.id: each.status async for each in loom.client.temporal.list_workflows(query)}
+
+
+async def notify_histories(loom: Harness) -> list[WorkflowHistory]:
+    client = loom.client.temporal
+    return [await client.get_workflow_handle(name).fetch_history() for name in await notify_workflows(loom)]
+
+
+def stored(history: WorkflowHistory) -> bytes:
+    """The history as the server has it. As JSON, its payloads would be in base64."""
+    return History(events=history.events).SerializeToString()
 
 
 async def test_an_ask_and_the_end_of_its_run_reach_the_receiver_with_what_to_do(
@@ -86,12 +99,16 @@ async def test_an_ask_and_the_end_of_its_run_reach_the_receiver_with_what_to_do(
 
 
 async def test_a_question_a_parked_run_and_a_failed_one_are_told(working: Working, receiver: WebhookReceiver) -> None:
-    ask = calls(ToolUse("ask_user", {"question": "Which colour?"}, "q1"))
+    ask = calls(ToolUse("ask_user", {"question": f"Which colour? {TOKEN}"}, "q1"))
     wrong_key = status(401, message="no such key")
     loom, _ = await working(script([ask, wrong_key], repeat_last=True), **told(receiver), patience=0.5)
     run_id = await loom.start("paint it")
     (question,) = await arrived(receiver, run_id, "question")
-    assert question.body["data"]["summary"] == "Which colour?"
+    assert question.body["data"]["summary"].startswith("Which colour? ")
+    assert TOKEN not in str(question.body)
+    (kept,) = [stored(history) for history in await notify_histories(loom)]
+    assert b"Which colour?" in kept
+    assert TOKEN.encode() not in kept
     assert question.body["data"]["commands"] == [f'loom send {run_id} "your answer"']
 
     await loom.client.send(run_id, "blue")
@@ -189,11 +206,11 @@ async def test_a_command_reads_the_message_and_nothing_of_an_address_or_a_secret
     assert body == receiver.messages[-1].body
 
     replayer = Replayer(workflows=WORKFLOWS, workflow_runner=WORKFLOW_RUNNER, data_converter=data_converter())
-    for name in await notify_workflows(loom):
-        history = await loom.client.temporal.get_workflow_handle(name).fetch_history()
+    for history in await notify_histories(loom):
         await replayer.replay_workflow(history)
-        for secret in (SECRET, str(receiver.port), str(written)):
-            assert secret not in history.to_json()
+        assert run_id.encode() in stored(history)
+        for secret in (SECRET, receiver.url, str(written)):
+            assert secret.encode() not in stored(history)
 
 
 async def _read(path: Path) -> Any:
