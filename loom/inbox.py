@@ -140,14 +140,14 @@ class Inbox:
 
     async def _looked_at(self, about: Mapping[str, WorkflowExecution]) -> list[Waiting]:
         # Visibility lists the newest first. If there isn't enough time, the oldest have been read.
-        looking = {asyncio.create_task(self._look(*each)): each for each in reversed(about.items())}
+        looking = {asyncio.create_task(self._look(*each)): each for each in reversed(list(about.items()))}
         if not looking:
             return []
         done, late = await asyncio.wait(looking, timeout=TIME_LIMIT)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        silent = [_silent(*looking[task], since=None, error=LATE) for task in late]
+        silent = [_silent(run_id, execution, None, LATE) for run_id, execution in map(looking.__getitem__, late)]
         return [*silent, *(waiting for task in done for waiting in task.result())]
 
     async def _look(self, run_id: str, execution: WorkflowExecution) -> list[Waiting]:

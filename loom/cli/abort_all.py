@@ -73,9 +73,13 @@ def _confirm(runs: Sequence[RunOverview]) -> None:
     if len(runs) > SHOWN:
         typer.echo(f"and {counted(len(runs) - SHOWN, 'other run')}")
     these = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
-    if not typer.confirm(f"Abort {these}?"):
-        print_notice("nothing was aborted")
-        raise typer.Exit(FAILED)
+    try:
+        if typer.confirm(f"Abort {these}?"):
+            return
+    except typer.Abort:  # Ctrl-C; typer would print "Aborted!"
+        typer.echo()
+    print_notice("nothing was aborted")
+    raise typer.Exit(FAILED)
 
 
 def _tell(ended: Sequence[RunOverview], left: Sequence[RunSummary], since: Running) -> None:

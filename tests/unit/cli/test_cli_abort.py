@@ -42,7 +42,8 @@ def test_unclear_requests_and_those_that_nobody_confirms_reach_no_server(
     assert why in ran.err
 
 
-def test_a_person_sees_what_would_end_and_can_decline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "Enter", "Ctrl-C"])
+def test_a_person_sees_what_would_end_and_can_decline(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     began = datetime.now(UTC)
     runs = [
         RunOverview(
@@ -68,12 +69,10 @@ def test_a_person_sees_what_would_end_and_can_decline(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(abort_all, "at_terminal", lambda: True)
     monkeypatch.setattr(abort_all, "with_client", found)
-    ran = CliRunner().invoke(build_app(), ["abort", "--all"], input="n\n")
+    ran = CliRunner().invoke(build_app(), ["abort", "--all"], input=answer)
     assert ran.exit_code == FAILED
     assert ran.stdout.splitlines()[0] == "run-0 · default · Paint it · 0s · running"
-    assert ran.stdout.splitlines()[19:] == [
-        "run-19 · default · Paint it · 0s · running",
-        "and 3 other runs",
-        "Abort these 23 runs? [y/N]: n",
-    ]
+    last, rest, question = ran.stdout.splitlines()[19:22]
+    assert (last, rest) == ("run-19 · default · Paint it · 0s · running", "and 3 other runs")
+    assert question.startswith("Abort these 23 runs? [y/N]: ")
     assert ran.stderr == "nothing was aborted\n"
