@@ -8,6 +8,7 @@ import pytest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.domain.tools.mcp_servers import McpServer
+from loom.inbox import PendingCall
 from loom.testing.harness import Addresses, Harness
 from loom.testing.model_replies import Reply, Script
 from loom.testing.model_server import SeenRequest, ToolUse, calls, script, text
@@ -48,6 +49,9 @@ async def test_a_persons_answer_to_a_servers_question_reaches_the_server(
         told = f"The MCP server {server.name} asks: Which room in Oslo?"
         assert (asked["tool"], asked["question"]) == (tool, told)
         assert asked["schema"]["required"] == ["room"]
+        (waits,) = await loom.client.pending_in(run_id)
+        assert isinstance(waits, PendingCall)
+        assert (waits.question, waits.schema) == (told, asked["schema"])
         with pytest.raises(Exception, match="the form needs room"):
             await loom.client.approve(run_id, asked["call_id"], digest=asked["digest"])
         given = {"room": "quiet"}
