@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from loom.domain.core.requests import RunStatus
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
@@ -63,6 +64,7 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
     assert len({span.span_id for span in spans}) == len(spans)
     assert receiver.services == {"loom"}
     check_parents(receiver)
+    check_conventions(receiver)
     (chat,) = [each for each in receiver.named("chat scripted") if attributes(each)["loom.attempt"] == 2]
     assert attributes(chat)["gen_ai.usage.input_tokens"] == 10
     (waited,) = receiver.named("wait_for_approval bash")
@@ -74,6 +76,12 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
 
 async def _has(found: Sequence[object]) -> bool:
     return bool(found)
+
+
+def searches(receiver: Receiver) -> list[Span]:
+    """The searches in the session's memory."""
+    found = receiver.named("search_memory")
+    return [each for each in found if attributes(each)["loom.memory.source"] == "SessionMemory"]
 
 
 def check_parents(receiver: Receiver) -> None:
@@ -90,6 +98,22 @@ def check_parents(receiver: Receiver) -> None:
         assert above.start_time_unix_nano <= span.start_time_unix_nano, span.name
         if not span.name.startswith("invoke_agent"):
             assert attributes(span)["loom.run.id"] == attributes(above)["loom.run.id"]
+
+
+def check_conventions(receiver: Receiver) -> None:
+    """Each operation has the attributes that the GenAI conventions require, and the name that follows from them."""
+    required = {
+        "invoke_agent": ("gen_ai.agent.name", "gen_ai.provider.name", "gen_ai.request.model"),
+        "chat": ("gen_ai.request.model", "gen_ai.provider.name", "gen_ai.usage.input_tokens"),
+        "execute_tool": ("gen_ai.tool.name", "gen_ai.tool.call.id"),
+    }
+    for span in receiver.spans:
+        has = attributes(span)
+        if (operation := str(has.get("gen_ai.operation.name", ""))) in required:
+            names = required[operation]
+            assert span.name == f"{operation} {has[names[0]]}"
+            assert has.keys() >= set(names), span.name
+            assert has.get("gen_ai.provider.name", "openai") == "openai"
 
 
 def check_log_lines(log: Path, receiver: Receiver) -> None:
@@ -117,11 +141,11 @@ async def test_spans_that_a_receiver_refuses_arrive_later_and_hold_content_if_a_
         await loom.client.result(run_id)
         await eventually(lambda: _has(receiver.named("invoke_agent default")))
 
-        await eventually(lambda: _has(receiver.named("search_memory SessionMemory")))
+        await eventually(lambda: _has(searches(receiver)))
         advice = await command_line(loom)("advise", run_id, "--json")
 
     assert receiver.refuses == 0
-    searched = receiver.parent_of(receiver.named("search_memory SessionMemory")[0])
+    searched = receiver.parent_of(searches(receiver)[0])
     assert searched is not None
     assert searched.name == "invoke_agent default"
     figures = json.loads(advice.out)["figures"]

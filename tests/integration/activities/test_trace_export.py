@@ -11,10 +11,13 @@ import structlog
 
 from loom.activities import traces
 from loom.activities.bus import Delivery
+from loom.activities.metering import Meters
 from loom.activities.traces import ExportFailed, SpanOutbox, TraceExport
+from loom.domain.core import metrics
 from loom.domain.core.tasks import Task
 from loom.domain.history.spans import RUN_ID, Span
 from loom.testing.waiting import eventually
+from tests.seen_meters import SeenMeters
 
 AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -77,8 +80,8 @@ class NoTasks:
 
 
 @asynccontextmanager
-async def exporting(receiver: Receiver, *spans: Span) -> AsyncIterator[OneTask]:
-    inbox, outbox = OneTask(), SpanOutbox()
+async def exporting(receiver: Receiver, *spans: Span, meters: Meters | None = None) -> AsyncIterator[OneTask]:
+    inbox, outbox = OneTask(), SpanOutbox(meters)
     for each in spans:
         outbox.add(each)
     export = asyncio.create_task(TraceExport(inbox, NoTasks(), receiver, outbox, with_content=False, gather=0.0).run())
@@ -107,10 +110,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bad", [{0}, {6}, {9}, {0, 1, 8}])
 async def test_spans_that_the_receiver_rejects_are_logged_and_all_others_arrive(bad: set[int]) -> None:
-    receiver = Receiver(lambda each: each.name in {f"span {number}" for number in bad})
+    receiver, meters = Receiver(lambda each: each.name in {f"span {number}" for number in bad}), SeenMeters()
     with structlog.testing.capture_logs() as logs:
-        async with exporting(receiver, *(span(f"span {number}") for number in range(10))) as inbox:
+        async with exporting(receiver, *(span(f"span {number}") for number in range(10)), meters=meters) as inbox:
             await acknowledged(inbox)
+    assert meters.total(metrics.SPANS_DROPPED) == len(bad)
     assert receiver.names == {f"span {number}" for number in range(10) if number not in bad}
     assert sorted(rejected(logs)) == [(f"span {number}", f"run of span {number}") for number in sorted(bad)]
 
@@ -138,3 +142,13 @@ async def test_a_lone_span_that_is_rejected_for_its_content_arrives_without_it()
             await acknowledged(inbox)
     assert [each.attributes for each in receiver.spans] == [{}, {}]  # before and after the span itself was tried again
     assert rejected(logs) == [("chat", "run of chat")]
+
+
+def test_spans_that_find_no_room_while_the_receiver_is_away_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "_WAITING", 3)
+    meters = SeenMeters()
+    outbox = SpanOutbox(meters)
+    for number in range(5):
+        outbox.add(span(f"span {number}"))
+    assert [each.name for each in outbox.taken()] == ["span 2", "span 3", "span 4"]
+    assert meters.total(metrics.SPANS_DROPPED) == 2

@@ -111,7 +111,8 @@ async def measured(port: int, *, asks: int) -> Scrape | None:
     """What the endpoint says once the worker has seen that many calls wait."""
     seen = scraped(port)
     runs = seen.total("loom_waiting_runs", waiting_on="approval")
-    return seen if seen.of("loom_open_asks") and runs == seen.total("loom_open_asks") == asks else None
+    settled = asks > 0 or (seen.of("loom_active_agents") and seen.total("loom_active_agents") == 0)
+    return seen if seen.of("loom_open_asks") and settled and runs == seen.total("loom_open_asks") == asks else None
 
 
 def check_runs(seen: Scrape, own: list[RunResult]) -> None:
