@@ -76,7 +76,7 @@ class RunMeter:
             if not workflow.unsafe.is_replaying():
                 # The end of a run changes its calls without an event.
                 self._record(measured(self._last or before, event, after, at))
-            if isinstance(event, TurnBegan) and after.turn > before.turn:
+            if isinstance(event, TurnBegan) and after.turns > before.turns:
                 self._end_turn(after, at)
                 self._turn_began = at
             elif after.outcome is not None or (after.phase is Phase.READY and before.phase is not Phase.READY):
