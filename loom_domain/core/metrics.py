@@ -118,7 +118,7 @@ TOOL_CALLS: Final = _counter(
     "loom_tool_calls_total",
     "tool_name",
     "status",
-    says="Tool calls: `success`, `warning` and `error` ran; `refused`, `denied` and `aborted` didn't.",
+    says="Tool calls: `success`, `warning` and `error` ran; `answered`, `refused`, `denied` and `aborted` didn't.",
 )
 TOOL_DURATION: Final = _histogram(
     "loom_tool_execution_duration_seconds", "tool_name", "status", says="One tool call in its worker.", buckets=_QUICK

@@ -72,7 +72,7 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
         task = str(request.messages[1]["content"])
         if "parked" in task and request.turn == 1 and away[task] < 1:
             away[task] += 1
-            return status(503)
+            return status(503, retry_after=60)
         if task == "broken" and away[task] < 1:
             away[task] += 1
             return status(401)
