@@ -15,10 +15,10 @@ import structlog
 from temporalio.client import Client, WorkflowExecution, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from loom.activities import traces
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import backlogs
 from loom.activities.adapters.redis.permits import read_states
-from loom.activities import traces
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS
 from loom.activities.memory import writer
 from loom.activities.metering import Meters

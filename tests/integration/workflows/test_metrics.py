@@ -17,8 +17,8 @@ from loom.stack.ports import any_free
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
 from loom.workflows import measured_runs
+from tests.delegation_app import app
 from tests.integration.workflows.conftest import Working
-from tests.delegation_app import app as APP
 from tests.scraping import Scrape, scraped
 from tests.trees import by_task, delegate
 from tests.unit.house.test_monitoring import SDK
@@ -83,7 +83,7 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
     loom, _ = await working(
         answer,
         metrics_port=port,
-        app=APP,
+        app=app,
         memory="on",
         max_cached_workflows=20,
         model_attempts=1,

@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from loom.domain.core.tasks import Action, Origin, Segment, Task, span_id, task_of
-from loom.domain.history.spans import CACHE_WRITE_TOKENS, PROVIDER, REQUEST_MODEL, Place, execution_of, knows_duration, opening_of, run_span_id, span_of
+from loom.domain.history.spans import (
+    CACHE_WRITE_TOKENS,
+    PROVIDER,
+    REQUEST_MODEL,
+    Place,
+    execution_of,
+    knows_duration,
+    opening_of,
+    run_span_id,
+    span_of,
+)
 
 ROOT = Origin(run_id="r/with/slashes", execution="e1")
 CHILD = Origin(run_id="r/with/slashes/d1-1", execution="e2", root_run_id="r/with/slashes", root_execution="e1")
