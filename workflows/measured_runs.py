@@ -28,9 +28,9 @@ from loom.domain.run.events import Event, TurnBegan
 from loom.domain.run.state import Phase, RunState
 from loom.workflows.agent_run import AgentRun
 
-_Key: TypeAlias = tuple[str, int, int]
-"""What stays the same if an event happens again: its type, its turn, and its number among the events with the same type
-and turn. Its time doesn't, nor its place between signals.
+_Turns: TypeAlias = dict[int, frozenset[tuple[str, int]]]
+"""By turn, what stays the same if an event happens again: its type, and its number among the events of this type. Its
+time doesn't, nor its place between signals.
 """
 _REMEMBERED: Final = 10_000
 """Number of executions."""
@@ -41,7 +41,7 @@ class MeasuredRuns(Interceptor):
 
     def __init__(self, meters: Meters) -> None:
         self._meters = meters
-        self._counted: dict[str, set[_Key]] = {}
+        self._counted: dict[str, _Turns] = {}
 
     def workflow_interceptor_class(
         self,
@@ -72,7 +72,7 @@ def _harmless() -> Iterator[None]:
 class RunMeter:
     """Measures one run."""
 
-    def __init__(self, meters: Meters, counted: dict[str, set[_Key]], execution: str) -> None:
+    def __init__(self, meters: Meters, counted: dict[str, _Turns], execution: str) -> None:
         """`counted` has what this worker has measured, for each execution."""
         self._meters = meters
         self._counted = counted
@@ -113,12 +113,14 @@ class RunMeter:
         self._numbers[name] += 1
         if workflow.unsafe.is_replaying():
             return False
-        key, known = (name, turn, self._numbers[name]), self._counted.get(self._execution, set())
-        if key in known:
+        key, known = (name, self._numbers[name]), self._counted.get(self._execution, {})
+        of_turn = known.get(turn, frozenset())
+        if key in of_turn:
             return False
         if len(self._counted) > _REMEMBERED:
             self._counted.clear()
-        self._counted[self._execution] = {key, *(each for each in known if each[1] >= turn - 1)}
+        latest = {each: keys for each, keys in known.items() if each >= turn - 1}
+        self._counted[self._execution] = latest | {turn: of_turn | {key}}
         return True
 
     def _end_turn(self, state: RunState, at: datetime, is_new: bool) -> None:

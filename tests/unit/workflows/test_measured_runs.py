@@ -45,7 +45,7 @@ def test_events_that_happen_again_because_a_workflow_task_timed_out_are_measured
 
     now = SimpleNamespace(now=lambda: AT, unsafe=SimpleNamespace(is_replaying=is_replaying))
     monkeypatch.setattr(measured_runs, "workflow", now)
-    meters, counted = SeenMeters(), dict[str, set[tuple[str, int, int]]]()
+    meters, counted = SeenMeters(), dict[str, dict[int, frozenset[tuple[str, int]]]]()
     played(RunMeter(meters, counted, "an execution"), STORY)
     once = list(meters.seen)
 
