@@ -9,12 +9,14 @@ from uuid import uuid4
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.stack.ports import any_free
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
 from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Killable
 from tests.acceptance.test_command_line import command_line
 from tests.otlp_receiver import Receiver, attributes, receiving
+from tests.scraping import Scrape, scraped
 from tests.trees import by_task, delegate
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
@@ -38,18 +40,20 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
             return by_task(TREE)(request)
 
         loom, _, workers = await killable(answer)
-        exports = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **SOON}
-        worker = await workers.start(**exports)
+        exports, ports = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **SOON}, (any_free(), any_free())
+        worker = await workers.start(**exports, LOOM_METRICS_PORT=str(ports[0]))
         run_id = await loom.start("the root")
         await loom.asked(run_id)
         await eventually(lambda: _has(hung))
+        killed = scraped(ports[0])
         await workers.kill(worker)
-        await workers.start(**exports)
+        await workers.start(**exports, LOOM_METRICS_PORT=str(ports[1]))
         await loom.client.approve(run_id)
         result = await loom.client.result(run_id)
         assert result.status is RunStatus.COMPLETED
 
         await eventually(lambda: _has([span for span in receiver.spans if not span.parent_span_id]))
+        check_counters(killed, scraped(ports[1]), result)
 
     spans = receiver.spans
     assert Counter(span.name for span in spans) == {
@@ -72,6 +76,19 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
     assert waited.start_time_unix_nano < waited.end_time_unix_nano <= wrote.end_time_unix_nano
     assert "a secret" not in str(spans)
     check_log_lines(workers.log(1), receiver)
+
+
+def check_counters(killed: Scrape, other: Scrape, result: RunResult) -> None:
+    """What both workers have counted adds up to the result: the second one has replayed what the first one did."""
+
+    def both(name: str, **labels: str) -> float:
+        return killed.total(name, **labels) + other.total(name, **labels)
+
+    assert both("loom_llm_calls_total", outcome="answered") == result.usage["model_calls"]
+    assert both("loom_tokens_total", kind="input") == result.usage["input_tokens"]
+    assert both("loom_tool_calls_total", status="success") == result.tool_calls
+    assert both("loom_runs_started_total") == both("loom_runs_total", status="completed") == 3
+    assert both("loom_recoveries_total") == other.total("loom_recoveries_total", kind="model") == 1
 
 
 async def _has(found: Sequence[object]) -> bool:
