@@ -4,7 +4,7 @@ All workers of a task queue report the same numbers of runs, also of runs that n
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic, time
@@ -25,7 +25,7 @@ from loom.activities.metering import Meters
 from loom.activities.ports import StreamUnavailable
 from loom.composition.settings import Settings
 from loom.domain.core import metrics
-from loom.domain.core.metrics import model_labels
+from loom.domain.core.metrics import Metric, model_labels
 from loom.visibility import REPAIR
 from loom.workflows.agent_run import AgentRun
 
@@ -56,7 +56,11 @@ async def gauges_running(meters: Meters | None, settings: Settings, client: Clie
         if settings.redis_url is not None:
             link = RedisConnection(settings.redis_url)
             stack.push_async_callback(link.aclose)
-            readings += [_Lags(meters, link, settings).read, Breakers(meters, link).read]
+            lags = {
+                **({writer.GROUP: metrics.MEMORY_LAG} if settings.remembers else {}),
+                **({traces.GROUP: metrics.TRACE_LAG} if settings.otlp_endpoint is not None else {}),
+            }
+            readings += [Lags(meters, link, lags).read, Breakers(meters, link).read]
         measuring = {asyncio.create_task(_measure(meters, readings)), asyncio.create_task(_show_life(meters))}
         try:
             yield
@@ -86,22 +90,19 @@ async def _measure(meters: Meters, readings: Sequence[Callable[[], Awaitable[Non
         await asyncio.sleep(EVERY)
 
 
-class _Lags:
-    """The tasks on the bus that memory hasn't stored yet, and those whose spans aren't exported yet."""
+class Lags:
+    """The tasks on the bus that a group of consumers hasn't acknowledged yet, by the metric of the group."""
 
-    def __init__(self, meters: Meters, link: RedisConnection, settings: Settings) -> None:
+    def __init__(self, meters: Meters, link: RedisConnection, groups: Mapping[str, Metric]) -> None:
         self._meters = meters
         self._link = link
-        self._metrics = {
-            **({writer.GROUP: metrics.MEMORY_LAG} if settings.remembers else {}),
-            **({traces.GROUP: metrics.TRACE_LAG} if settings.otlp_endpoint is not None else {}),
-        }
+        self._groups = groups
 
     async def read(self) -> None:
         """Measure once. Raises StreamUnavailable."""
         for group, waiting in (await self._link.call(backlogs)).items():
-            if group in self._metrics and waiting is not None:
-                self._meters.measure(self._metrics[group], value=waiting)
+            if group in self._groups and waiting is not None:
+                self._meters.measure(self._groups[group], value=waiting)
 
 
 class Breakers:

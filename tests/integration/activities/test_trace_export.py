@@ -2,17 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 import structlog
 
 from loom.activities import traces
+from loom.activities.adapters.redis.connection import RedisConnection
+from loom.activities.adapters.redis.consumer import RedisInbox
+from loom.activities.adapters.redis.stream import BUS
 from loom.activities.bus import Delivery
 from loom.activities.metering import Meters
 from loom.activities.traces import ExportFailed, SpanOutbox, TraceExport
+from loom.composition.gauges import Lags
 from loom.domain.core import metrics
 from loom.domain.core.tasks import Task
 from loom.domain.history.spans import RUN_ID, Span
@@ -152,3 +157,19 @@ def test_spans_that_find_no_room_while_the_receiver_is_away_are_counted(monkeypa
         outbox.add(span(f"span {number}"))
     assert [each.name for each in outbox.taken()] == ["span 2", "span 3", "span 4"]
     assert meters.total(metrics.SPANS_DROPPED) == 2
+
+
+async def test_the_tasks_that_wait_for_the_receiver_are_measured_until_the_bus_drops_them(redis_url: str) -> None:
+    group, meters = uuid4().hex, SeenMeters()
+    async with aclosing(RedisConnection(redis_url)) as link, aclosing(RedisConnection(redis_url)) as own:
+        lags = Lags(meters, link, {group: metrics.TRACE_LAG})
+        await lags.read()
+        await RedisInbox(own, group, since="now").join()
+        await lags.read()
+        for number in range(5):
+            await link.call(lambda redis, number=number: redis.xadd(BUS, {"number": number}))  # type: ignore[misc]
+        await lags.read()
+        await link.call(lambda redis: redis.xtrim(BUS, maxlen=2, approximate=False))
+        await lags.read()
+        await link.call(lambda redis: redis.xgroup_destroy(BUS, group))
+    assert meters.values(metrics.TRACE_LAG) == [0, 5, 2]
