@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 COMPILED := loom loom/domain loom/activities loom/workflows
 
 .PHONY: install demo test test-unit test-slow flaky test-models test-mcp test-node test-frameworks check lock
-.PHONY: bench bench-peers bench-memory bench-skills reading-path page-screens web-ui-screens screens chaos chaos-tools chaos-memory
+.PHONY: bench bench-observability bench-peers bench-memory bench-skills reading-path page-screens web-ui-screens screens chaos chaos-tools chaos-memory
 .PHONY: upgrade site reference prometheus-rule image-check fuzz-shell fuzz-streams refusing long-run planted-changes
 .PHONY: release-check check-tags clean
 
@@ -191,6 +191,9 @@ refusing: $(STAMP)
 BODIES = 20000
 fuzz-streams: $(STAMP)
 	@$(RUN) -m tests.integration.activities.stream_fuzz --bodies $(BODIES) --seed $(SEED)
+
+bench-observability: $(STAMP)
+	@$(RUN) -m bench.observability
 
 bench-memory: $(STAMP)
 	@$(RUN) -m bench.retrieval

@@ -15,9 +15,11 @@ from typing import Final, Protocol
 import structlog
 
 from loom.activities.bus import Delivery, Inbox
+from loom.activities.metering import Meters
 from loom.activities.ports import StreamUnavailable
 from loom.activities.recall import RecallSource
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core import metrics
 from loom.domain.core.messages import Message
 from loom.domain.core.tasks import Origin, Task, trace_id
 from loom.domain.history.spans import (
@@ -74,12 +76,20 @@ class RunTasks(Protocol):
 class SpanOutbox:
     """Spans of this worker that no task stands for, until they are exported. If the worker dies, they are lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, meters: Meters | None = None) -> None:
+        self._meters = meters
         self._waiting: deque[Span] = deque(maxlen=_WAITING)
 
     def add(self, span: Span) -> None:
-        """Export the span soon."""
+        """Export the span soon. While the receiver is away, only the newest ones are kept."""
+        if len(self._waiting) == _WAITING:
+            self.drop()
         self._waiting.append(span)
+
+    def drop(self) -> None:
+        """Count a span that is lost."""
+        if self._meters is not None:
+            self._meters.measure(metrics.SPANS_DROPPED)
 
     def taken(self) -> list[Span]:
         """Remove the waiting spans, and return them."""
@@ -163,6 +173,7 @@ class TraceExport:
                 alone = waiting.pop(0)
                 if await self._is_rejected(alone):
                     _log.error("span_rejected", span=alone.name, run_id=alone.attributes.get(RUN_ID), error=error)
+                    self._outbox.drop()
                     failures = 0
                     continue
                 waiting.append(alone)  # perhaps another one gets through

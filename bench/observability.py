@@ -1,5 +1,5 @@
 """Compare a turn of a worker that serves metrics and exports traces with one of a worker that does neither:
-`python -m bench.observability`.
+`make bench-observability`.
 
 The model and the tool answer at once in the worker's process, so that nothing hides the difference. A second comparison
 has a model over HTTP, as a real run does. For only one of them, name it: `python -m bench.observability "over HTTP"`.
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from statistics import median
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -32,7 +33,7 @@ MODELS: Final = {
     "at once": ("immediate:any", f"turns={TURNS} calls=1"),
     "over HTTP": ("openai:scripted", f"turns={TURNS}"),
 }
-ROUNDS: Final = 12
+ROUNDS: Final = 16
 EXPORTED: Final = Settings.model_fields["otlp_delay"].default / 1000 + 0.5
 """Seconds after which a worker has exported the spans of a run."""
 SINK: Final = """
@@ -87,9 +88,9 @@ def _queue(name: str, env: dict[str, str]) -> str:
 
 
 def _of(mine: Sequence[float], theirs: Sequence[float]) -> str:
-    """Return the ratio of the sums, with the lowest and the highest ratio of a round."""
+    """Return the median ratio of a round, with the lowest and the highest."""
     rounds = [one / other for one, other in zip(mine, theirs, strict=True)]
-    return f"{sum(mine) / sum(theirs):.3f} ({min(rounds):.2f}–{max(rounds):.2f})"
+    return f"{median(rounds):.3f} ({min(rounds):.2f}–{max(rounds):.2f})"
 
 
 async def _round(

@@ -217,7 +217,7 @@ def parts_for(
         model_calls=Leases(PostgresReplies(database)) if database else None,
         node_calls=Leases(PostgresAnswers(database)) if database else None,
         meters=meters,
-        spans=SpanOutbox() if settings.otlp_endpoint and settings.redis_url else None,
+        spans=SpanOutbox(meters) if settings.otlp_endpoint and settings.redis_url else None,
         notify=notify_plan(settings),
         receivers=receivers_from(settings),
         gate=StartGate(

@@ -4,7 +4,7 @@ All workers of a task queue report the same numbers of runs, also of runs that n
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from time import monotonic, time
@@ -15,14 +15,17 @@ import structlog
 from temporalio.client import Client, WorkflowExecution, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from loom.activities import traces
 from loom.activities.adapters.redis.connection import RedisConnection
-from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.adapters.redis.consumer import backlogs
+from loom.activities.adapters.redis.permits import read_states
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS
-from loom.activities.memory.writer import GROUP
+from loom.activities.memory import writer
 from loom.activities.metering import Meters
 from loom.activities.ports import StreamUnavailable
 from loom.composition.settings import Settings
 from loom.domain.core import metrics
+from loom.domain.core.metrics import Metric, model_labels
 from loom.visibility import REPAIR
 from loom.workflows.agent_run import AgentRun
 
@@ -50,10 +53,14 @@ async def gauges_running(meters: Meters | None, settings: Settings, client: Clie
         return
     async with AsyncExitStack() as stack:
         readings: list[Callable[[], Awaitable[None]]] = [_OpenRuns(meters, client, queue).read]
-        if settings.remembers and settings.redis_url is not None:
-            inbox = RedisInbox(RedisConnection(settings.redis_url, answer_within=ANSWER_SECONDS), GROUP)
-            stack.push_async_callback(inbox.aclose)
-            readings.append(_MemoryLag(meters, inbox).read)
+        if settings.redis_url is not None:
+            link = RedisConnection(settings.redis_url)
+            stack.push_async_callback(link.aclose)
+            lags = {
+                **({writer.GROUP: metrics.MEMORY_LAG} if settings.remembers else {}),
+                **({traces.GROUP: metrics.TRACE_LAG} if settings.otlp_endpoint is not None else {}),
+            }
+            readings += [Lags(meters, link, lags).read, Breakers(meters, link).read]
         measuring = {asyncio.create_task(_measure(meters, readings)), asyncio.create_task(_show_life(meters))}
         try:
             yield
@@ -83,17 +90,38 @@ async def _measure(meters: Meters, readings: Sequence[Callable[[], Awaitable[Non
         await asyncio.sleep(EVERY)
 
 
-class _MemoryLag:
-    """The tasks that memory hasn't stored yet."""
+class Lags:
+    """The tasks on the bus that a group of consumers hasn't acknowledged yet, by the metric of the group."""
 
-    def __init__(self, meters: Meters, inbox: RedisInbox) -> None:
+    def __init__(self, meters: Meters, link: RedisConnection, groups: Mapping[str, Metric]) -> None:
         self._meters = meters
-        self._inbox = inbox
+        self._link = link
+        self._groups = groups
 
     async def read(self) -> None:
         """Measure once. Raises StreamUnavailable."""
-        if (waiting := await self._inbox.backlog()) is not None:
-            self._meters.measure(metrics.MEMORY_LAG, value=waiting)
+        for group, waiting in (await self._link.call(backlogs)).items():
+            if group in self._groups and waiting is not None:
+                self._meters.measure(self._groups[group], value=waiting)
+
+
+class Breakers:
+    """The circuit breakers that all workers share. A worker without calls doesn't notice that another one opens or
+    closes them.
+    """
+
+    def __init__(self, meters: Meters, link: RedisConnection) -> None:
+        self._meters = meters
+        self._link = link
+        self._known: set[str] = set()
+
+    async def read(self) -> None:
+        """Measure once. Raises StreamUnavailable."""
+        states = [each for each in await self._link.call(read_states) if not each.agent]
+        self._known |= {each.model for each in states}
+        stopped = {each.model for each in states if each.state in ("open", "half-open")}
+        for model in self._known:
+            self._meters.measure(metrics.BREAKER_OPEN, *model_labels(model), value=float(model in stopped))
 
 
 class _OpenRuns:

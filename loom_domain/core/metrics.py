@@ -110,7 +110,7 @@ PERMIT_WAIT: Final = _histogram(
     buckets=_QUICK,
 )
 BREAKER_OPEN: Final = _gauge(
-    "loom_breaker_open", *_CALLED, says="1 while this worker's calls meet an open breaker, else 0."
+    "loom_breaker_open", *_CALLED, says="1 while the circuit breaker of the model is open or half-open, else 0."
 )
 
 # Tool calls.
@@ -118,7 +118,7 @@ TOOL_CALLS: Final = _counter(
     "loom_tool_calls_total",
     "tool_name",
     "status",
-    says="Tool calls: `success`, `warning` and `error` ran; `refused`, `denied` and `aborted` didn't.",
+    says="Tool calls: `success`, `warning` and `error` ran; `answered`, `refused`, `denied` and `aborted` didn't.",
 )
 TOOL_DURATION: Final = _histogram(
     "loom_tool_execution_duration_seconds", "tool_name", "status", says="One tool call in its worker.", buckets=_QUICK
@@ -170,12 +170,16 @@ OLDEST_ASK: Final = _gauge(
     "loom_oldest_ask_age_seconds", says="The age of the oldest call that waits for a person; 0 if none does."
 )
 MEMORY_LAG: Final = _gauge("loom_memory_lag_tasks", says="Tasks on the bus that memory has not stored yet.")
+TRACE_LAG: Final = _gauge("loom_trace_lag_tasks", says="Tasks on the bus whose spans are not exported yet.")
 MEMORY_BYTES: Final = _gauge("loom_worker_memory_bytes", says="The worker's resident memory.")
 ALIVE: Final = _gauge(
     "loom_worker_alive_timestamp_seconds",
     says="When the worker last showed that it is serving, by its own clock. `loom health` reads it.",
 )
 STREAM_DROPS: Final = _counter("loom_stream_dropped_events_total", says="Live events that could not be written.")
+SPANS_DROPPED: Final = _counter(
+    "loom_spans_dropped_total", says="Spans that the receiver rejected, or that exceeded a worker's limit."
+)
 
 ALL: Final[tuple[Metric, ...]] = (
     RUNS_STARTED,
@@ -209,9 +213,11 @@ ALL: Final[tuple[Metric, ...]] = (
     OPEN_ASKS,
     OLDEST_ASK,
     MEMORY_LAG,
+    TRACE_LAG,
     MEMORY_BYTES,
     ALIVE,
     STREAM_DROPS,
+    SPANS_DROPPED,
 )
 
 

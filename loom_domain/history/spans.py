@@ -6,7 +6,7 @@
     │   └── invoke_agent AGENT             the run to which `delegate_task` or a crew has given the work
     ├── wait_for_approval TOOL             a person's decision
     ├── wait_for_provider, wait_for_operator   the run was parked
-    ├── search_memory SOURCE               what a model call was given of other runs
+    ├── search_memory                      what a model call was given of other runs
     └── compress_context
 
 A task that ends something completes its span. The task that began it is its opening. All ids follow from the ids of
@@ -44,9 +44,13 @@ RUN_ID: Final = "loom.run.id"
 TURN: Final = "loom.turn"
 ATTEMPT: Final = "loom.attempt"
 PURPOSE: Final = "loom.purpose"
+MEMORY_SOURCE: Final = "loom.memory.source"
 STATUS: Final = "loom.run.status"
 COST: Final = "loom.cost.usd"
 DECISION: Final = "loom.approval.decision"
+
+_PROVIDERS: Final = {"openai-responses": "openai"}
+"""Providers whose models Loom names by the API."""
 
 OPENINGS: Final = frozenset({Action.TURN, Action.TOOL_CALL, Action.EXECUTE, Action.APPROVAL_REQUESTED, Action.RETRIED})
 """The actions of the tasks that `opening_of` looks for."""
@@ -144,12 +148,13 @@ def memory_search(origin: Origin, *, begun: datetime, ended: datetime, source: s
         trace_id=trace,
         span_id=span_id(trace, f"{origin.run_id}/search_memory/{source}/{begun.isoformat()}"),
         parent_id=span_id(trace, task_id(origin.run_id, origin.execution)),
-        name=f"search_memory {source}",
+        name="search_memory",
         begun=begun,
         ended=ended,
         attributes=_known(
             {
                 OPERATION: "search_memory",
+                MEMORY_SOURCE: source,
                 AGENT_NAME: origin.agent,
                 CONVERSATION: origin.session_id,
                 RUN_ID: origin.run_id,
@@ -159,7 +164,7 @@ def memory_search(origin: Origin, *, begun: datetime, ended: datetime, source: s
 
 
 def _chat(task: Task, place: Place, opening: Task | None) -> Span:
-    said, (provider, model) = task.parameters, model_labels(str(task.parameters.get("model", "")))
+    said, (provider, model) = task.parameters, _called(task.parameters)
     begun = task.created_at - timedelta(milliseconds=float(said.get("ms", 0)))
     return _in_run(
         task,
@@ -241,7 +246,7 @@ def _compression(task: Task, place: Place, _opening: Task | None) -> Span:
         name="compress_context",
         begun=task.created_at - timedelta(milliseconds=float(said.get("duration_ms", 0))),
         error="" if said.get("success") else "compression",
-        attributes={COMPACTED: bool(said.get("success"))},
+        attributes={COMPACTED: True if said.get("success") else None},
     )
 
 
@@ -253,6 +258,7 @@ def _run(task: Task, place: Place, opening: Task | None) -> Span:
     parent = span_id(place.trace_id, above) if above else None
     began = opening or start
     usage = (result.get("own") or result).get("usage") or {}
+    provider, model = _called(start.parameters if start is not None else {})
     failed = task.action is Action.ERROR
     return Span(
         trace_id=place.trace_id,
@@ -269,10 +275,12 @@ def _run(task: Task, place: Place, opening: Task | None) -> Span:
                 AGENT_ID: task.source_agent,
                 CONVERSATION: task.session_id,
                 RUN_ID: task.run_id,
-                REQUEST_MODEL: model_labels(str(start.parameters.get("model", "")))[1] if start is not None else None,
+                PROVIDER: provider,
+                REQUEST_MODEL: model,
                 INPUT_TOKENS: usage.get("input_tokens"),
                 OUTPUT_TOKENS: usage.get("output_tokens"),
                 CACHE_READ_TOKENS: usage.get("cached_tokens"),
+                CACHE_WRITE_TOKENS: usage.get("cache_write_tokens"),
                 COST: result.get("cost"),
                 STATUS: task.status,
             }
@@ -336,6 +344,12 @@ def _in_run(
         attributes=_known({**everywhere, **(attributes or {})}),
         error=error,
     )
+
+
+def _called(said: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the provider and the model, as the conventions name them: an API isn't a provider of its own."""
+    provider, model = model_labels(str(said.get("model") or ""))
+    return _PROVIDERS.get(provider, provider), model
 
 
 def _scope(task: Task) -> str:

@@ -149,7 +149,7 @@ def _ruled_out(plan: PreparedCall) -> str:
     if plan.stopped or (not plan.error and plan.verdict is Verdict.DENY):
         return "denied"
     if plan.answer is not None:
-        return "success"
+        return "answered"
     return "refused" if plan.error else ""
 
 
@@ -190,7 +190,7 @@ def _status_without_running(event: Event, now: OpenCall | None) -> str:
         case Denied() | AsksExpired():
             return "denied"
         case MessageReceived():
-            return "success"  # a person has answered a question
+            return "answered"  # a question to a person
         case CallsPrepared():
             return (_ruled_out(now.plan) if now else "") or "refused"
         case ChildEnded(result=result):

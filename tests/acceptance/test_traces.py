@@ -7,13 +7,16 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import RunResult, RunStatus
+from loom.stack.ports import any_free
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, hang, text
 from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Killable
 from tests.acceptance.test_command_line import command_line
 from tests.otlp_receiver import Receiver, attributes, receiving
+from tests.scraping import Scrape, scraped
 from tests.trees import by_task, delegate
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
@@ -37,18 +40,20 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
             return by_task(TREE)(request)
 
         loom, _, workers = await killable(answer)
-        exports = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **SOON}
-        worker = await workers.start(**exports)
+        exports, ports = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, **SOON}, (any_free(), any_free())
+        worker = await workers.start(**exports, LOOM_METRICS_PORT=str(ports[0]))
         run_id = await loom.start("the root")
         await loom.asked(run_id)
         await eventually(lambda: _has(hung))
+        killed = scraped(ports[0])
         await workers.kill(worker)
-        await workers.start(**exports)
+        await workers.start(**exports, LOOM_METRICS_PORT=str(ports[1]))
         await loom.client.approve(run_id)
         result = await loom.client.result(run_id)
         assert result.status is RunStatus.COMPLETED
 
         await eventually(lambda: _has([span for span in receiver.spans if not span.parent_span_id]))
+        check_counters(killed, scraped(ports[1]), result)
 
     spans = receiver.spans
     assert Counter(span.name for span in spans) == {
@@ -63,6 +68,7 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
     assert len({span.span_id for span in spans}) == len(spans)
     assert receiver.services == {"loom"}
     check_parents(receiver)
+    check_conventions(receiver)
     (chat,) = [each for each in receiver.named("chat scripted") if attributes(each)["loom.attempt"] == 2]
     assert attributes(chat)["gen_ai.usage.input_tokens"] == 10
     (waited,) = receiver.named("wait_for_approval bash")
@@ -72,8 +78,27 @@ async def test_a_run_with_two_sub_agents_whose_worker_was_killed_has_one_complet
     check_log_lines(workers.log(1), receiver)
 
 
+def check_counters(killed: Scrape, other: Scrape, result: RunResult) -> None:
+    """What both workers have counted adds up to the result: the second one has replayed what the first one did."""
+
+    def both(name: str, **labels: str) -> float:
+        return killed.total(name, **labels) + other.total(name, **labels)
+
+    assert both("loom_llm_calls_total", outcome="answered") == result.usage["model_calls"]
+    assert both("loom_tokens_total", kind="input") == result.usage["input_tokens"]
+    assert both("loom_tool_calls_total", status="success") == result.tool_calls
+    assert both("loom_runs_started_total") == both("loom_runs_total", status="completed") == 3
+    assert both("loom_recoveries_total") == other.total("loom_recoveries_total", kind="model") == 1
+
+
 async def _has(found: Sequence[object]) -> bool:
     return bool(found)
+
+
+def searches(receiver: Receiver) -> list[Span]:
+    """The searches in the session's memory."""
+    found = receiver.named("search_memory")
+    return [each for each in found if attributes(each)["loom.memory.source"] == "SessionMemory"]
 
 
 def check_parents(receiver: Receiver) -> None:
@@ -90,6 +115,22 @@ def check_parents(receiver: Receiver) -> None:
         assert above.start_time_unix_nano <= span.start_time_unix_nano, span.name
         if not span.name.startswith("invoke_agent"):
             assert attributes(span)["loom.run.id"] == attributes(above)["loom.run.id"]
+
+
+def check_conventions(receiver: Receiver) -> None:
+    """Each operation has the attributes that the GenAI conventions require, and the name that follows from them."""
+    required = {
+        "invoke_agent": ("gen_ai.agent.name", "gen_ai.provider.name", "gen_ai.request.model"),
+        "chat": ("gen_ai.request.model", "gen_ai.provider.name", "gen_ai.usage.input_tokens"),
+        "execute_tool": ("gen_ai.tool.name", "gen_ai.tool.call.id"),
+    }
+    for span in receiver.spans:
+        has = attributes(span)
+        if (operation := str(has.get("gen_ai.operation.name", ""))) in required:
+            names = required[operation]
+            assert span.name == f"{operation} {has[names[0]]}"
+            assert has.keys() >= set(names), span.name
+            assert has.get("gen_ai.provider.name", "openai") == "openai"
 
 
 def check_log_lines(log: Path, receiver: Receiver) -> None:
@@ -117,11 +158,11 @@ async def test_spans_that_a_receiver_refuses_arrive_later_and_hold_content_if_a_
         await loom.client.result(run_id)
         await eventually(lambda: _has(receiver.named("invoke_agent default")))
 
-        await eventually(lambda: _has(receiver.named("search_memory SessionMemory")))
+        await eventually(lambda: _has(searches(receiver)))
         advice = await command_line(loom)("advise", run_id, "--json")
 
     assert receiver.refuses == 0
-    searched = receiver.parent_of(receiver.named("search_memory SessionMemory")[0])
+    searched = receiver.parent_of(searches(receiver)[0])
     assert searched is not None
     assert searched.name == "invoke_agent default"
     figures = json.loads(advice.out)["figures"]

@@ -8,7 +8,7 @@ stream.
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -95,10 +95,7 @@ class RedisInbox:
         StreamUnavailable if Redis can't be reached.
         """
         await self.join()
-        for group in await self._link.call(lambda redis: redis.xinfo_groups(self._bus)):
-            if _text(group["name"]) == self._group:
-                return None if group["lag"] is None else int(group["pending"]) + int(group["lag"])
-        return 0
+        return (await self._link.call(partial(backlogs, bus=self._bus))).get(self._group, 0)
 
     async def take(self) -> Sequence[Delivery]:
         """See the port. Entries from dead consumers are returned first."""
@@ -187,6 +184,15 @@ class RedisInbox:
             own = _text(consumer["name"]) == self._consumer
             if consumer["pending"] == 0 and (own or consumer["idle"] > _FORGOTTEN_AFTER_MS):
                 await redis.xgroup_delconsumer(self._bus, self._group, consumer["name"])
+
+
+async def backlogs(redis: "Redis", bus: str = BUS) -> Mapping[str, int | None]:
+    """Return the number of tasks that each group hasn't acknowledged, or None where Redis doesn't know it."""
+    groups: Any = await redis.xinfo_groups(bus) if await redis.exists(bus) else ()
+    return {
+        _text(group["name"]): None if group["lag"] is None else int(group["pending"]) + int(group["lag"])
+        for group in groups
+    }
 
 
 async def _joined(redis: "Redis", bus: str, group: str, since: str) -> None:

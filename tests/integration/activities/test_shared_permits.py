@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from os import getpid
 from typing import Any, Final
 from uuid import uuid4
@@ -19,12 +20,15 @@ from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.permits import PermitState, RedisPermits, read_states
 from loom.activities.model_permits import Outcome, Permit, PermitRequest, PermitRules, Permits, Wait
 from loom.activities.ports import ModelCall
+from loom.composition.gauges import Breakers
+from loom.domain.core import metrics
 from loom.domain.core.errors import CircuitBreakerOpenError, LLMRateLimitError, LoomError, NoPermitError
 from loom.domain.core.messages import user
 from loom.domain.core.tasks import Origin
 from loom.testing import model_server as served
 from loom.testing.model_server import ModelServer, Reply, Script, SeenRequest
 from loom.testing.waiting import eventually
+from tests.seen_meters import SeenMeters
 
 from .conftest import RedisServer
 
@@ -85,6 +89,26 @@ async def print_granted(url: str, account: str, now: int) -> None:
     """The same in a process of its own, at a time that all processes share."""
     async with shared(url, PermitRules(rpm=30), clock=lambda: now) as permits:
         sys.stdout.write(json.dumps(await granted(permits, account, getpid(), 40)))
+
+
+async def test_a_worker_without_calls_measures_that_another_one_has_closed_the_breaker(redis_url: str) -> None:
+    account, meters = uuid4().hex[:8], SeenMeters()
+    model = f"openai:{account}"
+    asked = replace(request(account), model=model)
+    gauge = partial(meters.values, metrics.BREAKER_OPEN, "openai", account)
+    async with shared(redis_url) as other, aclosing(RedisConnection(redis_url)) as link:
+        breakers = Breakers(meters, link)
+        for number in range(5):
+            permit = await other.take(replace(asked, caller=str(number)))
+            assert isinstance(permit, Permit)
+            await other.settle(permit, FAILED)
+        await breakers.read()
+        assert gauge() == [1]
+        probe = await other.take(replace(asked, insists=True))
+        assert isinstance(probe, Permit)
+        await other.settle(probe, Outcome(kind="answered"))
+        await breakers.read()
+        assert gauge() == [1, 0]
 
 
 async def test_workers_share_one_limit(redis_url: str) -> None:

@@ -2,19 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import pytest
 import structlog
 
 from loom.activities import traces
+from loom.activities.adapters.redis.connection import RedisConnection
+from loom.activities.adapters.redis.consumer import RedisInbox
+from loom.activities.adapters.redis.stream import BUS
 from loom.activities.bus import Delivery
+from loom.activities.metering import Meters
 from loom.activities.traces import ExportFailed, SpanOutbox, TraceExport
+from loom.composition.gauges import Lags
+from loom.domain.core import metrics
 from loom.domain.core.tasks import Task
 from loom.domain.history.spans import RUN_ID, Span
 from loom.testing.waiting import eventually
+from tests.seen_meters import SeenMeters
 
 AT: Final = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -77,8 +85,8 @@ class NoTasks:
 
 
 @asynccontextmanager
-async def exporting(receiver: Receiver, *spans: Span) -> AsyncIterator[OneTask]:
-    inbox, outbox = OneTask(), SpanOutbox()
+async def exporting(receiver: Receiver, *spans: Span, meters: Meters | None = None) -> AsyncIterator[OneTask]:
+    inbox, outbox = OneTask(), SpanOutbox(meters)
     for each in spans:
         outbox.add(each)
     export = asyncio.create_task(TraceExport(inbox, NoTasks(), receiver, outbox, with_content=False, gather=0.0).run())
@@ -107,10 +115,11 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("bad", [{0}, {6}, {9}, {0, 1, 8}])
 async def test_spans_that_the_receiver_rejects_are_logged_and_all_others_arrive(bad: set[int]) -> None:
-    receiver = Receiver(lambda each: each.name in {f"span {number}" for number in bad})
+    receiver, meters = Receiver(lambda each: each.name in {f"span {number}" for number in bad}), SeenMeters()
     with structlog.testing.capture_logs() as logs:
-        async with exporting(receiver, *(span(f"span {number}") for number in range(10))) as inbox:
+        async with exporting(receiver, *(span(f"span {number}") for number in range(10)), meters=meters) as inbox:
             await acknowledged(inbox)
+    assert meters.total(metrics.SPANS_DROPPED) == len(bad)
     assert receiver.names == {f"span {number}" for number in range(10) if number not in bad}
     assert sorted(rejected(logs)) == [(f"span {number}", f"run of span {number}") for number in sorted(bad)]
 
@@ -138,3 +147,29 @@ async def test_a_lone_span_that_is_rejected_for_its_content_arrives_without_it()
             await acknowledged(inbox)
     assert [each.attributes for each in receiver.spans] == [{}, {}]  # before and after the span itself was tried again
     assert rejected(logs) == [("chat", "run of chat")]
+
+
+def test_spans_that_find_no_room_while_the_receiver_is_away_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "_WAITING", 3)
+    meters = SeenMeters()
+    outbox = SpanOutbox(meters)
+    for number in range(5):
+        outbox.add(span(f"span {number}"))
+    assert [each.name for each in outbox.taken()] == ["span 2", "span 3", "span 4"]
+    assert meters.total(metrics.SPANS_DROPPED) == 2
+
+
+async def test_the_tasks_that_wait_for_the_receiver_are_measured_until_the_bus_drops_them(redis_url: str) -> None:
+    group, meters = uuid4().hex, SeenMeters()
+    async with aclosing(RedisConnection(redis_url)) as link, aclosing(RedisConnection(redis_url)) as own:
+        lags = Lags(meters, link, {group: metrics.TRACE_LAG})
+        await lags.read()
+        await RedisInbox(own, group, since="now").join()
+        await lags.read()
+        for number in range(5):
+            await link.call(lambda redis, number=number: redis.xadd(BUS, {"number": number}))  # type: ignore[misc]
+        await lags.read()
+        await link.call(lambda redis: redis.xtrim(BUS, maxlen=2, approximate=False))
+        await lags.read()
+        await link.call(lambda redis: redis.xgroup_destroy(BUS, group))
+    assert meters.values(metrics.TRACE_LAG) == [0, 5, 2]

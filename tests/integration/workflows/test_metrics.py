@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from loom.stack.ports import any_free
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
 from loom.workflows import measured_runs
+from tests.delegation_app import app
 from tests.integration.workflows.conftest import Working
 from tests.scraping import Scrape, scraped
 from tests.trees import by_task, delegate
@@ -26,14 +28,29 @@ NOTE = ToolUse("write_file", {"path": "note.txt", "content": "x"})
 SCRIPTS = {
     "child one": [calls(ToolUse("glob", {"pattern": "*"})), text("one")],
     "child two": [text("two")],
-    "plain": [calls(LOOK), text("done")],
+    "plain": [replace(calls(LOOK), usage=(10, 5, 4)), text("done")],
     "wrong": [calls(ToolUse("read_file", {"path": "nowhere.txt"}), ToolUse("frobnicate_42"), NOTE), text("done")],
     "invalid": [calls(ToolUse("read_file", {"pfad": 1})), text("done")],
     "approval": [calls(NOTE), text("done")],
     "endless": [calls(LOOK)],
-    "broken": [status(401)],
-    "family": [calls(delegate("one", "child one"), delegate("two", "child two")), text("both done")],
+    "broken": [text("mended")],
+    "family": [
+        calls(delegate("one", "child one", agent="forecaster"), delegate("two", "child two", agent="writer")),
+        text("both done"),
+    ],
 }
+
+DID_NOT_HAPPEN = (
+    metrics.FALLBACKS,
+    metrics.PERMIT_WAIT,
+    metrics.RECOVERIES,
+    metrics.COMPRESSIONS,
+    metrics.COMPRESSION_RATIO,
+    metrics.STREAM_DROPS,
+    metrics.SPANS_DROPPED,
+    metrics.TRACE_LAG,
+)
+"""What none of these runs has: other tests count it."""
 
 
 async def test_a_run_that_cannot_be_measured_goes_on(working: Working, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +64,7 @@ async def test_a_run_that_cannot_be_measured_goes_on(working: Working, monkeypat
 async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
     working: Working, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The worker caches only two runs, so that it replays the others again and again."""
     monkeypatch.setattr(gauges, "EVERY", 0.2)
     port, away = any_free(), Counter[str]()
 
@@ -54,7 +72,10 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
         task = str(request.messages[1]["content"])
         if "parked" in task and request.turn == 1 and away[task] < 1:
             away[task] += 1
-            return status(503)
+            return status(503, retry_after=60)
+        if task == "broken" and away[task] < 1:
+            away[task] += 1
+            return status(401)
         if "parked" in task:
             return [calls(LOOK), text("done")][min(request.turn, 1)]
         return by_task(SCRIPTS)(request)
@@ -62,6 +83,9 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
     loom, _ = await working(
         answer,
         metrics_port=port,
+        app=app,
+        memory="on",
+        max_cached_workflows=20,
         model_attempts=1,
         prices={"openai:scripted": ModelPrice(input=3.0, output=15.0)},
     )
@@ -73,7 +97,7 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
         *[await loom.start(f"plain {number}") for number in range(7)],
         await loom.start("wrong", permissions=deny),
         await loom.start("invalid"),
-        await loom.start("broken"),
+        broken := await loom.start("broken"),
         *[await loom.start("endless", max_turns=2) for _ in range(2)],
         *[await loom.start("family") for _ in range(2)],
     ]
@@ -90,7 +114,9 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
         await loom.client.retry(run_id)
 
     results = list(await asyncio.gather(*(loom.client.result(run_id) for run_id in (*asking, *parked, *others))))
-    own = [*results, *[await loom.client.result(each) for root in others for each in await loom.below(root)]]
+    children = [each for root in others for each in await loom.below(root)]
+    own = [*results, *[await loom.client.result(each) for each in children]]
+    agents = [(await loom.client.status(run_id))["agent"] for run_id in (*asking, *parked, *others, *children)]
     seen = await eventually(lambda: measured(port, asks=0))
 
     assert len(results) == 20
@@ -100,10 +126,14 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
         "failed": 1,
         "aborted": 1,
     }
-    check_runs(seen, own)
+    check_runs(seen, list(zip(agents, own, strict=True)))
     check_models(seen, results)
     check_tools(seen, results)
     check_waits(seen)
+    await loom.client.retry(broken)
+    assert (await loom.client.result(broken)).output == "mended"
+    seen = scraped(port)
+    assert seen.total("loom_runs_reopened_total", agent="default") == 1
     check_names(seen)
 
 
@@ -111,15 +141,19 @@ async def measured(port: int, *, asks: int) -> Scrape | None:
     """What the endpoint says once the worker has seen that many calls wait."""
     seen = scraped(port)
     runs = seen.total("loom_waiting_runs", waiting_on="approval")
-    return seen if seen.of("loom_open_asks") and runs == seen.total("loom_open_asks") == asks else None
+    settled = asks > 0 or (seen.of("loom_active_agents") and seen.total("loom_active_agents") == 0)
+    return seen if seen.of("loom_open_asks") and settled and runs == seen.total("loom_open_asks") == asks else None
 
 
-def check_runs(seen: Scrape, own: list[RunResult]) -> None:
-    ended = {key[0]: count for key, count in seen.by("loom_runs_total", "status").items()}
-    assert ended == Counter(each.status.value for each in own)
-    assert seen.total("loom_run_duration_seconds_count") == len(own)
-    assert seen.total("loom_runs_started_total") == seen.total("loom_time_to_first_turn_seconds_count") == len(own)
-    assert seen.total("loom_iterations_total") == sum(each.turns for each in own)
+def check_runs(seen: Scrape, own: list[tuple[str, RunResult]]) -> None:
+    ended = seen.by("loom_runs_total", "agent", "status")
+    assert ended == Counter((agent, each.status.value) for agent, each in own)
+    assert seen.by("loom_run_duration_seconds_count", "agent", "status") == ended
+    began = seen.by("loom_runs_started_total", "agent")
+    assert began == seen.by("loom_time_to_first_turn_seconds_count", "agent") == Counter((agent,) for agent, _ in own)
+    turns = Counter({(agent,): sum(each.turns for name, each in own if name == agent) for agent, _ in own})
+    assert seen.by("loom_iterations_total", "agent") == turns
+    assert seen.by("loom_iteration_duration_seconds_count", "agent") == turns
     assert seen.total("loom_active_agents") == 0
 
 
@@ -134,6 +168,7 @@ def check_models(seen: Scrape, results: list[RunResult]) -> None:
     assert seen.by("loom_llm_call_duration_seconds_count", "provider", "model", "outcome") == calls_made
     assert seen.total("loom_tokens_total", kind="input") == sum(each.usage["input_tokens"] for each in results)
     assert seen.total("loom_tokens_total", kind="output") == sum(each.usage["output_tokens"] for each in results)
+    assert seen.total("loom_tokens_total", kind="cached") == sum(each.usage["cached_tokens"] for each in results) > 0
     assert seen.total("loom_cost_micro_usd_total") == round(1e6 * sum(each.cost or 0.0 for each in results))
     assert seen.total("loom_llm_time_to_first_token_seconds_count") == 20
     assert seen.total("loom_retries_total", kind="model") == 2
@@ -169,13 +204,16 @@ def check_waits(seen: Scrape) -> None:
 
 
 def check_names(seen: Scrape) -> None:
-    """Everything of Loom's is in the one list, with its labels, and nothing else is a label."""
+    """The endpoint serves what is in the one list, with its labels, and nothing else."""
     known = {
         f"{each.name}{ending}": {*each.labels, *(("le",) if ending == "_bucket" else ())}
         for each in metrics.ALL
         for ending in (("_bucket", "_sum", "_count") if each.kind == "histogram" else ("",))
     }
     ours = [each for each in seen.samples if each.name.startswith("loom_")]
+    assert known.keys() - {each.name for each in ours} == {
+        series for series in known if series.startswith(tuple(each.name for each in DID_NOT_HAPPEN))
+    }
     assert {each.name for each in ours} <= known.keys()
     assert all(each.labels.keys() - {"service_name"} == known[each.name] for each in ours)
     assert {each.name for each in seen.samples} >= SDK

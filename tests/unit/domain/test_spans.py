@@ -7,7 +7,17 @@ from typing import Any
 import pytest
 
 from loom.domain.core.tasks import Action, Origin, Segment, Task, span_id, task_of
-from loom.domain.history.spans import Place, execution_of, knows_duration, opening_of, run_span_id, span_of
+from loom.domain.history.spans import (
+    CACHE_WRITE_TOKENS,
+    PROVIDER,
+    REQUEST_MODEL,
+    Place,
+    execution_of,
+    knows_duration,
+    opening_of,
+    run_span_id,
+    span_of,
+)
 
 ROOT = Origin(run_id="r/with/slashes", execution="e1")
 CHILD = Origin(run_id="r/with/slashes/d1-1", execution="e2", root_run_id="r/with/slashes", root_execution="e1")
@@ -93,6 +103,20 @@ def test_what_follows_a_retry_of_an_ended_run_is_a_span_below_the_first_one() ->
     assert (failed.parent_id, failed.error) == (None, "E")
     assert ended.parent_id == failed.span_id != ended.span_id
     assert ended.begun == retried.created_at
+
+
+def test_a_run_names_the_provider_of_its_model_and_not_the_api() -> None:
+    start = task(ROOT, Action.START, "t0/start", parameters={"model": "openai-responses:m"})
+    end = task(ROOT, Action.COMPLETE, "end", 5, status="completed", result={"usage": {"cache_write_tokens": 7}})
+    called = task(ROOT, Action.MODEL_CALL, "t1-model.1/call", 2, parameters={"model": "openai-responses:m", "ms": 9})
+
+    spans = [span_of(each, place_of(ROOT, start), None) for each in (end, called)]
+
+    assert [each and (each.attributes[PROVIDER], each.attributes[REQUEST_MODEL]) for each in spans] == [
+        ("openai", "m")
+    ] * 2
+    assert spans[0] is not None
+    assert spans[0].attributes[CACHE_WRITE_TOKENS] == 7
 
 
 def test_tasks_that_end_nothing_have_no_span() -> None:
