@@ -1,5 +1,6 @@
 """The table of commands: complete, true to the commands themselves, and all that `loom --help` needs."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -148,6 +149,20 @@ def test_where_no_server_answers_each_command_names_it_with_code_5(
     assert (ran.code, ran.out) == (UNREACHABLE, "")
     assert re.match("no Temporal server answers at 127.0.0.1:9: |.* does not respond.*port 9 |.*Redis", ran.err)
     assert "s3cret" not in ran.err
+
+
+def test_a_command_says_what_it_waits_for_if_the_server_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(address: str, **_: object) -> None:
+        await asyncio.sleep(0.01)
+        raise RuntimeError(f"Failed client connect: {address} doesn't answer")
+
+    monkeypatch.setattr("loom.cli.connection.SILENT", 0)
+    monkeypatch.setattr("temporalio.client.Client.connect", connect)
+    with commands_in(tmp_path, monkeypatch, TEMPORAL_ADDRESS="127.0.0.1:9"):
+        ran = CliRunner().invoke(build_app(), ["list"])
+    assert ran.stderr == "waiting for the server to answer: 127.0.0.1:9 (TEMPORAL_ADDRESS)\n"
 
 
 def words_for(name: str, folder: Path) -> list[str]:
