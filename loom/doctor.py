@@ -112,7 +112,8 @@ def _worker(found: Entry, settings: Settings, state: StackState, home: Path) -> 
     if not worker_wanted(settings, state):
         return {**entry, "hint": "the stack was started with --no-worker: run `loom worker` or `loom up`"}
     if "worker" in state.parts:
-        return {**entry, "hint": f"{entry['hint']}: see {home / 'logs' / 'worker.log'}"}
+        next_one = "Loom is starting one" if state.supervised() else "start one with `loom up`"
+        return {**entry, "hint": f"{entry['hint']}: {next_one}, and see `loom logs` ({home / 'logs' / 'worker.log'})"}
     if "temporal_address" not in settings.model_fields_set:
         return {**entry, "hint": "no worker: start one with `loom up`"}
     return {**entry, "hint": f"{entry['hint']}: start one with `loom up` or `loom worker`"}

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from loom.cli.arguments import Json, NoPager, RunId, new_app
-from loom.cli.output import console, one_line, plain, print_json, tokens
+from loom.cli.output import console, one_line, plain, print_json, print_notice, tokens
 from loom.cli.pager import paged
 from loom.cli.run_names import with_run
 from loom.client import LoomClient
@@ -52,6 +52,8 @@ def show(
     if turn is not None and turn not in {past.number for past in turns}:
         raise BadRequest(f"--turn: the run has no turn {turn}; its last turn is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]
+    if not turns and not as_json:
+        print_notice("the run has no turns yet")
     if context:
         _show_context(run_id, chosen[0], mask, as_json=as_json, in_pager=not no_pager)
     elif as_json:

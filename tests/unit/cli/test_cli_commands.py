@@ -16,7 +16,6 @@ from loom.exit_codes import UNREACHABLE
 from tests.commands import commands_in
 
 
-
 def each_command() -> dict[str, Any]:
     """The commands that end by themselves, with the commands of groups, by name."""
     found: dict[str, Any] = {}
@@ -35,9 +34,39 @@ LOADED = "print(*[name for name in sys.modules if name.startswith(('loom.', 'tem
 ESCAPE = "\x1b"
 EACH = each_command()
 LOCAL = {
-    *("agents list", "agents show", "crew list", "crew show", "crew validate", "tools list", "tools show", "tools call"),
-    *("skills list", "skills show", "skills validate", "skills add", "validate", "permissions check", "permissions test"),
-    *("init", "down", "doctor", "health", "logs", "notify test", "mcp login", "diff", "restore", "move", "providers", "backup"),
+    *(
+        "agents list",
+        "agents show",
+        "crew list",
+        "crew show",
+        "crew validate",
+        "tools list",
+        "tools show",
+        "tools call",
+    ),
+    *(
+        "skills list",
+        "skills show",
+        "skills validate",
+        "skills add",
+        "validate",
+        "permissions check",
+        "permissions test",
+    ),
+    *(
+        "init",
+        "down",
+        "doctor",
+        "health",
+        "logs",
+        "notify test",
+        "mcp login",
+        "diff",
+        "restore",
+        "move",
+        "providers",
+        "backup",
+    ),
     *("keys new", "keys rotate", "keys rewrap", "keys list", "tenants forget"),
 }
 """Commands that don't need a server, or that need something else first."""

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from loom.cli.commands import logs
 from loom.exit_codes import COMPLETED, UNREACHABLE, USAGE
 from tests.commands import Commands, commands_in
 
@@ -38,7 +37,7 @@ def test_new_lines_follow_until_ctrl_c(loom: Commands, log: Path, monkeypatch: p
         with log.open("a") as file:
             file.write(new.pop(0))
 
-    monkeypatch.setattr(logs.time, "sleep", a_moment_later)
+    monkeypatch.setattr("loom.cli.commands.logs.time.sleep", a_moment_later)
     ran = loom("logs", "worker", "--lines", "1", "--follow")
     assert (ran.code, ran.out) == (COMPLETED, "third\nfourth\nfifth\n")
 
