@@ -17,8 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from loom.cli.arguments import absolute, read_object, read_permissions
-from loom.cli.commands.run import CODES, unattended
 from loom.cli.commands import steering
+from loom.cli.commands.run import CODES, unattended
 from loom.cli.commands.status import print_status
 from loom.cli.main import build_app
 from loom.cli.output import counted, one_line, plain, print_json, seconds, tokens, visible
