@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import loom.cli.commands
 from loom.cli.main import COMMANDS, LazyCommand, build_app
-from loom.exit_codes import UNREACHABLE
+from loom.domain.core.errors import LoomError
+from loom.exit_codes import UNREACHABLE, code_of
 from tests.commands import commands_in
 
 
@@ -172,12 +173,15 @@ def test_where_no_server_answers_each_command_names_it_with_code_5(
         "LOOM_DATABASE_URL": "postgresql://loom:s3cret@127.0.0.1:9/loom",
         "LOOM_REDIS_URL": "redis://:s3cret@127.0.0.1:9/0",
     }
-    with commands_in(tmp_path, monkeypatch, **servers) as command:
-        ran = command(*words_for(name, tmp_path))
+    with commands_in(tmp_path, monkeypatch, **servers):
+        ran = CliRunner().invoke(build_app(), words_for(name, tmp_path))
 
-    assert (ran.code, ran.out) == (UNREACHABLE, "")
-    assert re.match("no Temporal server answers at 127.0.0.1:9: |.* does not respond.*port 9 |.*Redis", ran.err)
-    assert "s3cret" not in ran.err
+    error = ran.exception
+    assert isinstance(error, LoomError)
+    assert (code_of(error), ran.stdout) == (UNREACHABLE, "")
+    assert re.match("no Temporal server answers at 127.0.0.1:9: |.* does not respond.*port 9 |.*Redis", error.message)
+    assert "s3cret" not in ran.stderr + error.message
+    assert not re.search(r"\[(warning|error) ", ran.stderr)  # the error says it all
 
 
 def test_a_command_says_what_it_waits_for_if_the_server_is_silent(
