@@ -35,6 +35,7 @@ def configure_logs(
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(level)  # psycopg gives its loggers a level of their own
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), _with_run_id],

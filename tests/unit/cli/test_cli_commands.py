@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import loom.cli.commands
 from loom.cli.main import COMMANDS, LazyCommand, build_app
 from loom.domain.core.errors import LoomError
-from loom.exit_codes import UNREACHABLE, code_of
+from loom.exit_codes import UNREACHABLE, USAGE, code_of
 from tests.commands import commands_in
 
 
@@ -182,6 +182,16 @@ def test_where_no_server_answers_each_command_names_it_with_code_5(
     assert re.match("no Temporal server answers at 127.0.0.1:9: |.* does not respond.*port 9 |.*Redis", error.message)
     assert "s3cret" not in ran.stderr + error.message
     assert not re.search(r"\[(warning|error) ", ran.stderr)  # the error says it all
+
+
+def test_a_home_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("loom.composition.load_settings.os.scandir", refuse)
+    with commands_in(tmp_path, monkeypatch) as command:
+        ran = command("down")
+    assert (ran.code, ran.err) == (USAGE, f"LOOM_HOME: {tmp_path}/.loom can't be read: Permission denied")
 
 
 def test_a_command_says_what_it_waits_for_if_the_server_is_silent(
