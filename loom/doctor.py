@@ -42,9 +42,8 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     skills = await checks.in_time(checks.skills(settings), hint="the skills cannot be read")
     if skills.get("skills") or skills.get("left_out"):
         parts["skills"] = skills
-    parts["temporal"] = {"ok": False, "address": settings.temporal_address, "version": None, "ui": None} | parts[
-        "temporal"
-    ]
+    address = settings.temporal_address if "temporal_address" in settings.model_fields_set else None
+    parts["temporal"] = {"ok": False, "address": address, "version": None, "ui": None} | parts["temporal"]
     parts["temporal"] |= checks.exposure(settings, state)
     told = (
         await checks.in_time(checks.reported(settings), hint="Redis does not respond") if parts["worker"]["ok"] else {}
@@ -113,5 +112,8 @@ def _worker(found: Entry, settings: Settings, state: StackState, home: Path) -> 
     if not worker_wanted(settings, state):
         return {**entry, "hint": "the stack was started with --no-worker: run `loom worker` or `loom up`"}
     if "worker" in state.parts:
-        return {**entry, "hint": f"{entry['hint']}: see {home / 'logs' / 'worker.log'}"}
+        next_one = "Loom is starting one" if state.supervised() else "start one with `loom up`"
+        return {**entry, "hint": f"{entry['hint']}: {next_one}, and see `loom logs` ({home / 'logs' / 'worker.log'})"}
+    if "temporal_address" not in settings.model_fields_set:
+        return {**entry, "hint": "no worker: start one with `loom up`"}
     return {**entry, "hint": f"{entry['hint']}: start one with `loom up` or `loom worker`"}

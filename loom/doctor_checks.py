@@ -185,7 +185,7 @@ def exposure(settings: Settings, state: StackState) -> Entry:
 def bounds(settings: Settings, state: StackState) -> Entry:
     """Return the workspaces and modes that a worker with these settings serves. `loom up` may have added workspaces."""
     roots = state.workspaces or tuple(map(str, settings.roots))
-    told = f"workspaces in {', '.join(roots)}; modes up to {settings.max_mode.value}"
+    told = f"one started here serves workspaces in {', '.join(roots)}; modes up to {settings.max_mode.value}"
     return {"workspaces": list(roots), "max_mode": settings.max_mode.value, "note": told}
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from loom.activities.ports import StreamUnavailable
@@ -15,6 +15,9 @@ from loom.domain.core.errors import RunNotFoundError, UnreachableError
 from loom.stack.state import own_addresses, read
 
 T = TypeVar("T")
+
+SILENT: Final = 2.0
+"""Seconds after which a command says that it waits for a server which accepts the connection but doesn't answer."""
 
 
 def with_client(work: Callable[[LoomClient], Awaitable[T]], settings: Settings | None = None) -> T:
@@ -29,8 +32,14 @@ def with_client(work: Callable[[LoomClient], Awaitable[T]], settings: Settings |
         print_notice(f"server: {server_named(chosen)}")
 
     async def connected() -> T:
-        async with LoomClient.connected(chosen) as loom:
-            return await work(loom)
+        loop = asyncio.get_running_loop()
+        told = loop.call_later(SILENT, print_notice, f"waiting for the server to answer: {server_named(chosen)}")
+        try:
+            async with LoomClient.connected(chosen) as loom:
+                told.cancel()
+                return await work(loom)
+        finally:
+            told.cancel()
 
     try:
         return asyncio.run(connected())

@@ -1,4 +1,4 @@
-"""Logging for commands: warnings go to standard error with secrets redacted. `loom worker` sets up its own logs."""
+"""Logging for commands: errors go to standard error with secrets redacted. `loom worker` sets up its own logs."""
 
 import logging
 import os
@@ -19,8 +19,8 @@ IS_VERBOSE: Final[ContextVar[bool]] = ContextVar("is_verbose", default=False)
 
 
 def configure(*, debug: bool) -> None:
-    """Log warnings and errors, or everything if `debug` is true."""
-    configure_logs("DEBUG" if debug else "WARNING", "console", _redacted)
+    """Log errors, or everything if `debug` is true. Warnings are for workers: a command itself says what went wrong."""
+    configure_logs("DEBUG" if debug else "ERROR", "console", _redacted)
 
 
 def silence() -> None:

@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "down": ("stack", "Stop everything that `loom up` started; all data is kept."),
     "backup": ("stack", "Copy the running stack to a folder, which `loom up` can start."),
     "doctor": ("stack", "Check everything that a run needs."),
+    "logs": ("logs", "Print the log of the stack's worker, or of another part of the stack."),
     "health": ("health", "Check that this machine's worker is serving. Use this as a container's health check."),
     "providers": ("providers", "Show which models can be called, and how much of their rate limits is used."),
     "worker": ("stack", "Run a worker in the foreground, until SIGTERM or Ctrl-C."),

@@ -34,6 +34,7 @@ def read_settings() -> Settings:
         _refuse_unknown_keys()
         _refuse_what_agents_could_write()
         settings = Settings()
+        _refuse_an_unreadable_home(settings.home)
         _refuse_an_open_sandbox(settings)
         _refuse_an_environment_that_agents_could_change(settings)
         return settings
@@ -91,6 +92,16 @@ def _refuse_what_agents_could_write() -> None:
     """Reject security-relevant settings in `.env`, because an agent that can write to that file could change them."""
     if Path(".env").is_file() and (named := [n for n in dotenv_values(".env") if _NOT_FROM_DOTENV.match(n)]):
         raise BadRequest(f"{named[0]} is not read from .env: export it, or write it into {TOML_FILE}", field=named[0])
+
+
+def _refuse_an_unreadable_home(home: Path) -> None:
+    """Reject a home that exists but can't be read, such as another user's. A missing one has no stack yet."""
+    try:
+        os.scandir(home).close()
+    except PermissionError:
+        raise BadRequest(f"LOOM_HOME: {home} can't be read: Permission denied", field="LOOM_HOME") from None
+    except OSError:
+        pass
 
 
 def _refuse_an_open_sandbox(settings: Settings) -> None:

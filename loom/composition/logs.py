@@ -1,6 +1,7 @@
-"""Write structured logs: one JSON object per line, or colored text for a terminal."""
+"""Write structured logs: one JSON object per line, or text, with colors if a terminal shows them."""
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Literal
@@ -25,7 +26,7 @@ def configure_logs(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: structlog.types.Processor = (
-        structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer()
+        structlog.processors.JSONRenderer() if style == "json" else structlog.dev.ConsoleRenderer(colors=_has_colors())
     )
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -34,6 +35,7 @@ def configure_logs(
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(level)  # psycopg gives its loggers a level of their own
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder(), _with_run_id],
@@ -51,6 +53,11 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+def _has_colors() -> bool:
+    """Return whether standard error shows colors and the person wants them."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _with_run_id(_logger: Any, _method: str, line: structlog.types.EventDict) -> structlog.types.EventDict:

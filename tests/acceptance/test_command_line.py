@@ -1,6 +1,7 @@
 """The `loom` command end to end: what a person or a script gets from each command, and with which exit code."""
 
 import asyncio
+import getpass
 import json
 import os
 import shlex
@@ -97,6 +98,11 @@ async def test_a_run_is_started_approved_and_read(working: Working, workspace: P
     watched = await watching
     events = [json.loads(line) for line in watched.out.splitlines()]
     assert (watched.code, events[0]["action"], events[-1]["action"]) == (0, "node.start", "node.complete")
+    ended = await cli.status(run_id)
+    assert (ended["task"], ended["started_at"] < ended["closed_at"]) == ("write it", True)
+    lines = (await cli("status", run_id)).out.splitlines()
+    assert (lines[:2], " · took " in lines[2]) == ([f"{run_id} · completed", "write it"], True)
+    assert f"✓ write_file (approved by {getpass.getuser()}): " in (await cli("show", run_id)).out
 
 
 async def test_a_decision_says_which_call_it_is_about(working: Working) -> None:

@@ -192,6 +192,7 @@ def test_doctor_says_of_each_missing_part_what_to_do(loom: Loom) -> None:
     assert set(report["parts"]) == {"temporal", "postgres", "redis", "worker", "sandbox", "snapshots", "model"}
     assert all("hint" in part for part in report["parts"].values() if not part["ok"])
     assert "loom up" in report["parts"]["postgres"]["hint"]
+    assert report["parts"]["temporal"]["address"] is None  # nothing was tried
 
 
 @pytest.mark.slow

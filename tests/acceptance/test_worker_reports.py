@@ -12,7 +12,7 @@ from loom.testing.harness import Harness
 from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Killable, Working
-from tests.acceptance.test_command_line import command_line, new_id
+from tests.acceptance.test_command_line import command_line, new_id, said
 from tests.skills import write_release_notes
 
 SHOP = "examples.tools.shop:app"
@@ -110,6 +110,10 @@ async def test_nothing_is_refused_while_no_worker_runs(killable: Killable) -> No
     run_id = await loom.start(agent="of-a-worker-to-come")
 
     assert (await loom.client.status(run_id))["status"] == "running"
+    waiting = await command_line(loom).begun("result", run_id)
+    assert "the run waits. Start one with `loom worker` or `loom up`\n" in await said(waiting.stderr, "`loom up`\n")
+    waiting.terminate()
+    await waiting.communicate()
     await loom.client.temporal.get_workflow_handle(run_id).terminate()
 
 

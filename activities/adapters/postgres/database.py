@@ -149,8 +149,7 @@ class Database:
         seen = self._refusal if isinstance(error, PoolTimeout) and self._refusal is not None else error
         why = " ".join(str(seen).replace(self._url, "its URL").split()) or "no response in time"
         return StoreUnavailable(
-            f"Loom's Postgres does not respond ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL;"
-            " Loom retries until then."
+            f"Loom's Postgres does not respond ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL."
         )
 
 

@@ -202,7 +202,7 @@ class RedisConnection:
         if self._away_until is None:
             self._log.warning("redis is unavailable; runs continue without live events", error=str(error))
         self._away_until = monotonic() + _PAUSE_SECONDS
-        return StreamUnavailable(f"Redis does not respond: {error}")
+        return StreamUnavailable(f"Redis does not respond: {str(error) or 'no answer in time'}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -43,6 +43,9 @@ def list_agents(app: App = None, as_json: Json = False) -> None:
         _print_agents(found)
 
 
+OTHERWISE: Final = "`loom agents list` shows all agents; for one of a running worker's app, pass --app or set LOOM_APP"
+
+
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")],
@@ -55,7 +58,7 @@ def show(
     """
     settings = with_app(load_settings(), app)
     registry = load_registry(settings)
-    agent = named(name, agents_of(registry), "agent", otherwise="`loom agents list` shows all agents")
+    agent = named(name, agents_of(registry), "agent", otherwise=OTHERWISE)
     stats, hint = _stats(name, settings)
     facts = _facts(agent, agent_spec(settings, registry, agent), settings) | {"stats": stats}
     if as_json:

@@ -117,7 +117,10 @@ def show(crew: FileOrName, app: App = None, as_json: Json = False) -> None:
     """
     found = _in_file(crew)
     if found is None:
-        otherwise = "`loom crew list` shows all crews; to name a file, include its suffix, such as .yaml"
+        otherwise = (
+            "`loom crew list` shows all crews; for one of a running worker's app, pass --app or set LOOM_APP;"
+            " to name a file, include its suffix, such as .yaml"
+        )
         found = named(crew, _crews(app), "crew", otherwise=otherwise, field="crew")
     if as_json:
         print_json(asdict(found))

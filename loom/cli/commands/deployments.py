@@ -54,6 +54,8 @@ def runs(deployment: Name, build: Build, as_json: Json = False) -> None:
     if as_json:
         print_json([_entry(each) for each in found])
         return
+    if not found:
+        print_notice(f"no workflow is running on {deployment} {build}")
     for each in found:
         typer.echo(one_line(each.id) if each.workflow_type in RUNS else f"{one_line(each.id)} ({each.workflow_type})")
 

@@ -17,6 +17,7 @@ from loom.cli.output import print_json
 from loom.composition.load_settings import read_settings
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.metrics import ALIVE
+from loom.stack.state import read
 
 app = typer.Typer()
 
@@ -37,6 +38,10 @@ def health(
     Exit code 5: no worker is serving here, or it is stuck.
     """
     settings = read_settings()
+    stack = read(settings.home)
+    if stack.worker_wanted and "metrics_port" not in settings.model_fields_set:
+        # The usual port may be that of another stack's worker.
+        settings = settings.model_copy(update={"metrics_port": stack.ports.get("metrics", settings.metrics_port)})
     if settings.metrics_port is None or settings.metrics_port == 0:
         raise BadRequest("`loom health` needs a fixed LOOM_METRICS_PORT", field="LOOM_METRICS_PORT")
     host = "127.0.0.1" if settings.metrics_host in ("0.0.0.0", "") else settings.metrics_host  # noqa: S104 - compared

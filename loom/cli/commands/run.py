@@ -7,9 +7,11 @@ from contextlib import suppress
 from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 
 import typer
+from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from loom.activities.adapters.redis.stream import task_view
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import (
     Attach,
@@ -233,9 +235,9 @@ def launch(start: Callable[[LoomClient], Awaitable[str]], *, detach: bool, yes: 
     _exit_with_status(ended)
 
 
-async def warn_without_worker(loom: LoomClient) -> None:
-    """Print a notice if no worker is polling the task queue."""
-    queue = load_settings().task_queue
+async def warn_without_worker(loom: LoomClient, queue: str | None = None) -> None:
+    """Print a notice if no worker is polling the task queue, which is that of the settings by default."""
+    queue = queue or load_settings().task_queue
     with suppress(RPCError):
         if not await live_pollers(loom.temporal, queue):
             print_notice(f"no worker is polling {queue!r}; the run waits. Start one with `loom worker` or `loom up`")
@@ -288,6 +290,9 @@ def _attached(name: str, work: Callable[[LoomClient, str], Awaitable[T]]) -> T:
     def begin(attached: Callable[[str], None]) -> T:
         async def named(loom: LoomClient, run_id: str) -> T:
             attached(run_id)
+            run = await TemporalRuns(loom.temporal).described(run_id)
+            if run.status is WorkflowExecutionStatus.RUNNING:
+                await warn_without_worker(loom, run.task_queue)
             return await work(loom, run_id)
 
         return with_run(name, named)

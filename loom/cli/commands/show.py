@@ -1,19 +1,21 @@
 """The `show` command, which reads a run's history in Temporal and shows its turns or the context of one turn."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from loom.cli.arguments import Json, NoPager, RunId, new_app
-from loom.cli.output import console, one_line, plain, print_json, tokens
+from loom.cli.output import console, one_line, plain, print_json, print_notice, tokens
 from loom.cli.pager import paged
 from loom.cli.run_names import with_run
 from loom.client import LoomClient
 from loom.domain.context.assembler import ContextPart
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import Message
+from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import choice_in
 from loom.domain.history.past_turns import PastCall, PastTurn, arguments_masked, without_secrets
@@ -23,6 +25,9 @@ from loom.domain.run.stream_events import NOT_RUN
 MAX_CHARACTERS: Final = 400
 """Maximum length of a displayed text in characters, unless `--json` is used."""
 
+
+Decisions: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""How each call that needed an approval was decided last, by the call's id."""
 
 app = new_app()
 
@@ -43,21 +48,25 @@ def show(
     """
     if context and turn is None:
         raise BadRequest("--context needs --turn N", field="turn")
-    run_id, turns, mask = with_run(run_id, _read)
+    run_id, turns, decisions, mask = with_run(run_id, _read)
     if turn is not None and turn not in {past.number for past in turns}:
         raise BadRequest(f"--turn: the run has no turn {turn}; its last turn is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]
+    if not turns and not as_json:
+        print_notice("the run has no turns yet")
     if context:
         _show_context(run_id, chosen[0], mask, as_json=as_json, in_pager=not no_pager)
     elif as_json:
-        print_json({"run_id": run_id, "turns": [_turn_view(without_secrets(past, mask)) for past in chosen]})
+        print_json({"run_id": run_id, "turns": [_turn_view(without_secrets(past, mask), decisions) for past in chosen]})
     else:
-        lines = (line for past in chosen for line in _turn_lines(without_secrets(past, mask)))
+        lines = (line for past in chosen for line in _turn_lines(without_secrets(past, mask), decisions))
         _print_lines(lines, in_pager=not no_pager)
 
 
-async def _read(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...], Mask]:
-    return run_id, await loom.turns(run_id), loom.secret_mask()
+async def _read(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...], Decisions, Mask]:
+    turns, recorded = await asyncio.gather(loom.turns(run_id), loom.recorded_tasks(run_id))
+    made = [task.parameters for task in recorded.tasks if task.action is Action.APPROVAL_DECIDED]
+    return run_id, turns, {str(each["call_id"]): each for each in made}, loom.secret_mask()
 
 
 def _show_context(run_id: str, turn: PastTurn, mask: Mask, *, as_json: bool, in_pager: bool) -> None:
@@ -114,7 +123,7 @@ def _context_lines(call: PastCall, parts: tuple[ContextPart, ...]) -> Iterator[s
         yield from (f"         │ {one_line(text, MAX_CHARACTERS)}" for text in shown if text.strip())
 
 
-def _turn_lines(turn: PastTurn) -> Iterator[str]:
+def _turn_lines(turn: PastTurn, decisions: Decisions) -> Iterator[str]:
     yield f"── turn {turn.number} ──"
     for compression in turn.compressions:
         done = compression.done
@@ -130,16 +139,34 @@ def _turn_lines(turn: PastTurn) -> Iterator[str]:
     for tool in turn.tools:
         result = tool.result.content if tool.result else tool.error or "still running"
         mark = "✓" if tool.result and tool.result.status != "error" else "✗"
-        yield f"  {mark} {tool.request.tool}: {one_line(result, MAX_CHARACTERS)}"
+        decided = _decided(decisions.get(tool.request.call_id))
+        yield f"  {mark} {tool.request.tool}{decided}: {one_line(result, MAX_CHARACTERS)}"
     for left in turn.not_run:
         mark = "✗" if left.is_error else "✓"
-        yield f"  {mark} {one_line(describe(left.call))}: {one_line(left.content, MAX_CHARACTERS)}"
+        decided = _decided(decisions.get(left.call.id))
+        yield f"  {mark} {one_line(describe(left.call))}{decided}: {one_line(left.content, MAX_CHARACTERS)}"
     for child in turn.children:
         mark = "✗" if child.answer.status == "error" else "✓"
-        yield f"  {mark} {one_line(child.run_id)}: {one_line(child.answer.content, MAX_CHARACTERS)}"
+        decided = _decided(decisions.get(child.call_id))
+        yield f"  {mark} {one_line(child.run_id)}{decided}: {one_line(child.answer.content, MAX_CHARACTERS)}"
 
 
-def _turn_view(turn: PastTurn) -> dict[str, Any]:
+def _decided(decision: Mapping[str, Any] | None) -> str:
+    if decision is None:
+        return ""
+    extent = " for the rest of the run" if decision.get("scope") == "run" else ""
+    edited = " with edited arguments" if decision.get("edited") else ""
+    by = f" by {one_line(str(decision['by']), 80)}" if decision.get("by") else ""
+    return f" ({'approved' if decision.get('approved') else 'denied'}{extent}{edited}{by})"
+
+
+def _decision_view(decision: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if decision is None:
+        return None
+    return {name: decision.get(name) for name in ("approved", "by", "scope", "edited", "reason")}
+
+
+def _turn_view(turn: PastTurn, decisions: Decisions) -> dict[str, Any]:
     return {
         "turn": turn.number,
         "model_calls": [
@@ -171,6 +198,7 @@ def _turn_view(turn: PastTurn) -> dict[str, Any]:
                 "content": tool.result.content if tool.result else None,
                 "artifact": (tool.result.artifact or None) if tool.result else None,
                 "error": tool.error or None,
+                "decision": _decision_view(decisions.get(tool.request.call_id)),
             }
             for tool in turn.tools
         ]
@@ -183,6 +211,7 @@ def _turn_view(turn: PastTurn) -> dict[str, Any]:
                 "content": each.content,
                 "artifact": None,
                 "error": None,
+                "decision": _decision_view(decisions.get(each.call.id)),
             }
             for each in turn.not_run
         ],
@@ -192,6 +221,7 @@ def _turn_view(turn: PastTurn) -> dict[str, Any]:
                 "run_id": child.run_id,
                 "status": child.result.status,
                 "content": child.answer.content,
+                "decision": _decision_view(decisions.get(child.call_id)),
             }
             for child in turn.children
         ],

@@ -252,7 +252,7 @@ def _print_skills(found: dict[str, Any]) -> None:
             table.add_row(skill["name"], plain(skill["source"]), plain(" ".join(skill["description"].split())))
         console(wide=True).print(table)
     else:
-        print_notice("no skills; add one with `loom skills add FOLDER`, or see the skipped skills below")
+        print_notice("no skills; add one with `loom skills add FOLDER`")
     for skill in found["hidden"]:
         print_notice(f"hidden: {skill['root']}: a closer skill has the same name")
     for each in found["skipped"]:

@@ -1,5 +1,6 @@
 """The `status` and `list` commands, which show a run's current status and list runs."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -9,9 +10,10 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.cli.arguments import Json, NoPager, RunId, new_app
 from loom.cli.connection import server_named, web_ui, with_client
-from loom.cli.output import console, counted, fault_told, one_line, plain, print_json
+from loom.cli.output import age, console, counted, fault_told, one_line, plain, print_json, seconds
 from loom.cli.pager import paged
 from loom.cli.run_list import STYLES, run_table, run_tree
 from loom.cli.run_names import run_named, with_run
@@ -25,7 +27,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunStatus
 from loom.pending_approvals import read_approval
 from loom.run_overviews import RunOverview, RunOverviews
-from loom.visibility import RunSummary
+from loom.visibility import RunSummary, task_summary
 
 app = new_app()
 
@@ -33,7 +35,7 @@ app = new_app()
 @app.command()
 def status(run_id: RunId, as_json: Json = False) -> None:
     """Show a run's status and what it is waiting for."""
-    found = with_run(run_id, lambda loom, run: loom.status(run))
+    found = with_run(run_id, _status)
     if as_json:
         print_json(found)
     else:
@@ -86,6 +88,13 @@ def print_status(status: JsonObject) -> None:
         out.print(line, soft_wrap=not out.is_terminal)
 
 
+async def _status(loom: LoomClient, run_id: str) -> JsonObject:
+    """Return the run's status with its task and its times, which the server knows."""
+    found, described = await asyncio.gather(loom.status(run_id), TemporalRuns(loom.temporal).described(run_id))
+    times = {"started_at": described.start_time, "closed_at": described.close_time}
+    return {**found, "task": await task_summary(described), **times}
+
+
 async def _listed(loom: LoomClient, chosen: Mapping[str, Any], limit: int) -> Sequence[RunSummary]:
     below = chosen["below"]
     return await loom.list(**{**chosen, "below": await run_named(loom, below) if below else None}, limit=limit)
@@ -113,8 +122,10 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     facts += (
         ["the run is not responding; this status comes from the server"] if status.get("stale") else spending.facts(0)
     )
+    facts += _times(status)
     lines: list[RenderableType] = [
         Text.assemble((run_id, "bold"), " · ", (name.replace("_", " "), STYLES.get(name, ""))),
+        *([Text(one_line(str(status["task"]), 400))] if status.get("task") else []),
         Text(" · ".join(map(one_line, facts)), style="dim"),
     ]
     if ui := web_ui(str(status.get("run_id", ""))):
@@ -135,6 +146,14 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
         panels.approval(read_approval(a), run_id, boxed=out.is_terminal) for a in status.get("pending_approvals", ())
     ]
     return lines
+
+
+def _times(status: JsonObject) -> list[str]:
+    if not (started := status.get("started_at")):
+        return []
+    if closed := status.get("closed_at"):
+        return [f"took {seconds((closed - started).total_seconds())}"]
+    return [f"started {age((datetime.now(UTC) - started).total_seconds())} ago"]
 
 
 def _parked(parked: JsonObject) -> Iterator[str]:

@@ -165,10 +165,11 @@ def _acknowledge(receipt: JsonObject, done: str, *, as_json: bool, always_queued
     if as_json:
         print_json(receipt)
         return
-    typer.echo(done)
+    is_queued = receipt.get("queued") and not always_queued
+    typer.echo("queued" if is_queued else done)
     if fault := receipt.get("fault"):
         print_notice(fault_told(str(receipt["run_id"]), fault))
-    elif receipt.get("queued") and not always_queued:
+    elif is_queued:
         print_notice(
             "no worker is responding; the run will act on this once a worker is back (`loom worker` or `loom up`)"
         )

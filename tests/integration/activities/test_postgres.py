@@ -263,7 +263,7 @@ async def test_a_postgres_that_is_killed_is_found_again_without_a_restart(postgr
         os.kill(pid, signal.SIGQUIT)  # it drops everything at once and has to recover when it starts
         await eventually(gone)
         try:
-            assert (await complaint(killed)).endswith("Loom retries until then.")
+            assert (await complaint(killed)).endswith("Start it, or correct LOOM_DATABASE_URL.")
         finally:
             await postgres.start()
         await eventually(answers)

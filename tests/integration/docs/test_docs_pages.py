@@ -66,7 +66,7 @@ RUN_BY: Final = {
 """Which test runs a page's commands of other programs, such as `temporal` and `curl`."""
 COMMANDS: Final = tuple(commands())
 PROGRAMS: Final = tuple(block for block in blocks("python") if block.page not in OWN_TESTS and not block.why_not)
-STACKS: Final = {"up", "down", "worker", "serve"}
+STACKS: Final = {"up", "down", "worker", "serve", "logs"}
 NAMED: Final = {"RUN", "@last"}
 """How pages name a run."""
 STEERING: Final = {"approve", "deny", "send", "pause", "resume", "abort", "retry"}
@@ -144,7 +144,7 @@ APP: Final = """
 from loom import LoomApp
 
 app = LoomApp()
-for name in ("scout", "writer", "analyst", "ops"):
+for name in ("writer", "analyst", "ops"):
     app.create_agent(name, tools=["list_dir"])
 """
 """The agents that pages name without showing them."""

@@ -51,7 +51,7 @@ async def test_a_refused_call_is_told_shown_and_found_again_with_its_reason(work
     assert_whole(events)
 
     (first, _) = await loom.client.turns(run_id)
-    past = "\n".join(_turn_lines(first))
+    past = "\n".join(_turn_lines(first, {}))
     for call_id, (use, reason) in refused.items():
         called, returned = of_call(events, call_id)
         assert [called.action, returned.action] == BOTH
@@ -95,7 +95,7 @@ async def test_a_call_that_a_person_denies_ends_with_the_persons_reason(working:
     screen = on_screen(events, run_id, live=False)
     assert screen.count("not today") == 1
     (first, _) = await loom.client.turns(run_id)
-    assert "✗ bash: touch c.txt: Denied by ann: not today" in "\n".join(_turn_lines(first))
+    assert "✗ bash: touch c.txt: Denied by ann: not today" in "\n".join(_turn_lines(first, {}))
 
 
 async def test_a_call_beyond_the_budget_is_told(working: Working) -> None:

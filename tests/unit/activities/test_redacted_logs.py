@@ -1,7 +1,9 @@
 """Logs say what happened, without the secrets that were in it."""
 
+import io
 import json
 import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -42,3 +44,24 @@ def test_no_secret_gets_into_a_log(log_lines: pytest.CaptureFixture[str], style:
     assert written.count("[REDACTED]") == 5
     if style == "json":
         assert [json.loads(line)["event"] for line in written.splitlines()] == ["failed", "sent [REDACTED]"]
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environment", "has_colors"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+)
+def test_only_a_terminal_gets_colors(
+    is_terminal: bool, environment: dict[str, str], has_colors: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(sys, "stderr", written)
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with logs_as_they_were(monkeypatch):
+        configure_logs(style="console")
+        structlog.get_logger("loom.test").warning("told", seconds=3)
+    assert "told" in written.getvalue()
+    assert ("\x1b" in written.getvalue()) is has_colors

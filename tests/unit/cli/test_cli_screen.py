@@ -17,6 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from loom.cli.arguments import absolute, read_object, read_permissions
+from loom.cli.commands import steering
 from loom.cli.commands.run import CODES, unattended
 from loom.cli.commands.status import print_status
 from loom.cli.main import build_app
@@ -1065,3 +1066,12 @@ def test_a_program_that_waits_for_a_result_is_told_of_questions_too(capsys: pyte
     seen = capsys.readouterr()
     assert seen.err == 'waiting for an answer to "Red or blue?"; answer with `loom send r "your answer"`\n'
     assert seen.out == ""
+
+
+@pytest.mark.parametrize(("receipt", "says"), [({}, "paused\n"), ({"queued": True}, "queued\n")])
+def test_only_what_a_worker_has_accepted_is_said_to_be_done(
+    receipt: JsonObject, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steering._acknowledge({"accepted": True, "run_id": "run-1", **receipt}, "paused", as_json=False)
+    said = capsys.readouterr()
+    assert (said.out, "no worker is responding" in said.err) == (says, bool(receipt))
