@@ -394,7 +394,7 @@ def check_state(state: RunState) -> None:
     assert results == ([] if calls else last)
     assert [c.call.id for c in calls] == (last if calls else [])
     assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls.open] in ([], ["start_run"])
-    assert all(calls == answered for calls, answered in pairs(closed(state).transcript.messages))
+    assert all(calls == answered for calls, answered in pairs(closed(state, AT).transcript.messages))
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
@@ -439,7 +439,7 @@ def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
             assert evaluate_request(state).turn == state.turn
         case Finish(outcome=outcome):
             assert outcome == state.outcome
-            assert result_of(closed(state), outcome).status is outcome.status
+            assert result_of(closed(state, AT), outcome).status is outcome.status
         case _:
             pass
     if state.hold is not None:
@@ -492,7 +492,7 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
     while not isinstance(next_action(state), Finish):
         state = evolve(state, anything(dice, state))
     if dice.random() < 0.3:
-        state = closed(state)
+        state = closed(state, AT)
     for number in range(1, 4):
         most, budget, now = state.max_turns + 3, Budget(tokens=1000 * number), at(2 * WEEK)
         asked = RetryRequested(end=number, max_turns=most, budget=budget, message="go on", at=now)
