@@ -5,7 +5,7 @@ inputs and results of the run's activities, in the order in which they were reco
 a live run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -207,7 +207,7 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
     told: dict[str, Notice] = {}
     for record in records:
         past = _learned(past, record)
-        told |= {str(each.parameters["call_id"]): each for each in _notices(record) if each.action is Action.TOOL_RESULT}
+        told |= {str(each.parameters["call_id"]): each for each in _ends_told(record)}
         if isinstance(record, ChildRun):
             children.append(record)
         if isinstance(record, ModelAttempt | ToolAttempt | CompressionAttempt):
@@ -218,14 +218,17 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
     return tuple(_with_calls_not_run(turn, after, told) for turn, after in zip(in_order, following, strict=True))
 
 
-def _notices(record: Record) -> tuple[Notice, ...]:
+def _ends_told(record: Record) -> Iterator[Notice]:
+    """Return the notices of calls that have come to their end, in the request of an activity."""
+    told: tuple[Notice, ...] = ()
     match record:
         case Published(notices=notices):
-            return notices
+            told = notices
         case ModelAttempt() | ToolAttempt() | CompressionAttempt():
-            return record.request.notices
+            told = record.request.notices
         case _:
-            return ()
+            pass
+    return (notice for notice in told if notice.action is Action.TOOL_RESULT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -58,7 +58,8 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
         return resend(state)
     state = _with_reply(state, reply, at)
     if state.answer.wrap_up is not None:
-        return last_answer_given(end_calls(state, at, "not run: the run has come to its end"), state.answer.wrap_up, reply)
+        state = end_calls(state, at, "not run: the run has come to its end")
+        return last_answer_given(state, state.answer.wrap_up, reply)
     if state.answer.reflection.stage == "critique":
         state, approved = draft_criticised(state, reply, at)
         return state if approved is None else answered(state, approved, at)

@@ -170,13 +170,7 @@ async def _ended(
     converter: DataConverter, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]], local: LocalCalls
 ) -> Record | None:
     if event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
-        done = await local_activity(converter, event, _LOCAL)
-        if done is not None and isinstance(done.result, Published):
-            return done.result
-        if done is None or (request := local.request(done.activity_id)) is None:
-            return None
-        why = "" if done.failure is None else await failure_message(converter, done.failure) or "failed"
-        return ToolAttempt(request=request, result=done.result, error=why)
+        return await _ended_locally(converter, event, local)
     if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
         completed = event.activity_task_completed_event_attributes
         if completed.scheduled_event_id not in open_ones:
@@ -195,6 +189,20 @@ async def _ended(
             why = "cancelled" if failure is None else await failure_message(converter, failure)
             return _record(name, given, error=why or "failed")
     return None
+
+
+async def _ended_locally(
+    converter: DataConverter, event: HistoryEvent, local: LocalCalls
+) -> ToolAttempt | Published | None:
+    done = await local_activity(converter, event, _LOCAL)
+    if done is None:
+        return None
+    if isinstance(done.result, Published):
+        return done.result
+    if (request := local.request(done.activity_id)) is None:
+        return None
+    why = "" if done.failure is None else await failure_message(converter, done.failure) or "failed"
+    return ToolAttempt(request=request, result=done.result, error=why)
 
 
 async def _children(converter: DataConverter, histories: Iterable[WorkflowHistory]) -> list[ChildRun]:

@@ -14,9 +14,11 @@ from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Part, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
+from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.core.tool_input import InputRequest, NeededInput
+from loom.domain.core.tool_names import START_RUN
 from loom.domain.machine.activity_requests import (
     evaluate_request,
     model_request,
@@ -24,6 +26,7 @@ from loom.domain.machine.activity_requests import (
     summary_of,
     tool_request,
 )
+from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
@@ -465,6 +468,34 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
     assert trimmed or kept.messages == before.transcript.messages
 
 
+def without_result(state: RunState) -> set[str]:
+    """The model's calls that haven't come to their end."""
+    return {c.call.id for c in state.calls.open if c.result is None and c.call.name != START_RUN}
+
+
+def told_by_notice(state: RunState) -> set[str]:
+    """The calls whose end the run tells the stream."""
+    notices = (*state.notices.pending, *state.notices.not_run)
+    return {str(each.parameters["call_id"]) for each in notices if each.action is TaskAction.TOOL_RESULT}
+
+
+def check_ends_are_told(before: RunState, event: Event, after: RunState) -> None:
+    """A call comes to its end in an activity, which tells it, or through a message, or the run tells it by a notice."""
+    running = without_result(before)
+    told = told_by_notice(after)
+    match event:
+        case ModelReplied(reply=ModelReply(message=Message(tool_calls=calls), plans=plans)) if after is not before:
+            running |= {c.id for c, plan in zip(calls, plans, strict=True) if settled_by_plan(plan) is None}
+        case ToolsReturned(outcomes=outcomes):
+            told |= outcomes.keys()
+        case MessageReceived() if before.question is not None:
+            told.add(before.question.call.id)
+        case _:
+            pass
+    assert running - without_result(after) <= told
+    assert without_result(after) <= told_by_notice(closed(after, AT))
+
+
 # A seed tells the same story whatever its length, so the shortest failing one is found by cutting its end.
 SEEDS: Final = st.integers(0, 2**32)
 
@@ -481,6 +512,19 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         after = evolve(state, event)
         check_step(state, event, after)
         check_state(after)
+        state = after
+
+
+@settings(max_examples=settings().max_examples * 4)
+@given(SEEDS)
+def test_whatever_ends_a_call_people_are_told(seed: int) -> None:
+    dice = Random(seed)
+    budget = dice.choice((Budget(), Budget(tokens=60), Budget(tool_calls=3)))
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, budget=budget), AT)
+    for _ in range(60):
+        event = anything(dice, state)
+        after = evolve(state, event)
+        check_ends_are_told(state, event, after)
         state = after
 
 
