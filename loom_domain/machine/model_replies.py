@@ -57,9 +57,8 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
     if reply.message is None:
         return resend(state)
     state = _with_reply(state, reply, at)
-    if state.answer.wrap_up is not None:
-        state = end_calls(state, at, "not run: the run has come to its end")
-        return last_answer_given(state, state.answer.wrap_up, reply)
+    if (wrap_up := state.answer.wrap_up) is not None:
+        return last_answer_given(end_calls(state, at, "not run: the run has come to its end"), wrap_up, reply)
     if state.answer.reflection.stage == "critique":
         state, approved = draft_criticised(state, reply, at)
         return state if approved is None else answered(state, approved, at)

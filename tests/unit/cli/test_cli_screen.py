@@ -667,7 +667,7 @@ def asks_in(turn: int) -> dict[str, Any]:
 
 
 def turn(number: int) -> Task:
-    return task(Action.TURN, **{"from": number - 1, "to": number})
+    return replace(task(Action.TURN), parameters={"from": number - 1, "to": number})
 
 
 def asked(turn: int) -> Task:
