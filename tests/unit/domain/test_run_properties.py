@@ -482,7 +482,8 @@ def told_by_notice(state: RunState) -> set[str]:
 def check_ends_are_told(before: RunState, event: Event, after: RunState) -> None:
     """A call comes to its end in an activity, which tells it, or through a message, or the run tells it by a notice."""
     running = without_result(before)
-    told = told_by_notice(after)
+    # The model's activity tells what it has ruled out, also if that is checked again because the rules have changed.
+    told = told_by_notice(after) | {c.call.id for c in before.calls.open if settled_by_plan(c.plan) is not None}
     match event:
         case ModelReplied(reply=ModelReply(message=Message(tool_calls=calls), plans=plans)) if after is not before:
             running |= {c.id for c, plan in zip(calls, plans, strict=True) if settled_by_plan(plan) is None}
