@@ -489,7 +489,7 @@ def check_ends_are_told(before: RunState, event: Event, after: RunState) -> None
             running |= {c.id for c, plan in zip(calls, plans, strict=True) if settled_by_plan(plan) is None}
         case ToolsReturned(outcomes=outcomes):
             told |= outcomes.keys()
-        case MessageReceived() if before.question is not None:
+        case MessageReceived() | RunReopened() if before.question is not None:  # a retry may bring a message
             told.add(before.question.call.id)
         case _:
             pass
