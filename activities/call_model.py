@@ -262,8 +262,9 @@ class LanguageModel:
         too_long: str,
     ) -> ModelReply:
         provider, model = self._providers.resolve(spec.model)
-        said_so_far = _Streamed(writer, request, self._masked(), model_said)
-        thought = _Streamed(writer, request, self._masked(), model_thought)
+        said_so_far = Streamed(writer.emit, request, self._masked(), model_said)
+        thought = Streamed(writer.emit, request, self._masked(), model_thought)
+        said_so_far.other, thought.other = thought, said_so_far
         call = replace(
             _call(request, spec, model, assembled, bound),
             is_text=outline_of(transcript).is_text,
@@ -276,6 +277,7 @@ class LanguageModel:
         try:
             answer = await provider.answer(call, said_so_far.add)
         except asyncio.CancelledError:
+            thought.end()
             said_so_far.end()
             shown = said_so_far.shown
             if not is_stopped() or not shown.strip() or request.stage == "critique":
@@ -336,17 +338,19 @@ def _is_answer(reply: ModelReply) -> bool:
     return reply.message is not None
 
 
-class _Streamed:
+class Streamed:
     """Reports the model's text or its thinking on the live stream, with secrets redacted."""
 
     def __init__(
         self,
-        writer: StreamWriter,
+        emit: Callable[[StreamEvent], None],
         request: ModelRequest,
         masked: StreamRedactor,
         event: Callable[[ModelRequest, str], StreamEvent],
     ) -> None:
-        self._writer = writer
+        self.other: Streamed | None = None
+        """The thinking if this is the text, and the other way round."""
+        self._emit = emit
         self._request = request
         self._masked = masked
         self._event = event
@@ -358,7 +362,11 @@ class _Streamed:
         return "".join(self._shown)
 
     def add(self, piece: str) -> None:
-        """Report the text so far, except for the part that may be the start of a secret."""
+        """Report the text so far, except for the part that may be the start of a secret. What was held back of the
+        other one comes before it, because the model made it before.
+        """
+        if piece and self.other is not None:
+            self.other.end()
         self._show(self._masked.feed(piece))
 
     def take_back(self) -> None:
@@ -366,7 +374,7 @@ class _Streamed:
         self._masked.flush()
         if self._shown:
             self._shown.clear()
-            self._writer.emit(segment_reset(self._request, key="taken back"))
+            self._emit(segment_reset(self._request, key="taken back"))
 
     def end(self) -> None:
         """Report the text that was held back."""
@@ -375,7 +383,7 @@ class _Streamed:
     def _show(self, text: str) -> None:
         if text:
             self._shown.append(text)
-            self._writer.emit(self._event(self._request, text))
+            self._emit(self._event(self._request, text))
 
 
 def _call(request: ModelRequest, spec: AgentSpec, model: str, assembled: Assembled, bound: Covered) -> ModelCall:

@@ -218,8 +218,7 @@ class AgentRun:
         if (why := ignored(self._state, event)) is not None:
             workflow.logger.info("event ignored: %s", why)
         before, self._state = self._state, evolve(self._state, event)
-        if self._state.notices.not_run:  # before 0.4.0, the stream wasn't told of these calls
-            self._state = with_not_run_told(self._state, told=has_change(CALLS_NOT_RUN))
+        self._tell_not_run()
         if self.observer is not None:
             self.observer.advanced(before, event, self._state)
         wanted = attributes_of(self._state)
@@ -227,6 +226,10 @@ class AgentRun:
             changed = {name: value for name, value in wanted.items() if self._shown.get(name) != value}
             self._shown = wanted
             workflow.upsert_search_attributes(attribute_updates(changed))
+
+    def _tell_not_run(self) -> None:
+        if self._state.notices.not_run:  # before 0.4.0, the stream wasn't told of these calls
+            self._state = with_not_run_told(self._state, told=has_change(CALLS_NOT_RUN))
 
     def _count_update(self) -> None:
         self._updates += 1
@@ -540,7 +543,8 @@ class AgentRun:
             await workflow.wait_condition(workflow.all_handlers_finished)
         if self._is_reopened():
             return None
-        self._state = closed(self._state)
+        self._state = closed(self._state, workflow.now())
+        self._tell_not_run()
         if self._state.hooks_left:
             await self._run_last_hooks()
             if self._is_reopened():

@@ -5,7 +5,7 @@ inputs and results of the run's activities, in the order in which they were reco
 a live run.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from loom.domain.core.messages import (
     transcript_of,
 )
 from loom.domain.core.requests import RunRequest, RunResult
+from loom.domain.core.tasks import Action, Notice, Published
 from loom.domain.core.tool_calls import ToolResult, tool_message
 from loom.domain.history.task_rebuilding import Mask
 from loom.domain.machine.delegation import call_of, child_answer
@@ -98,8 +99,15 @@ class CallNotRun:
     content: str
     is_error: bool = True
 
+    @property
+    def result(self) -> ToolResult:
+        """What the model reads instead of a tool's result."""
+        return ToolResult(content=self.content, status="error" if self.is_error else "success")
 
-Record: TypeAlias = RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun
+
+Record: TypeAlias = (
+    RunRequest | Prepared | RunState | ModelAttempt | ToolAttempt | CompressionAttempt | ChildRun | Published
+)
 """A record in a run's history. The first record is the request. A `RunState` record is the state that one execution
 passed to the next.
 """
@@ -196,8 +204,10 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
     past = _Past()
     turns: dict[int, PastTurn] = {}
     children: list[ChildRun] = []
+    told: dict[str, Notice] = {}
     for record in records:
         past = _learned(past, record)
+        told |= {str(each.parameters["call_id"]): each for each in _ends_told(record)}
         if isinstance(record, ChildRun):
             children.append(record)
         if isinstance(record, ModelAttempt | ToolAttempt | CompressionAttempt):
@@ -205,7 +215,20 @@ def turns_of(records: Iterable[Record]) -> tuple[PastTurn, ...]:
             turns[number] = _with(turns.get(number, PastTurn(number=number)), record, past)
     in_order = [_with_children(turn, children) for _, turn in sorted(turns.items())]
     following = [*in_order, PastTurn(number=0)][1:]
-    return tuple(_with_calls_not_run(turn, after) for turn, after in zip(in_order, following, strict=True))
+    return tuple(_with_calls_not_run(turn, after, told) for turn, after in zip(in_order, following, strict=True))
+
+
+def _ends_told(record: Record) -> Iterator[Notice]:
+    """Return the notices of calls that have come to their end, in the request of an activity."""
+    told: tuple[Notice, ...] = ()
+    match record:
+        case Published(notices=notices):
+            told = notices
+        case ModelAttempt() | ToolAttempt() | CompressionAttempt():
+            told = record.request.notices
+        case _:
+            pass
+    return (notice for notice in told if notice.action is Action.TOOL_RESULT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,7 +261,7 @@ class _Past:
 
 def _learned(past: _Past, record: Record) -> _Past:
     match record:
-        case RunRequest() | ChildRun():
+        case RunRequest() | ChildRun() | Published():
             return past
         case Prepared(spec=spec, earlier=earlier):
             past = past if earlier is None else past.with_transcripts(transcript_of(earlier.messages))
@@ -291,11 +314,11 @@ def _with_children(turn: PastTurn, children: Iterable[ChildRun]) -> PastTurn:
     return replace(turn, children=tuple(child for child in children if child.call_id in asked))
 
 
-def _with_calls_not_run(turn: PastTurn, following: PastTurn) -> PastTurn:
+def _with_calls_not_run(turn: PastTurn, following: PastTurn, told: Mapping[str, Notice]) -> PastTurn:
     """Return the turn with the calls that no activity and no child run has worked on.
 
-    If the model has read their results in the following turn, these are known. Otherwise, only the results of calls
-    are known that were ruled out when they were prepared.
+    If the model has read their results in the following turn, these are known. Otherwise, the results are known of
+    calls that were ruled out when they were prepared, and of those whose ends the stream was told.
     """
     reply = next((c.attempt.reply for c in reversed(turn.calls) if c.attempt.reply and c.attempt.reply.message), None)
     if reply is None or reply.message is None:
@@ -313,6 +336,9 @@ def _with_calls_not_run(turn: PastTurn, following: PastTurn) -> PastTurn:
             known.append(CallNotRun(call=call, content=message.text, is_error=message.is_error))
         elif (result := settled_by_plan(plan)) is not None:
             known.append(CallNotRun(call=call, content=result.content, is_error=result.status == "error"))
+        elif (notice := told.get(call.id)) is not None:
+            content = str((notice.result or {}).get("content", ""))
+            known.append(CallNotRun(call=call, content=content, is_error=notice.status == "error"))
     return replace(turn, not_run=tuple(known))
 
 

@@ -174,7 +174,8 @@ def _tool_calls(turn: PastTurn, mask: Mask) -> Iterator[JsonObject]:
             plan = plans.get(asked.id)
             child = next((each for each in turn.children if each.call_id == asked.id), None)
             final = next((each.result for each in reversed(attempts) if each.result and each.result.is_final), None)
-            result = child.answer if child else final
+            left = next((each for each in turn.not_run if each.call.id == asked.id), None)
+            result = child.answer if child else left.result if left else final
             yield {
                 "record": "tool_call",
                 "turn": turn.number,

@@ -83,7 +83,7 @@ def message_answered(state: RunState, event: MessageAnswered) -> RunState:
     if chat is None or outcome is None:
         return state
     answer = _answer(state, chat, outcome, event.at)
-    state = with_calls_ended(state, CUT_SHORT)
+    state = with_calls_ended(state, event.at, CUT_SHORT)
     if outcome.error is not None and outcome.error.type == INTERRUPTED:
         state = _with_unfinished_answer(state, outcome)
     chat = chat.with_answer(answer)

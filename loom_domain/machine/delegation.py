@@ -19,7 +19,7 @@ from loom.domain.core.tool_calls import OpenCall, ToolResult, failed
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE
 from loom.domain.machine.limits import last_call, own_spend, remaining
 from loom.domain.machine.parking import has_work_to_lose
-from loom.domain.machine.tool_results import settled
+from loom.domain.machine.tool_results import not_run, settled
 from loom.domain.machine.tree_sync import levels
 from loom.domain.machine.wrap_up import requesting_budget
 from loom.domain.run.state import RunState, noticed, with_calls
@@ -72,7 +72,9 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
         if number < room:
             state = _with_new_child(state, call, event, share)
         else:
-            state = _answered(state, call.call.id, failed(why, "unavailable"))
+            refused = failed(why, "unavailable")
+            state = _answered(state, call.call.id, refused)
+            state = not_run(state, [replace(call, result=refused)], event.at)
     return settled(state)
 
 

@@ -57,10 +57,10 @@ def model_replied(state: RunState, event: ModelReplied) -> RunState:
     if reply.message is None:
         return resend(state)
     state = _with_reply(state, reply, at)
-    if state.answer.wrap_up is not None:
-        return last_answer_given(end_calls(state, "not run: the run has come to its end"), state.answer.wrap_up, reply)
+    if (wrap_up := state.answer.wrap_up) is not None:
+        return last_answer_given(end_calls(state, at, "not run: the run has come to its end"), wrap_up, reply)
     if state.answer.reflection.stage == "critique":
-        state, approved = draft_criticised(state, reply)
+        state, approved = draft_criticised(state, reply, at)
         return state if approved is None else answered(state, approved, at)
     return _act(state, reply, at) if state.calls.open else _text_answered(state, reply, reply.message.text, at)
 
@@ -106,7 +106,7 @@ def _act(state: RunState, reply: ModelReply, at: datetime) -> RunState:
         return _done_called(state, done, reply, at)
     if state.turn_state.is_final:
         wanted = tuple(describe(call.call) for call in state.calls.open)
-        state = end_calls(state, "not run: the run's turns are used up", before_any_ran=at)
+        state = end_calls(state, at, "not run: the run's turns are used up")
         return with_draft(state, at) or summing_up(state, turns_used_up(state, wanted), at)
     unfinished = {call.call.id for call in state.calls.open if call.result is None}
     state = within_tool_calls(state)
@@ -133,7 +133,8 @@ def _done_called(state: RunState, done: OpenCall, reply: ModelReply, at: datetim
     elif wrong:
         result = failed(repair(wrong, through_done=True), "validation")
     state = with_calls(state, lambda c: replace(c, result=result) if c is done else c)
-    state = end_calls(state, "not run: `done` was called beside this", before_any_ran=at)
+    state = not_run(state, [replace(done, result=result)], at)
+    state = end_calls(state, at, "not run: `done` was called beside this")
     state = replace(state, answer=state.answer.progressed)
     if wrong and not state.inbox:
         return _repaired(state, text, wrong)

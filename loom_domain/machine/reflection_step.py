@@ -31,13 +31,13 @@ def with_critique(state: RunState, draft: Outcome) -> RunState:
     return replace(state, answer=answer, inbox=(reminder(CRITICISE),))
 
 
-def draft_criticised(state: RunState, reply: ModelReply) -> tuple[RunState, Outcome | None]:
+def draft_criticised(state: RunState, reply: ModelReply, at: datetime) -> tuple[RunState, Outcome | None]:
     """Return the next state of a run whose draft has been critiqued. If the critique approved the draft, also return it
     as the answer.
     """
     if (draft := state.answer.draft) is None:
         return state, None
-    state = end_calls(state, "not run: this turn was for judging the answer only")
+    state = end_calls(state, at, "not run: this turn was for judging the answer only")
     if has_word_from_person(state):
         return interrupted(state), None
     reflection = replace(state.answer.reflection, stage="revision")

@@ -9,7 +9,7 @@ effect when the run has an outcome. Limits, the model and messages change at tha
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.core.messages import RETRIED, JsonObject, reminder
@@ -19,7 +19,7 @@ from loom.domain.core.tool_calls import failed
 from loom.domain.machine.limits import TURNS, limit_hit, share_of
 from loom.domain.machine.model_retry import with_named_model
 from loom.domain.machine.steering import resumed, steered
-from loom.domain.machine.tool_results import next_for_calls, settled
+from loom.domain.machine.tool_results import next_for_calls, not_run, settled
 from loom.domain.run.actions import RunChildren, RunTools
 from loom.domain.run.events import MessageReceived, RetryRequested, RunReopened
 from loom.domain.run.retry_policy import Tries
@@ -124,16 +124,18 @@ def _as_it_was(state: RunState, event: RunReopened) -> RunState:
         parked=None,
     )
     if state.phase is Phase.ACTING and state.calls.open and not was_waiting:
-        state = _without_interrupted_calls(state)
+        state = _without_interrupted_calls(state, event.at)
     return replace(state, retry_at=None)
 
 
-def _without_interrupted_calls(state: RunState) -> RunState:
+def _without_interrupted_calls(state: RunState, at: datetime) -> RunState:
     """Return the run with a result for each call that ran at its end. Calls that wait for a person still wait."""
     action = next_for_calls(state)
     interrupted = action.calls if isinstance(action, RunTools | RunChildren) else ()
     ids = {call.call.id for call in interrupted}
-    return with_calls(state, lambda c: replace(c, result=failed(INTERRUPTED, "aborted")) if c.call.id in ids else c)
+    result = failed(INTERRUPTED, "aborted")
+    state = with_calls(state, lambda c: replace(c, result=result) if c.call.id in ids else c)
+    return not_run(state, [call for call in state.calls.open if call.call.id in ids], at)
 
 
 def _changed(state: RunState, outcome: Outcome, asked: RetryRequested) -> RunState:

@@ -34,7 +34,7 @@ from loom.domain.run.events import CallsPrepared, ToolsReturned
 from loom.domain.run.pending_approvals import digest_like
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, RetryLimits, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
-from loom.domain.run.stream_events import not_run_notice
+from loom.domain.run.stream_events import NOT_RUN, not_run_notice
 from loom.domain.tools.loop_detection import call_steps, followed
 from loom.domain.tools.todos import read_todos
 from loom.domain.tree.tree import without_unbegun
@@ -159,8 +159,20 @@ def _is_newly_settled(before: RunState, call: OpenCall) -> bool:
 
 
 def not_run(state: RunState, calls: Iterable[OpenCall], at: datetime) -> RunState:
-    """Return the run with a notice for each of these calls, which have a result and never run."""
-    told = [not_run_notice(c.call, c.result, turn=state.turn, at=at) for c in calls if c.result is not None]
+    """Return the run with a notice for each of these calls, which have a result that no activity has reported."""
+    told = [
+        # A reset may undo the run's end, so a later notice could have the same number.
+        not_run_notice(
+            c.call,
+            c.result,
+            turn=state.turn,
+            at=at,
+            attempt=c.attempt if c.begun or c.attempt > 1 else NOT_RUN,
+            key="" if state.outcome is None else f"end{state.retries}-{c.call.id}",
+        )
+        for c in calls
+        if c.result is not None
+    ]
     return replace(state, notices=replace(state.notices, not_run=(*state.notices.not_run, *told))) if told else state
 
 
@@ -238,6 +250,8 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
         for call in state.calls.open
         if call.call.id in event.outcomes and call.result is None and not call.awaits_person
     }
+    if state.outcome is not None:
+        state = _with_cancelled_begun(state, event)
     ledger = state.environment.ledger
     attempts = state.agent.tool_attempts if came else 1
     state = with_calls(
@@ -257,6 +271,13 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
             retry_at=_retry_at(state, came, event.at),
         )
     )
+
+
+def _with_cancelled_begun(state: RunState, event: ToolsReturned) -> RunState:
+    """Return an ended run in which the calls that were cancelled at its end may have begun."""
+    action = next_for_calls(state)
+    cancelled = {c.call.id for c in action.calls} - event.outcomes.keys() if isinstance(action, RunTools) else set()
+    return with_calls(state, lambda c: replace(c, begun=True) if c.call.id in cancelled else c)
 
 
 def _is_result(outcome: ToolResult | Failure) -> bool:
@@ -371,26 +392,25 @@ def settled(state: RunState) -> RunState:
     return _observed(replace(state, phase=Phase.READY, retry_at=None))
 
 
-def end_calls(state: RunState, text: str, *, before_any_ran: datetime | None = None) -> RunState:
+def end_calls(state: RunState, at: datetime, text: str, *, unasked: str = "") -> RunState:
     """Return the run with a result for every call, so that the conversation is valid.
 
-    A call without a result receives the error `text`. If none of the calls has begun, pass the time, and people are
-    told that these calls don't run.
+    A call without a result receives the error `text`, or `unasked` if it waits for approval. People are told of it.
     """
-    unfinished = {call.call.id for call in state.calls.open if call.result is None}
-    ended = with_calls(state, lambda c: c if c.result is not None else replace(c, result=failed(text, "aborted")))
-    if before_any_ran is not None:
-        ended = not_run(ended, [call for call in ended.calls.open if call.call.id in unfinished], before_any_ran)
-    return _observed(ended)
+    unfinished = [call for call in state.calls.open if call.result is None]
+    results = {
+        c.call.id: failed(unasked if unasked and c.awaits_person and c.exchange is None else text, "aborted")
+        for c in unfinished
+    }
+    ended = with_calls(state, lambda c: replace(c, result=results.get(c.call.id, c.result)))
+    return _observed(not_run(ended, [call for call in ended.calls.open if call.call.id in results], at))
 
 
-def with_calls_ended(state: RunState, text: str) -> RunState:
+def with_calls_ended(state: RunState, at: datetime, text: str) -> RunState:
     """Return a run that has an outcome, with a result for every call. A call that was running receives `text`."""
     if state.tree.children:
         state = replace(state, tree=without_unbegun(state.tree))
-    unasked = failed("not run: the run ended while this waited for approval", "aborted")
-    state = with_calls(state, lambda c: replace(c, result=unasked) if c.awaits_person and c.exchange is None else c)
-    return end_calls(state, text)
+    return end_calls(state, at, text, unasked="not run: the run ended while this waited for approval")
 
 
 def _observed(state: RunState) -> RunState:

@@ -204,12 +204,12 @@ def ignored(state: RunState, event: Event) -> str | None:
     return None
 
 
-def closed(state: RunState) -> RunState:
+def closed(state: RunState, at: datetime) -> RunState:
     """Return the state of a finished run. Every call has a result that describes its known outcome."""
     if state.spec is not None and (state.spec.hooks or state.phase is Phase.STARTING):
         state = with_last_hooks(state)
     return with_calls_ended(
-        state, "not finished: the run ended before. If this had begun, it may have taken effect in part."
+        state, at, "not finished: the run ended before. If this had begun, it may have taken effect in part."
     )
 
 

@@ -369,14 +369,16 @@ def call_not_run(
     return called, returned
 
 
-def not_run_notice(call: ToolCall, result: ToolResult, *, turn: int, at: datetime) -> Notice:
-    """Return the notice for a call that the run itself has ended before it could begin."""
+def not_run_notice(
+    call: ToolCall, result: ToolResult, *, turn: int, at: datetime, attempt: int = NOT_RUN, key: str = ""
+) -> Notice:
+    """Return the notice for a call that the run itself has ended, mostly before it could begin."""
     return Notice(
         action=Action.TOOL_RESULT,
-        key="",
+        key=key,
         at=at,
         status=result.status,
-        parameters={"turn": turn, "attempt": NOT_RUN, "call_id": call.id, "tool": call.name},
+        parameters={"turn": turn, "attempt": attempt, "call_id": call.id, "tool": call.name},
         result=_result_view(result),
     )
 

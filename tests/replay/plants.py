@@ -1540,7 +1540,7 @@ PLANTED: Final = (
         "chats",
         "MessageAnswered",
         "loom_domain/machine/chatting.py",
-        "state = with_calls_ended(state, CUT_SHORT)\n",
+        "state = with_calls_ended(state, event.at, CUT_SHORT)\n",
         "pass\n",
         by="0.4.0-chat-interrupted-0",
     ),

@@ -10,7 +10,7 @@ from temporalio.api.common.v1 import Payload, Payloads
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHistoryEventFilterType
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import RawValue
 from temporalio.converter import DataConverter, WorkflowSerializationContext
 from temporalio.service import RPCError, RPCStatusCode
@@ -129,25 +129,28 @@ class TemporalHistories:
     async def _events(self, run_id: str, execution: str | None) -> Sequence[HistoryEvent]:
         try:
             events = (await self._client.get_workflow_handle(run_id, run_id=execution).fetch_history()).events
-            return [await self._earlier_end(run_id, event) or event for event in events]
+            return [each for event in events for each in (await self._earlier_end(run_id, event) or (event,))]
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             return ()
 
-    async def _earlier_end(self, run_id: str, event: HistoryEvent) -> HistoryEvent | None:
-        """If a retry took back an end of the run at this event, return the event of that end."""
+    async def _earlier_end(self, run_id: str, event: HistoryEvent) -> Sequence[HistoryEvent]:
+        """If a retry took back an end of the run at this event, return the events of that end: what the run published
+        last, and its close.
+        """
         failed = event.workflow_task_failed_event_attributes
         if failed.cause != WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW:
-            return None
-        ended = self._client.get_workflow_handle(run_id, run_id=failed.base_run_id)
-        closing = ended.fetch_history_events(event_filter_type=WorkflowHistoryEventFilterType.CLOSE_EVENT)
+            return ()
         try:
-            return await anext(closing)
+            ended = await self._client.get_workflow_handle(run_id, run_id=failed.base_run_id).fetch_history()
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-            return None
+            return ()
+        *taken_back, close = ended.events
+        published = EventType.EVENT_TYPE_MARKER_RECORDED
+        return [*(e for e in taken_back if e.event_id > event.event_id and e.event_type == published), close]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,8 +13,10 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import answered, failure_message, unanswered
 from loom.activities.adapters.temporal.local_markers import local_activity
+from loom.domain.agents.hook_steps import HookResult
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult
+from loom.domain.core.tasks import Published
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.history.local_calls import LocalCalls
 from loom.domain.history.past_turns import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
@@ -23,10 +25,12 @@ from loom.domain.run.activity_payloads import (
     ChildRequest,
     Compressed,
     CompressRequest,
+    HookRequest,
     ModelReply,
     ModelRequest,
     Prepared,
     PrepareRequest,
+    PublishRequest,
     ToolRequest,
 )
 from loom.domain.run.state import RunState
@@ -38,10 +42,12 @@ _TYPES: Final[Mapping[str, tuple[type[Any], type[Any]]]] = {
     "conduct_crew": (ModelRequest, ModelReply),
     "run_tool": (ToolRequest, ToolResult),
     "compress_context": (CompressRequest, Compressed),
+    "run_hook": (HookRequest, HookResult),
+    "publish": (PublishRequest, Published),
 }
 """The input and result types of each activity."""
 
-_LOCAL: Final[Mapping[str, type[Any]]] = {"run_tool": ToolResult}
+_LOCAL: Final[Mapping[str, type[Any]]] = {"run_tool": ToolResult, "publish": Published}
 
 _FIRST_EVENTS: Final = 20
 """Number of events to read from the start of a run. They include its preparation, unless the run had to wait for a
@@ -164,11 +170,7 @@ async def _ended(
     converter: DataConverter, event: HistoryEvent, open_ones: dict[int, tuple[str, Any]], local: LocalCalls
 ) -> Record | None:
     if event.event_type == EventType.EVENT_TYPE_MARKER_RECORDED:
-        done = await local_activity(converter, event, _LOCAL)
-        if done is None or (request := local.request(done.activity_id)) is None:
-            return None
-        why = "" if done.failure is None else await failure_message(converter, done.failure) or "failed"
-        return ToolAttempt(request=request, result=done.result, error=why)
+        return await _ended_locally(converter, event, local)
     if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
         completed = event.activity_task_completed_event_attributes
         if completed.scheduled_event_id not in open_ones:
@@ -187,6 +189,20 @@ async def _ended(
             why = "cancelled" if failure is None else await failure_message(converter, failure)
             return _record(name, given, error=why or "failed")
     return None
+
+
+async def _ended_locally(
+    converter: DataConverter, event: HistoryEvent, local: LocalCalls
+) -> ToolAttempt | Published | None:
+    done = await local_activity(converter, event, _LOCAL)
+    if done is None:
+        return None
+    if isinstance(done.result, Published):
+        return done.result
+    if (request := local.request(done.activity_id)) is None:
+        return None
+    why = "" if done.failure is None else await failure_message(converter, done.failure) or "failed"
+    return ToolAttempt(request=request, result=done.result, error=why)
 
 
 async def _children(converter: DataConverter, histories: Iterable[WorkflowHistory]) -> list[ChildRun]:
@@ -245,5 +261,7 @@ def _record(name: str, given: Any, came: Any = None, *, error: str = "") -> Reco
             return ToolAttempt(request=given, result=came, error=error)
         case "compress_context":
             return CompressionAttempt(request=given, done=came, error=error)
+        case "run_hook" | "publish":
+            return Published(notices=given.notices)
         case _:
             return came if isinstance(came, Prepared) else None

@@ -19,7 +19,6 @@ from loom.cli.watch.pending_approvals import (
     Pending,
     PendingQuestion,
     PendingTracker,
-    question_in,
 )
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, RefusedError, UnreachableError
@@ -91,6 +90,8 @@ class Follower:
         self._replier = replier
         self._by = by or user_name()
         self._last_event = monotonic()
+        self._turns: dict[str, int] = {}
+        """The turn of each run that was shown last."""
         self._pending = PendingTracker(lambda: loom.status(run_id), on_open=self._opened, on_status=display.status)
 
     async def follow(self, after: int = 0, *, just_started: bool = False) -> RunResult:
@@ -161,12 +162,16 @@ class Follower:
         # In the watched run, the id of a sub-agent's call is a path of the intermediate runs followed by the call.
         below = f"{task.run_id.removeprefix(f'{self._run_id}/')}/" if task.run_id != self._run_id else ""
         call_id = f"{below}{task.parameters.get('call_id', '')}"
-        if task.action is Action.APPROVAL_REQUESTED:
-            self._pending.hint(call_id)
+        if task.action is Action.TURN:
+            self._turns[task.run_id] = int(task.parameters.get("to", 0))
+        elif task.action is Action.APPROVAL_REQUESTED:
+            self._pending.hint(call_id, str(task.parameters.get("digest", "")))
         elif task.action is Action.APPROVAL_DECIDED:
             self._pending.close(call_id, str(task.parameters.get("digest", "")))
         elif task.action is Action.MESSAGE:  # a question or its answer
-            self._pending.hint(question_in(task.run_id))
+            turn, text = self._turns.get(task.run_id, 0), str(task.parameters.get("text", ""))
+            asks = "call_id" in task.parameters
+            self._pending.hint(*PendingQuestion(run_id=task.run_id, turn=turn, text=text if asks else "").key)
 
     def _opened(self, waiting: Pending) -> None:
         if isinstance(waiting, PendingQuestion):

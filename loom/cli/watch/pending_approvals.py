@@ -108,14 +108,16 @@ class PendingTracker:
         self._announced: set[tuple[str, str]] = set()
         self._closed: set[tuple[str, str]] = set()
         self._hints: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         self._seen: dict[tuple[str, str], float] = {}
         self._hinted = asyncio.Event()
         self._changed = asyncio.Event()
 
-    def hint(self, name: str) -> None:
-        """Poll soon, because an event that has been shown referred to this call or question."""
-        self._told.add(name)
+    def hint(self, name: str, detail: str = "") -> None:
+        """Poll soon, because an event that has been shown referred to this call or question. If it asked, `detail` is
+        the rest of the key.
+        """
+        self._told.add((name, detail))
         self._hints[name] = monotonic() + HINT_LIFETIME
         self._hinted.set()
 
@@ -146,7 +148,7 @@ class PendingTracker:
 
     def _is_due(self, waiting: Pending) -> bool:
         """Whether the event of this approval or question has been shown, or is lost. If not, poll again soon."""
-        if waiting.key[0] in self._told or waiting.key in self._announced:
+        if waiting.key in self._told or waiting.key in self._announced:
             return True
         now = monotonic()
         if now - self._seen.setdefault(waiting.key, now) >= EVENT_LATE:

@@ -257,7 +257,8 @@ class Transcript:
         if parameters["call_id"] in self._denied:  # the line of the decision already says why
             return
         self.spending.tool_calls_seen += _has_run(parameters)
-        summary = running.summary if running else one_line(str(parameters.get("tool")))
+        asked = self._asked.pop(str(parameters["call_id"]), None)
+        summary = running.summary if running else asked or one_line(str(parameters.get("tool")))
         result = task.result or {}
         took = (result.get("metadata") or {}).get("execution_time") if _has_run(parameters) else None
         # No activity measures the duration of a child run.

@@ -1,6 +1,8 @@
 """Calls that never run: people see each of them on the stream, on the screen and in the past, once, with its reason."""
 
+import asyncio
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -8,15 +10,19 @@ from typing import Final
 import pytest
 from rich.console import Console
 
+from loom import Deny, Instead, LoomApp, Task
 from loom.activities.plan_calls import CallPreparer
-from loom.cli.commands.show import _turn_lines
+from loom.cli.commands.show import _turn_lines, _turn_view
 from loom.cli.watch.screen import Screen
-from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tasks import Action
+from loom.testing.harness import Harness
 from loom.testing.model_server import ToolUse, calls, script, status, text
 from loom.testing.stream import assert_whole, told
 from loom.watching import Streamed
 from tests.corpora.secrets.making import ALNUM, Maker
 from tests.integration.workflows.conftest import Working
+from tests.integration.workflows.test_rebuilt_tasks import assert_made_again
+from tests.trees import by_task, delegate
 
 WRONG: Final = ToolUse("read_file", {"file": "a.txt"}, "wrong")
 UNKNOWN: Final = ToolUse("read_fil", {"path": "a.txt"}, "unknown")
@@ -98,29 +104,6 @@ async def test_a_call_that_a_person_denies_ends_with_the_persons_reason(working:
     assert "✗ bash: touch c.txt: Denied by ann: not today" in "\n".join(_turn_lines(first, {}))
 
 
-async def test_a_call_beyond_the_budget_is_told(working: Working) -> None:
-    loom, _ = await working(script([calls(LOOK, ASKED), text("done")]))
-    run_id = await loom.start(permissions=RULES, budget={"tool_calls": 1})
-    await loom.client.result(run_id)
-
-    (ended,) = of_call(await told(loom.client, run_id), "asked")
-
-    assert ended.result is not None
-    assert ended.result["content"] == "not run: the budget for tool calls covered 1 more"
-
-
-async def test_a_call_beside_done_is_told(working: Working) -> None:
-    loom, _ = await working(script([calls(LOOK, ToolUse("done", {"result": "all done"}, "d"))]))
-    run_id = await loom.start()
-    result = await loom.client.result(run_id)
-
-    (ended,) = of_call(await told(loom.client, run_id), "look")
-
-    assert result.output == "all done"
-    assert ended.result is not None
-    assert ended.result["content"] == "not run: `done` was called beside this"
-
-
 async def test_a_call_that_cannot_be_told_costs_no_second_reply(
     working: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,17 +116,115 @@ async def test_a_call_that_cannot_be_told_costs_no_second_reply(
     assert len(model.requests) == 2
 
 
-async def test_the_last_call_of_a_reply_that_was_cut_does_not_run(working: Working, workspace: Path) -> None:
-    cut = ToolUse("write_file", {"path": "cut.txt", "content": "beg"}, "cut")
-    replies = [replace(calls(LOOK, cut), finish="length"), text("done")]
-    loom, model = await working(script(replies))
-    run_id = await loom.start(permissions={"write_file": "allow"})
-    await loom.client.result(run_id)
+class Gate:
+    """Denies, or answers, some calls of `glob`."""
 
-    events = await told(loom.client, run_id)
+    def before(self, task: Task) -> Deny | Instead | None:
+        """Decide by the pattern."""
+        match task.parameters:
+            case {"arguments": {"pattern": "*.no"}}:
+                return Deny("not these")
+            case {"arguments": {"pattern": "*.yes"}}:
+                return Instead("none of these")
+            case _:
+                return None
 
-    assert [task.status for task in of_call(events, "look")] == ["running", "success"]
-    assert [task.status for task in of_call(events, "cut")] == ["error", "error"]
+
+def command(call_id: str, line: str = "true") -> ToolUse:
+    """A call that asks."""
+    return ToolUse("bash", {"command": line}, call_id)
+
+
+def listing(call_id: str) -> ToolUse:
+    """A call that runs."""
+    return ToolUse("list_dir", {"path": "."}, call_id)
+
+
+FATES: Final = {
+    "ok": (listing("ok"), ""),
+    "fails": (ToolUse("read_file", {"path": "none.txt"}, "fails"), "none.txt"),
+    "wrong": (WRONG, "path"),
+    "unknown": (UNKNOWN, "read_file"),
+    "malformed": (ToolUse("read_file", '{"path": ', "malformed"), "JSON"),
+    "forbidden": (FORBIDDEN, "Not permitted"),
+    "stopped": (ToolUse("glob", {"pattern": "*.no"}, "stopped"), "not these"),
+    "instead": (ToolUse("glob", {"pattern": "*.yes"}, "instead"), "none of these"),
+    "approved": (command("approved"), ""),
+    "denied": (command("denied"), "not today"),
+    "expired": (command("expired"), "nobody answered in time"),
+    "question": (ToolUse("ask_user", {"question": "Which?"}, "question"), "this one"),
+    "child": (delegate("below", "BELOW", "child"), "seen below"),
+    "no child": (delegate("beside", "BESIDE", "no child"), "all sub-agents"),
+    "beyond": (listing("beyond"), "the budget for tool calls covered"),
+    "cut": (ToolUse("write_file", {"path": "cut.txt", "content": "be"}, "cut"), "was cut at the limit"),
+}
+"""Every fate of a call in a run that goes on: the call, and a part of what the model reads."""
+UNANSWERED: Final = "the run ended while this waited for approval"
+ENDS: Final = {
+    "UNANSWERED": {"first": (listing("first"), "the run ended"), "open": (command("open"), UNANSWERED)},
+    "CANCELLED": {
+        "read": (listing("read"), ""),
+        "sleeps": (command("sleeps", "touch begun; sleep 60"), "the run ended"),
+        "later": (command("later"), "the run ended"),
+    },
+    "DONE": {
+        "beside": (listing("beside"), "was called beside"),
+        "d": (ToolUse("done", {"result": "ok"}, "d"), "Done."),
+    },
+    "LAST": {"last": (listing("last"), "turns are used up")},
+}
+"""The same of calls that a run ends with."""
+
+
+async def test_every_call_that_a_model_makes_is_seen_in_every_view(working: Working, workspace: Path) -> None:
+    app = LoomApp()
+    app.intercept(Gate())
+    replies = {"FATES": [replace(calls(*(use for use, _ in FATES.values())), finish="length"), text("done")]}
+    replies |= {name: [calls(*(use for use, _ in fates.values())), text("the end")] for name, fates in ENDS.items()}
+    loom, _ = await working(by_task({**replies, "BELOW": [text("seen below")]}), app=app, approval_timeout=2.0)
+    rules = {**RULES, "delegate_task": "allow"}
+    fates = await loom.start("FATES", permissions=rules, budget={"tool_calls": 8, "children": 1})
+    unanswered, done = await loom.start("UNANSWERED", permissions=RULES), await loom.start("DONE")
+    cancelled, last = (
+        await loom.start("CANCELLED", permissions={"bash": "allow"}),
+        await loom.start("LAST", max_turns=1),
+    )
+
+    await loom.asked(unanswered)
+    await loom.client.abort(unanswered)
+    await loom.asked(fates, calls=3)
+    await loom.client.approve(fates, "approved")
+    await loom.client.deny(fates, "denied", reason="not today", by="ann")
+    await loom.until(cancelled, lambda _: (workspace / "begun").exists())
+    await loom.client.abort(cancelled)
+    await loom.until(fates, lambda status: status["status"] == "waiting_for_input")
+    await loom.client.send(fates, "this one", by="ann")
+
+    expected = dict(zip((unanswered, cancelled, done, last), ENDS.values(), strict=True)) | {fates: FATES}
+    await asyncio.gather(*(assert_seen(loom, run_id, each) for run_id, each in expected.items()))
     assert not (workspace / "cut.txt").exists()
-    read = {message["tool_call_id"]: message["content"] for message in model.requests[1].messages[-2:]}
-    assert "was cut at the limit" in read["cut"]
+
+
+async def assert_seen(loom: Harness, run_id: str, fates: Mapping[str, tuple[ToolUse, str]]) -> None:
+    """Each of these calls of the first turn, with what became of it, in the stream, the past, and on the screen."""
+    await loom.client.result(run_id)
+    events = await told(loom.client, run_id)
+    first = (await loom.client.turns(run_id))[0]
+    view, lines = _turn_view(first), "\n".join(_turn_lines(first))
+    shown = {call["call_id"]: str(call["content"] or call["error"]) for call in view["tool_calls"] + view["children"]}
+    screens = [on_screen(events, run_id, live=live) for live in (True, False)]
+    exported = {
+        record["call_id"]: record["result"]
+        async for record in loom.client.export(run_id)
+        if record["record"] == "tool_call" and record["run_id"] == run_id
+    }
+
+    await assert_made_again(loom, run_id)
+    assert set(shown) == set(exported) == set(fates)
+    for name, (use, reason) in fates.items():
+        ends = [task for task in of_call(events, name) if task.action is Action.TOOL_RESULT]
+        if use.name != "ask_user":  # a question and its answer are messages
+            assert [reason in str(task.result) for task in ends] == [True], (name, ends)
+        assert reason in shown[name] or name == "sleeps", (name, shown[name])
+        assert name == "sleeps" or reason in str(exported[name]), (name, exported[name])
+        assert all(reason in view for view in (lines, *screens)), (name, reason, lines, screens)

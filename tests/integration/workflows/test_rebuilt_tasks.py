@@ -109,10 +109,11 @@ async def test_the_tasks_of_a_live_run_can_be_made_again(working: Working, works
     await loom.client.result(run_id)
 
     for each in (run_id, *await loom.below(run_id)):
-        await _assert_made_again(loom, each)
+        await assert_made_again(loom, each)
 
 
-async def _assert_made_again(loom: Harness, run_id: str) -> None:
+async def assert_made_again(loom: Harness, run_id: str) -> None:
+    """Fail unless the tasks of the run, made again from its history, are those that its stream has."""
     told_live = [event.task for event in await told(loom.client, run_id)]
     live = [task for task in told_live if task.action not in SHOWN_ONLY and task.run_id == run_id]
     rebuilt = await _rebuilt(TemporalHistories(loom.client.temporal, loom.settings.task_queue), run_id)

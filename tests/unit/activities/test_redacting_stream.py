@@ -1,6 +1,8 @@
 """What comes in pieces shows no secret, wherever it is cut."""
 
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import groupby, pairwise
+from operator import itemgetter
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,12 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.redaction.disguises import LEAST_TAIL
 from loom.activities.adapters.redaction.mask import LINE_LIMIT, RESERVE, WORDS, SecretMask, StreamingMask
+from loom.activities.call_model import Streamed
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import Tail
+from loom.domain.core.tasks import Action, Origin
+from loom.domain.run.activity_payloads import ModelRequest
+from loom.domain.run.stream_events import StreamEvent, model_said, model_thought
 from tests.corpora.secrets.making import ALNUM, Maker
 from tests.corpora.secrets.samples import Sample, leaks, samples
 
@@ -127,3 +135,44 @@ def test_a_known_secret_in_disguise_is_held_back_until_it_is_whole(disguised: st
         assert shown.startswith("It says ")
         assert shown.endswith("[REDACTED]\nand that is all.\n")
         assert len(shown) < len("It says [REDACTED]\nand that is all.\n") + 2 * LEAST_TAIL
+
+
+REQUEST = ModelRequest(
+    origin=Origin(run_id="r"), turn=1, spec_digest="", spec=AgentSpec(name="a", model="m"), tail=Tail()
+)
+KINDS = st.sampled_from([Action.REASONING, Action.THINKING])
+
+
+def told(made: list[tuple[Action, str]], places: list[int]) -> list[tuple[Action, str]]:
+    """What the stream tells of a reply in which the model thinks and writes by turns, cut anywhere."""
+    emitted: list[StreamEvent] = []
+    thinking = Streamed(emitted.append, REQUEST, StreamingMask(MASK, ends=WORDS), model_thought)
+    text = Streamed(emitted.append, REQUEST, StreamingMask(MASK, ends=WORDS), model_said)
+    text.other, thinking.other = thinking, text
+    for kind, whole in made:
+        for piece in cut(whole, places):
+            (text if kind is Action.THINKING else thinking).add(piece)
+    thinking.end()
+    text.end()
+    return in_turn((event.action, event.parameters["content"]) for event in emitted)
+
+
+def in_turn(pieces: Iterable[tuple[Action, str]]) -> list[tuple[Action, str]]:
+    """Pieces of one kind that follow each other, joined."""
+    grouped = groupby((piece for piece in pieces if piece[1]), key=itemgetter(0))
+    return [(kind, "".join(text for _, text in pieces)) for kind, pieces in grouped]
+
+
+@given(st.lists(st.tuples(KINDS, st.text(alphabet="ab. \n"))), PLACES)
+def test_thinking_and_text_come_in_the_order_in_which_the_model_made_them(
+    made: list[tuple[Action, str]], places: list[int]
+) -> None:
+    assert told(made, places) == in_turn(made)
+
+
+@given(st.lists(st.tuples(KINDS, SHORT), min_size=1, max_size=4), PLACES)
+def test_no_secret_leaks_from_thinking_and_text_by_turns(parts: list[tuple[Action, Sample]], places: list[int]) -> None:
+    made = [(kind, f"It says: {sample.text} and that is all. ") for kind, sample in parts]
+    shown = "".join(text for _, text in told(made, places))
+    for (_, sample), (_, text) in zip(parts, made, strict=True):
+        assert leaks(sample, MASK.redact(text)) or not leaks(sample, shown)

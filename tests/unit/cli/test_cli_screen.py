@@ -2,15 +2,16 @@
 
 import asyncio
 import io
+import itertools
 import json
 import os
 import pty
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 from rich.console import Console
@@ -509,39 +510,6 @@ async def test_yes_approves_an_ask_once_it_is_open(*, seen: bool) -> None:
     assert run.answers == [("approve", approved)]
 
 
-class AheadOfItsStream(Fake):
-    """A run whose status knows of its ask before the stream tells the turn that the ask belongs to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pending = [PENDING]
-        self.polled = asyncio.Event()
-
-    async def status(self, _: str) -> JsonObject:
-        self.polled.set()
-        return await super().status(_)
-
-    async def watch(self, _: str, *, after: int = 0) -> AsyncIterator[Watched]:
-        await self.polled.wait()
-        await asyncio.sleep(0.1)
-        asked = task(Action.APPROVAL_REQUESTED, status="pending", **PENDING)
-        began = replace(task(Action.TURN), parameters={"from": 0, "to": 1})
-        for number, event in enumerate((began, asked), 1):
-            yield Streamed(offset=after + number, task=event)
-        await self.ended.wait()
-        yield Streamed(offset=after + 3, task=task(Action.COMPLETE))
-
-
-async def test_an_ask_comes_after_the_turn_that_it_belongs_to() -> None:
-    shown, out = screen()
-    run = AheadOfItsStream()
-
-    assert await following(run, shown, approve_all).follow(just_started=True) == DONE
-
-    told = out.getvalue()
-    assert 0 <= told.index("── turn 1 ──") < told.index("loom approve")
-
-
 async def test_an_ask_that_was_open_before_is_offered() -> None:
     run = Fake(seen=False)
     run.pending = [PENDING]
@@ -596,7 +564,7 @@ async def test_a_decided_ask_is_not_opened_again_by_a_late_look() -> None:
         return {}
 
     asks = PendingTracker(look, on_open=opened.append)
-    asks.hint("c1")
+    asks.hint("c1", "d1")
     asks.take({"pending_approvals": [PENDING]})
     asks.take({"pending_approvals": [PENDING]})
     assert opened == [read_approval(PENDING)]
@@ -629,10 +597,12 @@ class Curious(Fake):
         return ASKS_COLOUR if self.asks and ended == "running" else {**ASKS_COLOUR, "status": ended}
 
     async def watch(self, _: str, *, after: int = 0) -> AsyncIterator[Watched]:
+        began = replace(task(Action.TURN), parameters={"from": 0, "to": 1})
         asked = task(Action.MESSAGE, text="Red or blue?", by="agent", call_id="q1")
-        yield Streamed(offset=after + 1, task=asked)
+        yield Streamed(offset=after + 1, task=began)
+        yield Streamed(offset=after + 2, task=asked)
         await self.ended.wait()
-        yield Streamed(offset=after + 2, task=task(Action.COMPLETE))
+        yield Streamed(offset=after + 3, task=task(Action.COMPLETE))
 
     async def send(self, run_id: str, text: str, *, by: str = "") -> JsonObject:
         self.answers.append(("send", {"run_id": run_id, "text": text, "by": by}))
@@ -651,7 +621,7 @@ async def test_a_question_is_answered_in_place() -> None:
     follower = Follower(cast(LoomClient, run), "r", shown, approve_all, "ada", replier=blue)
     assert await follower.follow(just_started=True) == DONE
     assert run.answers == [("send", {"run_id": "r", "text": "blue", "by": "ada"})]
-    assert out.getvalue().splitlines() == ["✉ agent: Red or blue?"]
+    assert out.getvalue().splitlines() == ["── turn 1 ──", "✉ agent: Red or blue?"]
 
 
 async def test_who_says_yes_to_all_is_told_how_to_answer_a_question() -> None:
@@ -662,7 +632,7 @@ async def test_who_says_yes_to_all_is_told_how_to_answer_a_question() -> None:
     run.ended.set()
     assert await following_it == DONE
     notice = '— waiting for an answer to "Red or blue?"; answer with `loom send r "your answer"` —'
-    assert out.getvalue().splitlines() == ["✉ agent: Red or blue?", notice]
+    assert out.getvalue().splitlines() == ["── turn 1 ──", "✉ agent: Red or blue?", notice]
     assert run.answers == []
 
 
@@ -691,6 +661,74 @@ async def _said(words: str, out: io.StringIO) -> None:
         return words in out.getvalue()
 
     await eventually(looked)
+
+
+def asks_in(turn: int) -> dict[str, Any]:
+    return {**PENDING, "digest": str(turn)}
+
+
+def turn(number: int) -> Task:
+    return replace(task(Action.TURN), parameters={"from": number - 1, "to": number})
+
+
+def asked(turn: int) -> Task:
+    return task(Action.APPROVAL_REQUESTED, status="pending", **asks_in(turn))
+
+
+def question(turn: int) -> Task:
+    return task(Action.MESSAGE, text="Red or blue?", by="agent", call_id=f"q{turn}")
+
+
+IN_TWO_TURNS: Final[Mapping[str, tuple[Sequence[Task], Sequence[JsonObject]]]] = {
+    "asks": (
+        [turn(1), asked(1), task(Action.APPROVAL_DECIDED, **asks_in(1), approved=True), turn(2), asked(2)],
+        [{"pending_approvals": [asks_in(1)]}, {"pending_approvals": []}, {"pending_approvals": [asks_in(2)]}],
+    ),
+    "questions": (
+        [turn(1), question(1), task(Action.MESSAGE, text="red", by="ann"), turn(2), question(2)],
+        [ASKS_COLOUR, {**ASKS_COLOUR, "status": "running"}, {**ASKS_COLOUR, "turn": 2}],
+    ),
+}
+"""What the stream tells of a run that asks the same in two turns, and what its status says meanwhile."""
+
+
+class Order(ResultOnly):
+    """Remembers in which order turns and panels come."""
+
+    def __init__(self) -> None:
+        super().__init__("r")
+        self.seen: list[tuple[int, str]] = []
+
+    def event(self, offset: int, task: Task) -> None:
+        del offset
+        if task.action is Action.TURN:
+            self.seen.append((task.parameters["to"], "turn"))
+
+    def approval_opened(self, ask: PendingApproval) -> None:
+        self.seen.append((int(ask.digest), "panel"))
+
+    def question_opened(self, question: PendingQuestion) -> None:
+        self.seen.append((question.turn, "panel"))
+
+
+@pytest.mark.parametrize("kind", IN_TWO_TURNS)
+async def test_in_whatever_order_stream_and_status_come_a_panel_comes_after_its_turn(kind: str) -> None:
+    events, statuses = IN_TWO_TURNS[kind]
+    steps = len(events) + len(statuses)
+    for polls in itertools.combinations(range(steps), len(statuses)):
+        order = Order()
+        follower = Follower(cast(LoomClient, Fake()), "r", order)
+        told, looks = iter(events), iter(statuses)
+        for step in range(steps):
+            if step in polls:
+                follower._pending.take(next(looks))
+            else:
+                follower._show(Streamed(offset=step, task=next(told)))
+        follower._pending.take(statuses[-1])
+
+        assert order.seen.count((2, "panel")) == 1, polls
+        for number, panel in enumerate(order.seen):
+            assert panel[1] == "turn" or (panel[0], "turn") in order.seen[:number], (polls, order.seen)
 
 
 def test_questions_of_sub_agents_are_answered_at_their_runs() -> None:

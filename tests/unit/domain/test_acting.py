@@ -260,7 +260,7 @@ def test_at_least_one_call_runs_whatever_the_limit() -> None:
 
 def test_a_closed_run_says_of_each_call_what_is_known() -> None:
     state = told(BEGAN, wants((call("a"), READS), (call("w"), WRITES)), returned(a="A"), AbortRequested(at=AT))
-    assert results(closed(state)) == [
+    assert results(closed(state, AT)) == [
         ("a", "A", False),
         (
             "w",
@@ -269,13 +269,13 @@ def test_a_closed_run_says_of_each_call_what_is_known() -> None:
         ),
     ]
     state = told(BEGAN, wants((call("a"), asks())), AbortRequested(at=AT))
-    assert results(closed(state)) == [("a", "not run: the run ended while this waited for approval", True)]
+    assert results(closed(state, AT)) == [("a", "not run: the run ended while this waited for approval", True)]
 
 
 def test_results_that_arrive_after_an_abort_are_kept() -> None:
     state = told(BEGAN, wants((call("a"), READS), (call("b"), READS)), AbortRequested(at=AT), returned(a="A"))
-    assert results(closed(state))[0] == ("a", "A", False)
-    assert closed(closed(state)) == closed(state)
+    assert results(closed(state, AT))[0] == ("a", "A", False)
+    assert closed(closed(state, AT), AT) == closed(state, AT)
 
 
 def test_the_model_reads_a_failed_call_as_an_error() -> None:

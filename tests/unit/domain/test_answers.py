@@ -208,6 +208,6 @@ def test_a_hook_that_changes_the_output_takes_the_value_away() -> None:
     step = HookPoint(moment=Moment.AFTER, name="mask")
     state = after(run_with_schema(hooks=(step,)), BEGAN, checks(says('{"price": 3}'), GOOD))
 
-    masked = after(closed(state), HookReturned(step=step, answer=HookResult(text="(withheld)"), at=AT))
+    masked = after(closed(state, AT), HookReturned(step=step, answer=HookResult(text="(withheld)"), at=AT))
 
     assert (outcome(masked).output, outcome(masked).structured) == ("(withheld)", None)

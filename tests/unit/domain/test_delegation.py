@@ -295,8 +295,8 @@ def test_what_a_child_without_a_result_was_lent_is_spent() -> None:
 def test_a_child_that_an_abort_came_before_is_no_child() -> None:
     names = ChildrenBegan(names={"c1": "d1-1"}, at=AT)
     aborted = run(wants(hand_over("c1")), names, AbortRequested(at=AT))
-    assert closed(aborted).tree.children == ()
-    assert [child.run_id for child in closed(with_child(AbortRequested(at=AT))).tree.children] == [CHILD]
+    assert closed(aborted, AT).tree.children == ()
+    assert [child.run_id for child in closed(with_child(AbortRequested(at=AT)), AT).tree.children] == [CHILD]
 
 
 def test_a_run_that_was_paused_itself_goes_on_when_it_is_resumed_itself() -> None:

@@ -198,7 +198,7 @@ def test_a_run_of_a_tenant_waits_for_its_turn_again() -> None:
 
 
 def test_a_run_that_had_closed_its_calls_begins_another_turn() -> None:
-    ended = closed(told(BEGAN, wants((call("a"), asks())), ABORT))
+    ended = closed(told(BEGAN, wants((call("a"), asks())), ABORT), AT)
     going_on = retried(ended)
     assert next_action(going_on) == BeginTurn()
     assert len(results(going_on)) == 1

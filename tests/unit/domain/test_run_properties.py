@@ -14,9 +14,11 @@ from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Part, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
+from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.tenants import Admission
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.core.tool_input import InputRequest, NeededInput
+from loom.domain.core.tool_names import START_RUN
 from loom.domain.machine.activity_requests import (
     evaluate_request,
     model_request,
@@ -24,6 +26,7 @@ from loom.domain.machine.activity_requests import (
     summary_of,
     tool_request,
 )
+from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
@@ -394,7 +397,7 @@ def check_state(state: RunState) -> None:
     assert results == ([] if calls else last)
     assert [c.call.id for c in calls] == (last if calls else [])
     assert state.phase is not Phase.STARTING or [c.call.name for c in state.calls.open] in ([], ["start_run"])
-    assert all(calls == answered for calls, answered in pairs(closed(state).transcript.messages))
+    assert all(calls == answered for calls, answered in pairs(closed(state, AT).transcript.messages))
     assert sum(m.role == "tool" for m in state.transcript.messages) == sum(
         len(r) for _, r in pairs(state.transcript.messages)
     )
@@ -439,7 +442,7 @@ def check_action(state: RunState) -> None:  # noqa: C901 - one case an action
             assert evaluate_request(state).turn == state.turn
         case Finish(outcome=outcome):
             assert outcome == state.outcome
-            assert result_of(closed(state), outcome).status is outcome.status
+            assert result_of(closed(state, AT), outcome).status is outcome.status
         case _:
             pass
     if state.hold is not None:
@@ -465,6 +468,35 @@ def check_step(before: RunState, event: Event, after: RunState) -> None:
     assert trimmed or kept.messages == before.transcript.messages
 
 
+def without_result(state: RunState) -> set[str]:
+    """The model's calls that haven't come to their end."""
+    return {c.call.id for c in state.calls.open if c.result is None and c.call.name != START_RUN}
+
+
+def told_by_notice(state: RunState) -> set[str]:
+    """The calls whose end the run tells the stream."""
+    notices = (*state.notices.pending, *state.notices.not_run)
+    return {str(each.parameters["call_id"]) for each in notices if each.action is TaskAction.TOOL_RESULT}
+
+
+def check_ends_are_told(before: RunState, event: Event, after: RunState) -> None:
+    """A call comes to its end in an activity, which tells it, or through a message, or the run tells it by a notice."""
+    running = without_result(before)
+    # The model's activity tells what it has ruled out, also if that is checked again because the rules have changed.
+    told = told_by_notice(after) | {c.call.id for c in before.calls.open if settled_by_plan(c.plan) is not None}
+    match event:
+        case ModelReplied(reply=ModelReply(message=Message(tool_calls=calls), plans=plans)) if after is not before:
+            running |= {c.id for c, plan in zip(calls, plans, strict=True) if settled_by_plan(plan) is None}
+        case ToolsReturned(outcomes=outcomes):
+            told |= outcomes.keys()
+        case MessageReceived() | RunReopened() if before.question is not None:  # a retry may bring a message
+            told.add(before.question.call.id)
+        case _:
+            pass
+    assert running - without_result(after) <= told
+    assert without_result(after) <= told_by_notice(closed(after, AT))
+
+
 # A seed tells the same story whatever its length, so the shortest failing one is found by cutting its end.
 SEEDS: Final = st.integers(0, 2**32)
 
@@ -484,6 +516,19 @@ def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None
         state = after
 
 
+@settings(max_examples=settings().max_examples * 4)
+@given(SEEDS)
+def test_whatever_ends_a_call_people_are_told(seed: int) -> None:
+    dice = Random(seed)
+    budget = dice.choice((Budget(), Budget(tokens=60), Budget(tool_calls=3)))
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, budget=budget), AT)
+    for _ in range(60):
+        event = anything(dice, state)
+        after = evolve(state, event)
+        check_ends_are_told(state, event, after)
+        state = after
+
+
 @settings(max_examples=settings().max_examples // 3)
 @given(seed=SEEDS, steps=st.integers(0, 60))
 def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: int, steps: int) -> None:
@@ -492,7 +537,7 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
     while not isinstance(next_action(state), Finish):
         state = evolve(state, anything(dice, state))
     if dice.random() < 0.3:
-        state = closed(state)
+        state = closed(state, AT)
     for number in range(1, 4):
         most, budget, now = state.max_turns + 3, Budget(tokens=1000 * number), at(2 * WEEK)
         asked = RetryRequested(end=number, max_turns=most, budget=budget, message="go on", at=now)

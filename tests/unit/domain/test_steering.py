@@ -77,7 +77,7 @@ EVERY_REQUEST: Final = pytest.mark.parametrize(
 @EVERY_MOMENT
 def test_an_abort_ends_the_run_at_any_moment_even_while_it_is_paused(state: RunState) -> None:
     for aborted in (evolve(state, ABORT), after(state, PAUSE, ABORT)):
-        result = result_of(closed(aborted), Outcome(status=RunStatus.ABORTED))
+        result = result_of(closed(aborted, AT), Outcome(status=RunStatus.ABORTED))
         action = next_action(aborted)
         assert isinstance(action, Finish)
         assert (action.outcome.status, status_of(aborted)) == (RunStatus.ABORTED, RunStatus.ABORTED)
