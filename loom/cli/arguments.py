@@ -129,11 +129,14 @@ def absolute(folder: str, option: str = "--workspace") -> str:
 def local_path(name: str | Path, option: str) -> Path:
     """Return the absolute path of a file or folder on this machine, which need not exist.
 
-    Raises BadRequest if the path can't be followed: it is too long, a circle of links, or in a closed folder.
+    Raises BadRequest if the path can't be followed: it is too long, a circle of links, in a closed folder, or in the
+    home of an unknown user.
     """
-    path = Path(os.path.expanduser(name)).absolute()  # noqa: PTH111 - `Path` raises for an unknown user
     try:
+        path = Path(name).expanduser().absolute()
         path.stat()
+    except RuntimeError:
+        raise BadRequest(f"{option}: {_shown(name)} is in the home of an unknown user", field=option) from None
     except (FileNotFoundError, NotADirectoryError):
         return path
     except OSError as error:

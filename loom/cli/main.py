@@ -131,7 +131,7 @@ def _refuse_unusable(words: list[str]) -> None:
     """
     for before, word in pairwise(["", *words]):
         option, given, value = word.partition("=") if word.startswith("--") else (before, "=", word)
-        name = option if option.startswith("--") else "an argument"
+        name = option if option.startswith("--") and option != "--" else "an argument"
         if given and not value.strip():
             raise BadRequest(f"{name} is empty: give it a value, or leave it out", field=name)
         if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
