@@ -12,7 +12,7 @@ from loom.exit_codes import UNREACHABLE, USAGE
 from tests.commands import Commands, commands_in
 
 DEEP: Final = '{"a":' * 3000
-WRONG_JSON: Final = ("{", "[1]", '"text"', "null", '{"a": NaN}', '{"a": "\\ud800"}', DEEP, '{"a": ' + "9" * 5000 + "}")
+WRONG_JSON: Final = ("{", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', DEEP)
 WRONG_PATHS: Final = ("circle", "x" * 5000, "~nobody-has-this-name/file")
 PATHS: Final = ("DIR", "FILE", "PATH")
 
