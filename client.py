@@ -40,6 +40,7 @@ from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connected
+from loom.domain.agents.request_options import read_options
 from loom.domain.agents.stats import AgentStats, stats_of
 from loom.domain.core.errors import (
     BadRequest,
@@ -106,6 +107,8 @@ T = TypeVar("T")
 
 MOST_OPENED: Final = 200
 """Maximum number of results that one `list` call reads. It reads a result if a run reported no final status."""
+LONGEST_RUN_ID: Final = 900
+"""Maximum number of bytes of a run's ID. Temporal accepts 1,000, and the IDs of sub-agents are longer."""
 STATUS_TRIES: Final = 4
 """How often an approval that names no call asks the run what is pending, while no worker answers."""
 STATUS_PAUSE: Final = 0.5
@@ -258,10 +261,8 @@ class LoomClient:
         return begun_at(point, forked)
 
     async def _start(self, kind: str, payload: JsonObject, asked: RunRequest, run_id: str | None, by: str) -> str:
-        if run_id is not None and not run_id.strip():
-            raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
-        if run_id is not None and "\0" in run_id:
-            raise BadRequest("the run's id contains a null character; choose another one", field="run_id")
+        if run_id is not None:
+            _refuse_run_id(run_id)
         name = run_id or f"run-{uuid4().hex[:12]}"
         await self.refuse_unserved(asked)
         if parts := payload.get("parts"):
@@ -292,7 +293,13 @@ class LoomClient:
         return Schedules(self.temporal, self.task_queue, self.refuse_unserved)
 
     async def refuse_unserved(self, request: RunRequest) -> None:
-        """Raise BadRequest if no running worker serves this request, as far as the workers report it in Redis."""
+        """Raise BadRequest if no worker can serve this request, as far as the request and the workers' reports tell."""
+        if request.crew is None:
+            read_options(request.metadata)
+        if request.output_schema is not None:
+            from loom.activities.output_schema import OutputSchema  # noqa: PLC0415 - slow to import
+
+            OutputSchema(request.output_schema)
         if self._settings is None or not self._settings.redis_url:
             return
         if self._workers is None:
@@ -862,6 +869,18 @@ def _place(run: RunSummary) -> tuple[float, str]:
 
 def _placed(started_at: datetime, run_id: str) -> tuple[float, str]:
     return -started_at.timestamp(), run_id
+
+
+def _refuse_run_id(run_id: str) -> None:
+    """Raise BadRequest if a run with this id couldn't be stored, or couldn't be named in a command."""
+    if not run_id.strip():
+        raise BadRequest("the run's id is empty; leave it out for a new one", field="run_id")
+    if run_id.startswith("@"):
+        raise BadRequest(f"the run's id {run_id[:100]!r} begins with @, as the names of other runs do", field="run_id")
+    if strange := next((char for char in run_id if not (char.isprintable() or char == " ")), ""):
+        raise BadRequest(f"the run's id contains {strange!r}; choose another one", field="run_id")
+    if len(run_id.encode()) > LONGEST_RUN_ID:
+        raise BadRequest(f"the run's id is too long; choose one of up to {LONGEST_RUN_ID} bytes", field="run_id")
 
 
 def _output_schema(output: Any) -> JsonObject:

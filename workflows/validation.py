@@ -408,9 +408,16 @@ def _explain(problem: Mapping[str, Any], form: type[Form]) -> str:
     location = problem["loc"]
     if problem["type"] != "extra_forbidden":
         return f"{_path(location)} {problem_of_value(problem)}"
+    return f"unknown field {_path(location)!r}{known_fields(location, form)}"
+
+
+def known_fields(location: tuple[int | str, ...], form: type[BaseModel]) -> str:
+    """Return which field of the form may have been meant, as the end of a sentence, or else which fields there are."""
     *outer, name = location
     inner: dict[str, type[Form]] = {"budget": BudgetForm, "forked_from": _ForkedFrom, "parts": PartForm}
-    known = sorted((inner.get(str(outer[0]), form) if outer else form).model_fields)
+    meant = inner.get(str(outer[0])) if outer else form
+    if meant is None:
+        return ""
+    known = sorted(meant.model_fields)
     close = get_close_matches(str(name), known, n=1)
-    hint = f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"
-    return f"unknown field {_path(location)!r}{hint}"
+    return f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"

@@ -1,7 +1,6 @@
 """Arguments and option values that several commands share. Each error names the invalid option."""
 
 import getpass
-import json
 import os
 import tomllib
 from base64 import b64encode
@@ -25,6 +24,8 @@ def _started(incomplete: str) -> list[str]:
     return [name for name in dict.fromkeys(["@last", *started_runs()]) if name.startswith(incomplete)]
 
 
+LONGEST_SHOWN: Final = 200
+"""Maximum number of characters of a path in an error."""
 RUN_HELP: Final = "The run's id, the beginning of its id, @last, or @N for row N of `loom list`."
 RunId: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=_started)]
 OptionalRunId: TypeAlias = Annotated[str | None, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=_started)]
@@ -67,9 +68,11 @@ def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:
-    """Parse a JSON object. Raises BadRequest if the text isn't a JSON object."""
+    """Parse a JSON object as strictly as the HTTP API does. Raises BadRequest if the text isn't a JSON object."""
+    from pydantic_core import from_json  # noqa: PLC0415 - some commands read no JSON
+
     try:
-        value = json.loads(text)
+        value = from_json(text, allow_inf_nan=False)
     except ValueError as error:
         raise BadRequest(f"{option}: not valid JSON: {error}", field=option) from None
     if not isinstance(value, dict):
@@ -100,7 +103,7 @@ def read_attachments(names: Sequence[str], option: str = "--attach") -> "list[Pa
 
 
 def _attached_file(name: str, option: str) -> "PartFields":
-    path = Path(name).expanduser()
+    path = local_path(name, option)
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -118,9 +121,32 @@ def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:
     return read_object(text, option) if _is_json(text) else _object_in_file(text, option)
 
 
-def absolute(folder: str) -> str:
+def absolute(folder: str, option: str = "--workspace") -> str:
     """Return the folder's absolute path, because the worker may run in another directory."""
-    return str(Path(folder).expanduser().absolute())
+    return str(local_path(folder, option))
+
+
+def local_path(name: str | Path, option: str) -> Path:
+    """Return the absolute path of a file or folder on this machine, which need not exist.
+
+    Raises BadRequest if the path can't be followed: it is too long, a circle of links, in a closed folder, or in the
+    home of an unknown user.
+    """
+    try:
+        path = Path(name).expanduser().absolute()
+        path.stat()
+    except RuntimeError:
+        raise BadRequest(f"{option}: {_shown(name)} is in the home of an unknown user", field=option) from None
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except OSError as error:
+        raise BadRequest(f"{option}: {_shown(name)} cannot be read: {error.strerror}", field=option) from None
+    return path
+
+
+def _shown(name: str | Path) -> str:
+    text = str(name)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def user_name() -> str:
@@ -143,7 +169,7 @@ def _rules_in_file(name: str, option: str) -> dict[str, Any]:
 
 def _object_in_file(name: str, option: str) -> dict[str, Any]:
     """Read the object in a JSON or TOML file."""
-    path = Path(name).expanduser()
+    path = local_path(name, option)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -7,13 +7,14 @@ because they read only the table.
 import os
 import sys
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from loom.domain.core.errors import LoomError
+from loom.domain.core.errors import BadRequest, LoomError
 from loom.exit_codes import FAILED, code_of, leave
 
 COMMANDS: Final = {
@@ -116,6 +117,26 @@ class Commands(TyperGroup):
         commands: dict[str, Any] = {name: LazyCommand(name, *entry) for name, entry in COMMANDS.items()}
         commands["help"] = HelpCommand()
         super().__init__(**{**attrs, "commands": commands})
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line. Raises BadRequest if one of its words is blank or isn't text."""
+        if not ctx.resilient_parsing:  # a shell that completes words sends unfinished ones
+            _refuse_unusable(args)
+        return super().parse_args(ctx, args)
+
+
+def _refuse_unusable(words: list[str]) -> None:
+    """Raise BadRequest for a blank word, such as the value of an unset shell variable, and for bytes that aren't text.
+
+    Otherwise `--tenant ""` would mean all tenants, and `--workspace ""` the current folder.
+    """
+    for before, word in pairwise(["", *words]):
+        option, given, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        name = option if option.startswith("--") and option != "--" else "an argument"
+        if given and not value.strip():
+            raise BadRequest(f"{name} is empty: give it a value, or leave it out", field=name)
+        if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
+            raise BadRequest(f"{name} is not valid UTF-8: {word!r}", field=name)
 
 
 def build_app() -> typer.Typer:

@@ -141,18 +141,25 @@ def _seen_from(report: WorkerReport, request: RunRequest) -> RunRequest:
     if request.workspace is None:
         return request
     is_here = report.host == socket.gethostname()
-    return replace(request, workspace=os.path.realpath(Path(request.workspace).expanduser()) if is_here else None)
+    return replace(request, workspace=_real_path(request.workspace) if is_here else None)
 
 
 def _no_folder(request: RunRequest, report: WorkerReport) -> BadRequest | None:
     """Return the error if the worker is on this machine and the workspace isn't a folder here, or None."""
-    if (
-        request.workspace is None
-        or report.host != socket.gethostname()
-        or Path(request.workspace).expanduser().is_dir()
-    ):
+    if request.workspace is None or report.host != socket.gethostname():
+        return None
+    real = _real_path(request.workspace)
+    if real is not None and os.path.isdir(real):  # noqa: PTH112 - `Path.is_dir` raises if the path is too long
         return None
     return BadRequest(f"workspace {request.workspace!r} is not a folder on the worker; create it", field="workspace")
+
+
+def _real_path(workspace: str) -> str | None:
+    """Return the real path on this machine, or None for text that can't be a path."""
+    try:
+        return str(Path(workspace).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def pid_here(identity: str) -> int | None:

@@ -94,6 +94,8 @@ def first_report(parts: WorkerParts, settings: Settings, *, identity: str) -> Wo
         prefixes=(*PREFIXES, *registry.providers),
         agents=tuple(sorted({DEFAULT_AGENT, *registry.agents})),
         crews=tuple(sorted(registry.crews)),
+        tools=tuple(sorted(registry.tools)),
+        servers=tuple(server.name for server in registry.mcp_servers),
     )
 
 

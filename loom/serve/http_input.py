@@ -11,8 +11,10 @@ from pydantic import AfterValidator
 from pydantic_core import from_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-LONGEST_ID: Final = 900
-"""Maximum number of characters of a run ID. Temporal accepts 1,000."""
+from loom.client import LONGEST_RUN_ID
+
+LONGEST_ID: Final = LONGEST_RUN_ID
+"""Maximum number of characters of a name."""
 
 RunId: TypeAlias = Annotated[
     str,

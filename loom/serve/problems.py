@@ -26,6 +26,7 @@ from loom.domain.core.errors import (
     UnreachableError,
 )
 from loom.domain.core.value_problems import problem_of_value
+from loom.workflows.validation import known_fields
 
 _log = structlog.get_logger("loom.serve")
 
@@ -91,8 +92,6 @@ def name_and_detail(error: Exception) -> tuple[str, str]:
 def problem_of(error: Exception) -> Response:
     """Return the response for an error."""
     match error:
-        case RequestValidationError():
-            return _invalid(error.errors())
         case HTTPException():
             status = HTTPStatus(error.status_code)
             return _response(status, _camel(status), str(error.detail), headers=error.headers)
@@ -106,7 +105,9 @@ def problem_of(error: Exception) -> Response:
 
 
 async def _handled(request: Request, error: Exception) -> Response:
-    del request
+    if isinstance(error, RequestValidationError):
+        body = getattr(request.scope.get("route"), "body_field", None)
+        return _invalid(error.errors(), None if body is None else body.field_info.annotation)
     return problem_of(error)
 
 
@@ -120,20 +121,23 @@ def _status_of(error: Exception) -> HTTPStatus:
     return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), HTTPStatus.CONFLICT)
 
 
-def _invalid(errors: Sequence[Any]) -> Response:
-    problems = [{"field": _field(each["loc"]), "problem": _described(each)} for each in errors]
+def _invalid(errors: Sequence[Any], form: Any) -> Response:
+    """`form` is the model of the body, if there is one."""
+    problems = [{"field": _field(each["loc"]), "problem": _described(each, form)} for each in errors]
     detail = "; ".join(f"{each['field']} {each['problem']}".strip() for each in problems)
     malformed = any(each["type"] == "json_invalid" for each in errors)
     status = HTTPStatus.BAD_REQUEST if malformed else HTTPStatus.UNPROCESSABLE_ENTITY
     return _response(status, "BadRequest", detail, {"field": problems[0]["field"], "errors": problems})
 
 
-def _described(problem: Mapping[str, Any]) -> str:
+def _described(problem: Mapping[str, Any], form: Any) -> str:
     if problem["type"] == "json_invalid":
         return f"is not valid JSON: {problem['ctx']['error']}"
     if problem["type"] == "model_attributes_type":
         return "must be a JSON object, with the header Content-Type: application/json"
-    return problem_of_value(problem)
+    said, location = problem_of_value(problem), tuple(problem["loc"])
+    is_unknown = problem["type"] == "extra_forbidden" and location[0] == "body" and isinstance(form, type)
+    return f"{said}{known_fields(location[1:], form)}" if is_unknown else said
 
 
 def _field(location: Sequence[int | str]) -> str:

@@ -14,6 +14,7 @@ from loom.domain.core.model_names import is_model, unknown_model
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.permissions.bounds import Bounds
+from loom.domain.permissions.dead_rules import unknown_tools
 from loom.domain.permissions.judge import Mode
 
 
@@ -45,6 +46,10 @@ class WorkerReport:
     crews: tuple[str, ...] = ()
     skills: tuple[str, ...] | None = None
     """The skills of all runs. None if workspaces may provide others."""
+    tools: tuple[str, ...] | None = None
+    """The tools that don't come from MCP servers. None if an older worker doesn't report them."""
+    servers: tuple[str, ...] = ()
+    """The MCP servers."""
 
 
 def problem_with(request: RunRequest, report: WorkerReport, *, is_owner: bool) -> BadRequest | None:
@@ -56,6 +61,8 @@ def problem_with(request: RunRequest, report: WorkerReport, *, is_owner: bool) -
         return error  # a fork has the agent, the crew and the skills of the other run
     if request.model is not None and not is_model(request.model, report.prefixes):
         return unknown_model(request.model, report.prefixes)
+    if report.tools is not None and (unknown := unknown_tools(request.permissions, report.tools, report.servers)):
+        return BadRequest("; ".join(unknown), field="permissions")
     bounds = report.owner_bounds if is_owner else report.bounds
     try:
         if request.mode is not None:

@@ -77,21 +77,34 @@ def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSp
     )
 
 
+def unknown_tools(rules: Mapping[str, str], tools: Collection[str], servers: Collection[str]) -> tuple[str, ...]:
+    """Return one message for each rule that names no tool, as `dead_rules` does. Needs only the names of the tools.
+
+    `tools` are those that don't come from MCP servers. The names of the servers' tools aren't checked.
+    """
+    world = _World(known=dict.fromkeys((*BUILT_IN, *tools)), servers=servers, place=_NOWHERE)
+    read = parse_rules(rules)
+    return tuple(f"permission rule {rule.text!r} {complaint}" for rule in read for complaint in _of_name(rule, world))
+
+
 def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
     if rule.tool == DEFAULT:
         if rule.pattern is not None:
             yield "gives `default` a pattern: remove it, because `default` cannot have one"
         return
+    unnamed = tuple(_of_name(rule, world))
+    yield from unnamed
+    if rule.pattern is not None and not rule.tool.startswith((MADE, COMPILED)) and not unnamed:
+        yield from _of_pattern(rule, world)
+
+
+def _of_name(rule: Rule, world: _World) -> Iterator[str]:
     if rule.tool.startswith((MADE, COMPILED)):
         yield from _of_made(rule, world)
-        return
-    if rule.tool.startswith(MCP):
+    elif rule.tool.startswith(MCP):
         yield from _of_server(rule, world)
-    elif not any(names(rule, tool) for tool in world.known):
+    elif rule.tool != DEFAULT and not any(names(rule, tool) for tool in world.known):
         yield f"names no tool{_instead(rule.tool, world.known)}"
-        return
-    if rule.pattern is not None:
-        yield from _of_pattern(rule, world)
 
 
 def _of_made(rule: Rule, world: _World) -> Iterator[str]:

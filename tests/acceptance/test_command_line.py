@@ -280,7 +280,7 @@ async def test_an_aborted_run_ends_its_watchers_with_code_3(working: Working) ->
         [("run x --max-turns 0", "max"), ("run x --id {run_id}", "exists"), ("nonsense", "nonsense")],
         pytest.param(
             [
-                ("run ''", "task"),
+                ("run ''", "an argument is empty"),
                 ('run x --permissions \'{{"bash": "maybe"}}\'', "maybe"),
                 ("run x --permissions /no/such/file", "/no/such/file"),
                 ("status no-such-run", "no-such-run"),

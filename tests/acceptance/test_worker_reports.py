@@ -1,6 +1,7 @@
 """What commands say of the worker that runs, and what is refused because no running worker has it."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,28 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
         await loom.start(model="opnai:gpt-5")
     with pytest.raises(BadRequest, match="there is no skill 'release-note': did you mean 'release-notes'"):
         await loom.start(skills=["release-note"])
-    with pytest.raises(BadRequest, match="nowhere' is not a folder on the worker; create it"):
-        await loom.start(workspace=str(workspace / "nowhere"))
+    for folder in (workspace / "nowhere", workspace / "a\0b", workspace / ("x" * 5000), "~nobody-has-this-name"):
+        with pytest.raises(BadRequest, match="is not a folder on the worker; create it"):
+            await loom.start(workspace=str(folder))
+    for rule, meant in (("bsh", "bash"), ("Bash(git diff:*)", "bash"), ("weihg", "weigh"), ("read_fil", "read_file")):
+        with pytest.raises(BadRequest, match=rf"{re.escape(rule)}' names no tool: did you mean {meant}\?"):
+            await loom.start(permissions={rule: "deny"})
+    with pytest.raises(BadRequest, match="'mcp__nope__x' names no MCP server: known are none"):
+        await loom.start(permissions={"mcp__nope__x": "deny"})
+    with pytest.raises(BadRequest, match="output_schema: its schema is not a valid JSON Schema: 'strng'"):
+        await loom.start(output_schema={"type": "strng"})
+    with pytest.raises(BadRequest, match="metadata.loom has an unknown option 'pattren'; did you mean 'pattern'?"):
+        await loom.start(metadata={"loom": {"pattren": "reflexion"}})
+    with pytest.raises(BadRequest, match="'bsh' names no tool: did you mean bash"):
+        await loom.client.schedules.add("0 9 * * *", "work", permissions={"bsh": "deny"})
+    for strange, says in (
+        ("@last", "begins with @"),
+        ("a\nb", "contains"),
+        ("\udce9", "contains"),
+        ("x" * 901, "too long"),
+    ):
+        with pytest.raises(BadRequest, match=says):
+            await loom.client.start("work", run_id=strange)
     ran = await command_line(loom)("crew", "run", "dsek", "work")
     assert (ran.code, ran.out) == (2, "")
     assert "there is no crew 'dsek': did you mean 'desk'?" in ran.err

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from loom.cli.arguments import Json, new_app
+from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.output import print_json
 from loom.domain.core.errors import BadRequest
 
@@ -39,7 +39,7 @@ def init(
 
     If one of the files already exists, this command writes nothing and exits with code 2.
     """
-    root = folder.expanduser().absolute()
+    root = local_path(folder, "DIR")
     if root.exists() and not root.is_dir():
         raise BadRequest(f"{root} is a file: name a folder for the project", field="DIR")
     if taken := [name for name in FILES if (root / name).exists()]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from loom.activities.adapters.encryption.data_keys import DataKeys
 from loom.activities.adapters.encryption.key_ring import StackKey, new_key, read_keys, write_keys
 from loom.activities.ports import StoreUnavailable
-from loom.cli.arguments import Json, new_app
+from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.logs import silence
 from loom.cli.output import console, one_line, print_json, print_notice
 from loom.cli.policy_changes import record_change
@@ -39,7 +39,7 @@ def new(file: File = None, as_json: Json = False) -> None:
     Without --file and LOOM_ENCRYPTION_KEYS, the file is encryption.keys in LOOM_HOME.
     """
     settings = load_settings()
-    path = file or settings.encryption_keys or settings.home / "encryption.keys"
+    path = _named(file) or settings.encryption_keys or settings.home / "encryption.keys"
     if path.exists():
         raise BadRequest(f"{path} exists already: `loom keys rotate` adds a key", field="--file")
     key = _written(path, [new_key()])
@@ -66,7 +66,7 @@ def rotate(
         made = _with_keys(settings, lambda keys: _of_tenants(keys).rotate(tenant))
         told = f"The tenant {tenant} has the new key {made}."
     else:
-        path = file or _path(settings)
+        path = _named(file) or _path(settings)
         made = _written(path, [new_key(), *read_keys(path)]).id
         told = f"{path} has the new key {made}. Run `loom keys rewrap` once all workers have the file."
     record_change(Act.ADD_KEY, {"tenant": tenant}, subject=made, tenant=tenant or "")
@@ -135,6 +135,10 @@ def _of_tenants(keys: DataKeys) -> DataKeys:
     if not keys.has_tenants:
         raise BadRequest("tenants have keys of their own only in a database: set LOOM_DATABASE_URL", field="tenant")
     return keys
+
+
+def _named(file: Path | None) -> Path | None:
+    return None if file is None else local_path(file, "--file")
 
 
 def _path(settings: Settings) -> Path:

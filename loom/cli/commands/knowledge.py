@@ -20,7 +20,7 @@ from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.knowledge.ingest import Ingestion
 from loom.activities.memory.ports import Embedder
 from loom.activities.ports import StoreUnavailable
-from loom.cli.arguments import Json, new_app
+from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
 from loom.composition.build import embedder_from, secret_mask
 from loom.composition.load_settings import load_settings
@@ -227,7 +227,7 @@ def _no_base(name: str, tenant: str) -> BadRequest:
 
 
 def _folder(given: Path) -> Path:
-    folder = given.expanduser().resolve()
+    folder = local_path(given, "DIR").resolve()
     if not folder.is_dir():
         raise BadRequest(f"{given} is not a folder", field="dir")
     return folder

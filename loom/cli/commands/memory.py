@@ -313,7 +313,7 @@ def forget(
 
 @app.command()
 def retain(
-    older_than: Annotated[int, typer.Option(min=1, metavar="DAYS", help="Days since the run ended.")],
+    older_than: Annotated[int, typer.Option(min=1, max=100_000, metavar="DAYS", help="Days since the run ended.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the data to delete without deleting it.")] = False,
     as_json: Json = False,
 ) -> None:

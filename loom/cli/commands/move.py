@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from loom.cli.arguments import Json, new_app
+from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import one_line, print_json
 from loom.client import LoomClient
@@ -55,7 +55,7 @@ def move(
 
 def _settings_of(folder: Path, settings: Settings) -> Settings:
     """Return the settings of the stack in a folder. Raises BadRequest if none is running there."""
-    home = folder.absolute()
+    home = local_path(folder, "--from")
     found = own_addresses(home)
     if missing := [part for part in ("temporal", "postgres", "redis") if part not in found]:
         raise BadRequest(

@@ -29,7 +29,7 @@ from loom.activities.toolbox.built_in.skill_files import (
     strange_files,
 )
 from loom.app.packages import enabled, installed, unopened_skills
-from loom.cli.arguments import App, Json, new_app
+from loom.cli.arguments import App, Json, local_path, new_app
 from loom.cli.output import console, counted, plain, print_json, print_notice
 from loom.cli.worker_preview import load_registry, named, running_worker, with_app
 from loom.composition.load_settings import read_settings
@@ -213,7 +213,7 @@ def inspect(root: str, source: str) -> Inspected:
 
 
 def _found(settings: Settings, workspace: Path | None) -> FoundSkills:
-    place = (workspace or settings.workspace).expanduser().resolve()
+    place = local_path(workspace or settings.workspace, "--workspace").resolve()
     if not place.is_dir():
         raise BadRequest(f"--workspace: {str(place)!r} is not a folder; create it", field="--workspace")
     return skills_from(settings, load_registry(settings)).found(place)
@@ -347,7 +347,7 @@ def _home() -> Path:
 
 def _folder_of(path: Path) -> Path:
     """Return the skill folder for a path to the folder or its SKILL.md. Raises BadRequest if there is none."""
-    real = path.expanduser().resolve()
+    real = local_path(path, "PATH").resolve()
     folder = real.parent if real.is_file() else real
     if not folder.is_dir():
         raise BadRequest(f"{path} is neither a folder nor a SKILL.md", field="PATH")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import typer
 
 from loom.app.loading import with_absolute_file
-from loom.cli.arguments import Json, new_app
+from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.connection import server_named
 from loom.composition.load_settings import load_settings, misspelled_variables, read_settings
 from loom.composition.settings import Settings
@@ -113,7 +113,7 @@ def backup(
 
     Runs go on meanwhile. Workspaces outside the stack's folder, and Redis with its live events, aren't copied.
     """
-    copied = back_up(read_settings().home, folder.absolute())
+    copied = back_up(read_settings().home, local_path(folder, "DIR"))
     if as_json:
         typer.echo(json.dumps({"backup": str(copied)}))
     else:
@@ -185,14 +185,15 @@ def _add_roots(folders: list[Path] | None) -> None:
     """
     if not folders:
         return
-    for folder in folders:
-        if not folder.expanduser().is_dir() or os.pathsep in str(folder):
+    named = [local_path(folder, "--workspace-root") for folder in folders]
+    for folder in named:
+        if not folder.is_dir() or os.pathsep in str(folder):
             raise BadRequest(
                 f"--workspace-root: {str(folder)!r} is not a folder that LOOM_WORKSPACES can contain: it must exist,"
                 f" and its path must not contain {os.pathsep!r}",
                 field="--workspace-root",
             )
-    roots = (*read_settings().roots, *(folder.expanduser().absolute() for folder in folders))
+    roots = (*read_settings().roots, *named)
     os.environ["LOOM_WORKSPACES"] = os.pathsep.join(map(str, dict.fromkeys(roots)))
 
 

@@ -60,7 +60,7 @@ def planned_runs(
     `changes` contains the fields that replace those of the cases' requests. Rules are merged, and a `budget` applies
     only to cases without one. Raises BadRequest if a changed request is invalid, or if an attachment can't be read.
     """
-    folder = Path(absolute(str(workspaces)))
+    folder = Path(absolute(str(workspaces), "--workspaces"))
     runs: list[PlannedRun] = []
     for case in cases:
         if case.workspace is not None and folder.resolve().is_relative_to(case.workspace.resolve()):

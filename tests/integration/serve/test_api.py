@@ -22,6 +22,18 @@ async def test_a_run_is_started_watched_and_read(serving: Serving) -> None:
     assert (await api.http.get(f"/v1/runs/{run_id}")).json()["status"] == "completed"
 
 
+async def test_a_misspelt_field_or_rule_is_answered_with_the_one_that_was_meant(serving: Serving) -> None:
+    api = await serving(script([]))
+
+    async def said(**body: object) -> tuple[int, str]:
+        answer = await api.http.post("/v1/runs", json={"task": "x", **body})
+        return answer.status_code, answer.json()["detail"]
+
+    assert await said(agnet="x") == (422, "agnet is not a known field, did you mean 'agent'?")
+    assert await said(budget={"tokns": 1}) == (422, "budget.tokns is not a known field, did you mean 'budget.tokens'?")
+    assert await said(run_id="@1") == (422, "the run's id '@1' begins with @, as the names of other runs do")
+
+
 async def test_an_id_with_other_letters_is_encoded_in_the_address_of_its_run(serving: Serving) -> None:
     api = await serving(script([text("done")]))
     body = {"task": "do it", "workspace": str(api.loom.workspace), "run_id": "日報"}

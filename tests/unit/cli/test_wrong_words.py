@@ -1,0 +1,112 @@
+"""All arguments and options, taken from the commands: each wrong value is refused with code 2 and its name."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from typer.main import get_command
+
+from loom.cli.main import build_app
+from loom.exit_codes import UNREACHABLE, USAGE
+from tests.commands import Commands, commands_in
+
+DEEP: Final = '{"a":' * 3000
+WRONG_JSON: Final = ("{", "[1]", '{"a": NaN}', '{"a": "\\ud800"}', DEEP)
+WRONG_PATHS: Final = ("circle", "x" * 5000, "~nobody-has-this-name/file")
+PATHS: Final = ("DIR", "FILE", "PATH")
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands, groups left out, with the words that call them."""
+    command = command.load() if hasattr(command, "load") else command
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, inner in command.commands.items():
+        yield from leaves(inner, (*path, name))
+
+
+COMMANDS: Final = {" ".join(path): command for path, command in leaves(get_command(build_app())) if path != ("help",)}
+
+
+def name_of(parameter: Any) -> str:
+    return str(max(parameter.opts, key=len))
+
+
+def taking_values(command: Any) -> list[Any]:
+    return [each for each in command.params if not getattr(each, "is_flag", False) and each.name != "help"]
+
+
+def line_with(command: Any, wrong: Any, value: str) -> list[str]:
+    """A command line with this value. All arguments and the options that the command needs are 0 otherwise."""
+    options, arguments = [], []
+    for each in taking_values(command):
+        given = value if each is wrong else "0"
+        if not name_of(each).startswith("--"):
+            arguments.append(given)
+        elif each.required or each is wrong:
+            options += [name_of(each), given]
+    return [*options, "--", *arguments]
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+    (tmp_path / "circle").symlink_to("circle")
+    with commands_in(tmp_path, monkeypatch) as ready:
+        yield ready
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_blank_value_and_bytes_that_are_no_text_are_refused_by_each_command(words: str, command: Commands) -> None:
+    for parameter in taking_values(COMMANDS[words]):
+        named = name_of(parameter) if name_of(parameter).startswith("--") else "an argument"
+        for value, says in ((" ", "is empty"), ("\udce9", "is not valid UTF-8: '\\udce9'")):
+            ran = command(*words.split(), *line_with(COMMANDS[words], parameter, value))
+            assert (ran.code, ran.out) == (USAGE, "")
+            assert ran.err.startswith(f"{named} {says}")
+
+
+def test_a_blank_value_after_an_equals_sign_is_refused(command: Commands) -> None:
+    ran = command("list", "--tenant=")
+    assert (ran.code, ran.err) == (USAGE, "--tenant is empty: give it a value, or leave it out")
+
+
+@pytest.mark.parametrize(
+    ("words", "parameter"),
+    [
+        pytest.param(words, each, id=f"{words} {name_of(each)}")
+        for words, found in COMMANDS.items()
+        for each in taking_values(found)
+        if "JSON" in (each.metavar or "")
+    ],
+)
+def test_json_that_cannot_be_sent_is_refused_before_anything_else(
+    words: str, parameter: Any, command: Commands
+) -> None:
+    (command.folder / "0").write_text(
+        '{"task": "work", "checks": [{"contains": "x"}]}', encoding="utf-8"
+    )  # of `loom eval`
+    for value in WRONG_JSON:
+        ran = command(*words.split(), *line_with(COMMANDS[words], parameter, value))
+        assert (ran.code, ran.out) == (USAGE, ""), (value[:20], ran)
+        assert ran.err.splitlines() == [ran.err]
+        assert (name_of(parameter) if name_of(parameter).startswith("--") else parameter.metavar) in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "parameter"),
+    [
+        pytest.param(words, each, id=f"{words} {name_of(each)}")
+        for words, found in COMMANDS.items()
+        for each in taking_values(found)
+        if any(kind in (each.metavar or "") for kind in PATHS)
+    ],
+)
+def test_a_path_that_cannot_be_followed_is_an_error_of_the_person_who_typed_it(
+    words: str, parameter: Any, command: Commands
+) -> None:
+    for value in WRONG_PATHS:
+        ran = command(*words.split(), *line_with(COMMANDS[words], parameter, value))
+        assert ran.code in {USAGE, UNREACHABLE}
+        assert "Traceback" not in ran.err
