@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from loom.inbox import PendingAnswer, PendingCall, SilentRun
     from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
     from loom.run_artifacts import Artifact
+    from loom.status_fields import ApprovalFields, ChildFields, StatusFields
     from loom.task_requests import new_task
     from loom.visibility import RunSummary
     from loom.watching import Polled, Streamed, Watched
@@ -68,11 +69,13 @@ __all__ = [
     "AgentStats",
     "Answer",
     "AnthropicProvider",
+    "ApprovalFields",
     "Artifact",
     "Ask",
     "BudgetFields",
     "ChatAnswer",
     "ChatSession",
+    "ChildFields",
     "ContextCompressor",
     "ContextSource",
     "Costs",
@@ -118,6 +121,7 @@ __all__ = [
     "SentMessage",
     "Settings",
     "SilentRun",
+    "StatusFields",
     "StreamUnavailable",
     "Streamed",
     "Subscription",
@@ -185,6 +189,7 @@ _NAMES_BY_MODULE: Final = {
     "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "PartFields", "RunFields"),
     "task_requests": ("new_task",),
     "run_artifacts": ("Artifact",),
+    "status_fields": ("ApprovalFields", "ChildFields", "StatusFields"),
     "visibility": ("RunSummary",),
     "watching": ("Polled", "Streamed", "Watched"),
 }
