@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, overload
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus, WorkflowFailureError
@@ -67,6 +67,7 @@ from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
 from loom.part_upload import encoded, uploaded
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
+from loom.status_fields import StatusFields
 from loom.visibility import (
     SUMMARY_LENGTH,
     TASK,
@@ -320,12 +321,15 @@ class LoomClient:
         """Return the run's tenant, as the server knows it. Empty if the run has none."""
         return tenant_in(await self._described(run_id))
 
-    async def status(self, run_id: str) -> JsonObject:
+    async def status(self, run_id: str) -> StatusFields:
         """Return the run's status.
 
         If the run has ended, the status comes from its result. If no worker responds, the status comes from the server
         and contains `"stale": true`.
         """
+        return cast("StatusFields", await self._status(run_id))
+
+    async def _status(self, run_id: str) -> JsonObject:
         description = await self._described(run_id)
         if description.status is not WorkflowExecutionStatus.RUNNING:
             return await self._as_ended(description)

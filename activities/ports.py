@@ -38,8 +38,11 @@ class ModelCall:
     model: str
     """The provider's name for the model, without Loom's prefix."""
     system: str
+    """The system prompt."""
     messages: Sequence[Message]
+    """The conversation, oldest message first."""
     tools: Sequence[ToolSpec] = ()
+    """The tools that the model may call."""
     deferred: Sequence[ToolSpec] = ()
     """The tools that the model must search for. A provider that has a form of its own for such tools sets the attribute
     `loads_tools`. For other providers, Loom replaces them with `call_tool`, so that their `deferred` is empty.
@@ -49,8 +52,11 @@ class ModelCall:
     calls.
     """
     max_output_tokens: int = 8192
+    """The maximum number of tokens of the reply."""
     temperature: float | None = None
+    """The sampling temperature. If None, the provider's default applies."""
     options: ModelOptions = field(default_factory=ModelOptions)
+    """Further options, such as `reasoning_effort`."""
     origin: Origin | None = None
     """The run that makes the call, if a run makes it."""
     prompt_tokens: int = 0
@@ -87,7 +93,9 @@ class ModelAnswer:
     message: Message
     """A message with the role `assistant`."""
     stop: "StopReason"
+    """Why the reply ends."""
     usage: Usage
+    """The tokens of this call, as the provider counts them."""
     model: str = ""
     """The name of the model that replied, as reported by the provider."""
 
@@ -216,9 +224,13 @@ class ToolContext:
     workspace: Path
     """Absolute, resolved path. File tools must stay inside this directory."""
     run_id: str
+    """The run that makes the call."""
     call_id: str
+    """The id of the call."""
     idempotency_key: str
+    """The same in all attempts at this call, and in no other call. Pass it to services that take such a key."""
     timeout: float
+    """The seconds that the call may take."""
     attempt: int = 1
     """The number of this attempt at the call. A later attempt has a higher number. An external system can store the
     highest number and reject requests with a lower one. After a workflow reset, numbers may come again.
@@ -256,6 +268,7 @@ class ToolContext:
     answers: tuple[InputAnswer, ...] = ()
     """The answers to the latest requests for input."""
     earlier_answers: tuple[InputAnswer, ...] = ()
+    """The answers to the earlier requests for input."""
     server_state: str = ""
     """The MCP server's own state of the call."""
 

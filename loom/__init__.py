@@ -3,7 +3,7 @@
     from loom import LoomApp, LoomClient
 
 `LoomApp` collects your tools, agents and hooks. `LoomClient` starts, controls and watches runs. `worker` serves runs in
-your own program, and `LoomPlugin` adds Loom to an existing Temporal worker. `errors` contains all exceptions.
+your own program, and `LoomPlugin` adds Loom to an existing Temporal worker. `loom.errors` contains all exceptions.
 
 This module is the entire public API. Its submodules may change between releases. Each name is imported on first use, so
 `import loom` is fast.
@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from loom import errors
     from loom._worker import LoomPlugin, worker
     from loom.activities.adapters.models.anthropic_provider import AnthropicProvider
     from loom.activities.adapters.models.openai_provider import OpenAIProvider
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from loom.domain.agents.definitions import AgentDefinition
     from loom.domain.agents.hooks import Ask, Deny, Instead, RunInfo
     from loom.domain.agents.stats import AgentStats
-    from loom.domain.core import errors
     from loom.domain.core.messages import Message, Part, ToolCall, Usage
     from loom.domain.core.requests import RunError, RunResult, RunStatus
     from loom.domain.core.tasks import Action, Origin, Task
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from loom.inbox import PendingAnswer, PendingCall, SilentRun
     from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
     from loom.run_artifacts import Artifact
+    from loom.status_fields import ApprovalFields, ChildFields, StatusFields
     from loom.task_requests import new_task
     from loom.visibility import RunSummary
     from loom.watching import Polled, Streamed, Watched
@@ -68,11 +69,13 @@ __all__ = [
     "AgentStats",
     "Answer",
     "AnthropicProvider",
+    "ApprovalFields",
     "Artifact",
     "Ask",
     "BudgetFields",
     "ChatAnswer",
     "ChatSession",
+    "ChildFields",
     "ContextCompressor",
     "ContextSource",
     "Costs",
@@ -118,6 +121,7 @@ __all__ = [
     "SentMessage",
     "Settings",
     "SilentRun",
+    "StatusFields",
     "StreamUnavailable",
     "Streamed",
     "Subscription",
@@ -167,7 +171,6 @@ _NAMES_BY_MODULE: Final = {
     "domain.agents.definitions": ("AgentDefinition",),
     "domain.agents.hooks": ("Ask", "Deny", "Instead", "RunInfo"),
     "domain.agents.stats": ("AgentStats",),
-    "domain.core": ("errors",),
     "domain.core.messages": ("Message", "Part", "ToolCall", "Usage"),
     "domain.core.requests": ("RunError", "RunResult", "RunStatus"),
     "domain.core.tasks": ("Action", "Origin", "Task"),
@@ -181,10 +184,12 @@ _NAMES_BY_MODULE: Final = {
     "domain.history.run_report": ("RunReport",),
     "domain.run.chat": ("ChatAnswer",),
     "domain.tools.mcp_servers": ("McpServer",),
+    "errors": ("errors",),
     "inbox": ("PendingAnswer", "PendingCall", "SilentRun"),
     "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "PartFields", "RunFields"),
     "task_requests": ("new_task",),
     "run_artifacts": ("Artifact",),
+    "status_fields": ("ApprovalFields", "ChildFields", "StatusFields"),
     "visibility": ("RunSummary",),
     "watching": ("Polled", "Streamed", "Watched"),
 }
@@ -195,7 +200,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'loom' has no attribute {name!r}")
     home = import_module(_MODULE_OF[name])
-    value = getattr(home, name, None) or import_module(f"{home.__name__}.{name}")  # `errors` is a module
+    value = home if name == "errors" else getattr(home, name)
     globals()[name] = value
     return value
 

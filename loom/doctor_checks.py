@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.redis.permits import read_states
 from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_program, find_sandbox
+from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.temporal.errors import unconnected
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, task_fault
 from loom.composition.live_workers import live_pollers, live_reports, pid_here
@@ -205,7 +206,14 @@ async def sandbox(settings: Settings) -> Entry:
     if found is None or program is None:
         return {"ok": False, "program": program, "hint": why_not}
     _, version = await _run(program, "--version")
-    return {"ok": True, "program": program, "version": version.removeprefix("bubblewrap "), "held_by": enforcement()}
+    unseen = found.unseen_pythons(settings.workspace) if isinstance(found, Bubblewrap) else ()
+    return {
+        "ok": True,
+        "program": program,
+        "version": version.removeprefix("bubblewrap "),
+        "held_by": enforcement(),
+        **({"warning": "; ".join(f"{each.reason}: {each.advice()}" for each in unseen)} if unseen else {}),
+    }
 
 
 async def snapshots(settings: Settings) -> Entry:

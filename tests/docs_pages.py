@@ -1,4 +1,4 @@
-"""The code blocks of the READMEs, the guides, the tutorial and `deploy/`, and the `loom` commands in them.
+"""The code blocks of all pages, and the `loom` commands in the blocks and in the texts.
 
 A block that isn't run with the others has a line above it that says why, which readers of the page don't see:
 
@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("", "operations", "tutorial", "zh")
+GENERATED: Final = ROOT / "docs/reference"
 PAGES: Final = (
-    ROOT / "README.md",
-    ROOT / "README.zh-CN.md",
-    *(page for folder in FOLDERS for page in sorted((ROOT / "docs" / folder).glob("*.md"))),
+    *sorted(page for page in ROOT.glob("*.md") if page.name != "CHANGELOG.md"),
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if GENERATED not in page.parents),
     *sorted(page for folder in ("deploy", "examples") for page in (ROOT / folder).rglob("README.md")),
 )
 _FENCE: Final = re.compile(
@@ -47,7 +46,7 @@ class Block:
 
 
 def blocks(*kinds: str) -> Iterator[Block]:
-    """All blocks of these kinds."""
+    """All blocks of these kinds, or of any kind."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for found in _FENCE.finditer(text):
@@ -60,7 +59,7 @@ def blocks(*kinds: str) -> Iterator[Block]:
                 text="".join(f"{line.removeprefix(margin)}\n" for line in lines),
                 why_not=found["why"] or "",
             )
-            if block.kind in kinds:
+            if not kinds or block.kind in kinds:
                 yield block
 
 
@@ -113,6 +112,16 @@ def commands() -> Iterator[Command]:
             for part in re.split(r" {2,}(?=loom )| -- (?=loom )|`(?=loom )|`", _in_container(line)):
                 if words := _loom_words(part):
                     yield Command(block=block, words=words)
+
+
+def named_commands() -> Iterator[Command]:
+    """All `loom` commands that the texts between the blocks name, which may leave out arguments."""
+    for page in PAGES:
+        text = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), page.read_text(encoding="utf-8"))
+        for found in re.finditer(r"`(?:[A-Z_]+=\S+ )*loom ([^`]+)`", text):
+            line = text.count("\n", 0, found.start()) + 1
+            where = Block(page=str(page.relative_to(ROOT)), line=line, kind="", text=found[0])
+            yield Command(block=where, words=tuple(found[1].split()))
 
 
 def _in_container(line: str) -> str:

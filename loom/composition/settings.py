@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -38,8 +39,10 @@ from loom.composition.setting_values import (
 )
 from loom.composition.tls_files import check_key
 from loom.domain.agents.spec import MOST_KEPT_TURNS, MOST_TOOL_ATTEMPTS
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.notifications import EVENTS, NotifyEvent
 from loom.domain.core.requests import LONGEST_RUN
+from loom.domain.core.suggestions import nearest
 from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
@@ -59,6 +62,12 @@ def _deployed(variable: str, in_cluster: str) -> AliasChoices:
     return AliasChoices(variable, in_cluster, variable.removeprefix("LOOM_").lower())
 
 
+def _aliases(field: FieldInfo) -> tuple[str, ...]:
+    """Return the variables of a setting that has other names than the usual one, and its TOML key."""
+    alias = field.validation_alias
+    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else ()
+
+
 class Settings(BaseSettings):
     """The settings. They are read once and frozen, so that a process always sees the same values."""
 
@@ -72,208 +81,226 @@ class Settings(BaseSettings):
         protected_namespaces=(),
     )
 
-    model: str | None = Field(None, description="Default model for runs: openai:NAME, anthropic:NAME or demo.")
+    model: str | None = Field(default=None, description="Default model for runs: openai:NAME, anthropic:NAME or demo.")
     fallback_models: Listed = Field(
-        (), description="Comma-separated fallback models. Each one is used if the previous model doesn't respond."
+        default=(),
+        description="Comma-separated fallback models. Each one is used if the previous model doesn't respond.",
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(
-        None, description="Sampling temperature. None: the provider's default."
+        default=None, description="Sampling temperature. None: the provider's default."
     )
-    max_output_tokens: Count = Field(8192, description="Maximum number of output tokens per model call.")
-    rpm: Count | None = Field(None, description="Maximum number of requests per minute to each model. None: no limit.")
-    tpm: Count | None = Field(None, description="Maximum number of tokens per minute to each model. None: no limit.")
+    max_output_tokens: Count = Field(default=8192, description="Maximum number of output tokens per model call.")
+    rpm: Count | None = Field(
+        default=None, description="Maximum number of requests per minute to each model. None: no limit."
+    )
+    tpm: Count | None = Field(
+        default=None, description="Maximum number of tokens per minute to each model. None: no limit."
+    )
     breaker_failures: Annotated[Annotated[int, Field(ge=1, le=20)] | None, BeforeValidator(values.off)] = Field(
-        5,
+        default=5,
         description="Stop calling a model after this many failures in its last 20 calls, if half of them failed. off:"
         " never stop.",
     )
     breaker_seconds: Seconds = Field(
-        60, description="Maximum number of seconds between two probes of a model that isn't called."
+        default=60, description="Maximum number of seconds between two probes of a model that isn't called."
     )
 
     temporal_address: Annotated[str, AfterValidator(values.host_and_port)] = Field(
-        "localhost:7233",
+        default="localhost:7233",
         validation_alias=_named("TEMPORAL_ADDRESS"),
         description="HOST:PORT of the Temporal server, or unix:/PATH. If it isn't set, Loom uses the stack's server.",
     )
     temporal_namespace: str = Field(
-        "default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
+        default="default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
     )
     temporal_api_key: SecretStr | None = Field(
-        None, validation_alias=_named("TEMPORAL_API_KEY"), description="API key for Temporal Cloud. Enables TLS."
+        default=None,
+        validation_alias=_named("TEMPORAL_API_KEY"),
+        description="API key for Temporal Cloud. Enables TLS.",
     )
     temporal_tls: bool = Field(
         default=False, validation_alias=_named("TEMPORAL_TLS"), description="Use TLS to connect to Temporal."
     )
     temporal_tls_client_cert_path: Certificates | None = Field(
-        None,
+        default=None,
         validation_alias=_named("TEMPORAL_TLS_CLIENT_CERT_PATH"),
         description="PEM file of this client's certificate for mTLS with Temporal. Enables TLS.",
     )
     temporal_tls_client_key_path: Directory | None = Field(
-        None,
+        default=None,
         validate_default=True,
         validation_alias=_named("TEMPORAL_TLS_CLIENT_KEY_PATH"),
         description="PEM file of the certificate's private key.",
     )
     temporal_tls_server_ca_cert_path: Certificates | None = Field(
-        None,
+        default=None,
         validation_alias=_named("TEMPORAL_TLS_SERVER_CA_CERT_PATH"),
         description="PEM file of the authority that signed the Temporal server's certificate. Enables TLS. None: the"
         " system's authorities.",
     )
     temporal_tls_server_name: str | None = Field(
-        None,
+        default=None,
         validation_alias=_named("TEMPORAL_TLS_SERVER_NAME"),
         description="Name in the Temporal server's certificate, if it isn't the host in the address.",
     )
     task_queue: str = Field(
-        "loom", min_length=1, pattern=r"^[^'\\\x00]*$", description="Task queue for workflows and activities."
+        default="loom", min_length=1, pattern=r"^[^'\\\x00]*$", description="Task queue for workflows and activities."
     )
     deployment: Annotated[DeploymentName | None, BeforeValidator(values.off)] = Field(
-        None,
+        default=None,
         validation_alias=_deployed("LOOM_DEPLOYMENT", "TEMPORAL_DEPLOYMENT_NAME"),
         description="Worker deployment to which this worker belongs. None or off: the worker isn't versioned.",
     )
     build: BuildId | None = Field(
-        None,
+        default=None,
         validate_default=True,
         validation_alias=_deployed("LOOM_BUILD", "TEMPORAL_WORKER_BUILD_ID"),
         description="Build id: the version of this worker within its deployment.",
     )
     database_url: PostgresUrl | None = Field(
-        None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
+        default=None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
     )
     redis_url: RedisUrl | None = Field(
-        None,
+        default=None,
         repr=False,
         description="Redis for live events and transcripts. Runs work without it but don't publish events.",
     )
     redis_timeout: Seconds = Field(
-        1.0, description="Seconds to wait for Redis before a run continues without it and skips its live events."
+        default=1.0,
+        description="Seconds to wait for Redis before a run continues without it and skips its live events.",
     )
     bus_url: Annotated[str, values.bus_url] | None = Field(
-        None,
+        default=None,
         repr=False,
         description="Bus for Tasks between processes: nats://HOST:PORT, or in-process for handlers of this worker only."
         " None: Redis.",
     )
     task_requests: Literal["on", "off"] = Field(
-        "off",
+        default="off",
         description="on: Tasks on the bus with the action `execute` start runs of this worker's agents and crews."
         " Anyone who can write to the bus can then start runs.",
     )
     redis_server: Annotated[Path, AfterValidator(values.absolute)] | None = Field(
-        None, description="Redis or Valkey server that `loom up` starts. None: the packaged one, or else one on PATH."
+        default=None,
+        description="Redis or Valkey server that `loom up` starts. None: the packaged one, or else one on PATH.",
     )
     home: Directory = Field(
         default_factory=find_home,
         description="Directory for the embedded stack's state. None: the nearest .loom that has one, or .loom here.",
     )
     signing_key: Directory | None = Field(
-        None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
+        default=None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
     )
     encryption_keys: Directory | None = Field(
-        None, description="File of the keys that encrypt the data of runs. None: nothing is encrypted."
+        default=None, description="File of the keys that encrypt the data of runs. None: nothing is encrypted."
     )
     codec_endpoint: WebUrl | None = Field(
-        None, description="Address of the codec server for the Web UI that `loom up` starts. See docs/encryption.md."
+        default=None,
+        description="Address of the codec server for the Web UI that `loom up` starts. See docs/encryption.md.",
     )
     private: Literal["on", "off"] = Field(
-        "off", description="on: only your own processes reach the Temporal server that `loom up` starts."
+        default="off", description="on: only your own processes reach the Temporal server that `loom up` starts."
     )
     require_signed: Literal["on", "off"] = Field(
-        "off", description="on: this worker accepts only signed runs, and these accept only signed requests."
+        default="off", description="on: this worker accepts only signed runs, and these accept only signed requests."
     )
 
     workspace: Directory = Field(default_factory=Path.cwd, description="Default working directory for tools.")
     workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(values.as_in_path)] = Field(
-        None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
+        default=None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
     )
-    max_mode: Mode = Field(Mode.ACCEPT_EDITS, description="Most permissive mode that a run may have.")
-    max_turns: Count = Field(50, description="Default maximum number of turns per run.")
+    max_mode: Mode = Field(default=Mode.ACCEPT_EDITS, description="Most permissive mode that a run may have.")
+    max_turns: Count = Field(default=50, description="Default maximum number of turns per run.")
     context_window: Annotated[int, Field(ge=1000)] = Field(
-        200_000, description="Size of the model's context window in tokens."
+        default=200_000, description="Size of the model's context window in tokens."
     )
     collapse_at: Share = Field(
-        0.5, description="Shorten old tool results if the context exceeds this share of the window."
+        default=0.5, description="Shorten old tool results if the context exceeds this share of the window."
     )
     warn_at: Share = Field(
-        0.8, description="Warn the model and people if the context exceeds this share of the window."
+        default=0.8, description="Warn the model and people if the context exceeds this share of the window."
     )
     compress_at: Share = Field(
-        0.92, description="Compress the conversation if the context exceeds this share of the window."
+        default=0.92, description="Compress the conversation if the context exceeds this share of the window."
     )
-    compress_target: Share = Field(0.75, description="Maximum share of a conversation that remains after compression.")
+    compress_target: Share = Field(
+        default=0.75, description="Maximum share of a conversation that remains after compression."
+    )
     section_tokens: Count = Field(
-        512, description="Tokens for each of the eight sections of a compressed conversation."
+        default=512, description="Tokens for each of the eight sections of a compressed conversation."
     )
     keep_turns: Annotated[int, Field(ge=1, le=MOST_KEPT_TURNS)] = Field(
-        1, description="Number of last turns that a compression keeps word for word."
+        default=1, description="Number of last turns that a compression keeps word for word."
     )
     loop_window: Annotated[int, Field(ge=0)] = Field(
-        5, description="Stop a run after this number of turns with identical calls and results. 0: never."
+        default=5, description="Stop a run after this number of turns with identical calls and results. 0: never."
     )
     evaluation: Literal["on", "off"] = Field(
-        "off", description="on: the model rates each run's answer, which takes one additional model call."
+        default="off", description="on: the model rates each run's answer, which takes one additional model call."
     )
-    tool_timeout: Seconds = Field(120, description="Default timeout of a tool call in seconds.")
+    tool_timeout: Seconds = Field(default=120, description="Default timeout of a tool call in seconds.")
     parallel_limit: Count = Field(
-        10, description="Maximum number of read-only tool calls that a turn runs concurrently."
+        default=10, description="Maximum number of read-only tool calls that a turn runs concurrently."
     )
     python_sessions: Count = Field(
-        16, description="Maximum number of runs whose Python variables a worker keeps between calls."
+        default=16, description="Maximum number of runs whose Python variables a worker keeps between calls."
     )
-    python_idle: Seconds = Field(900, description="Seconds without a call after which a run's Python interpreter ends.")
+    python_idle: Seconds = Field(
+        default=900, description="Seconds without a call after which a run's Python interpreter ends."
+    )
     shown_tools: Annotated[int, Field(ge=0)] = Field(
-        60, description="Maximum number of tools that a model is shown. If there are more, it searches for the others."
+        default=60,
+        description="Maximum number of tools that a model is shown. If there are more, it searches for the others.",
     )
     shown_tool_tokens: Annotated[int, Field(ge=0)] = Field(
-        8_000, description="Maximum number of tokens in the descriptions of the tools that a model is shown."
+        default=8_000, description="Maximum number of tokens in the descriptions of the tools that a model is shown."
     )
     unknown_price: Literal["deny", "assume", "free"] = Field(
-        "deny", description="Models without a known price: deny dollar budgets, assume a high price, or count as free."
+        default="deny",
+        description="Models without a known price: deny dollar budgets, assume a high price, or count as free.",
     )
     prices: Prices = Field(
         default_factory=dict,
         description='Prices of your own models: the tables [prices."PREFIX:NAME"], or JSON. See docs/models.md.',
     )
     max_depth: Annotated[int, Field(ge=0, le=20)] = Field(
-        3, description="Maximum number of sub-agent levels. 0: no sub-agents."
+        default=3, description="Maximum number of sub-agent levels. 0: no sub-agents."
     )
     max_children: Annotated[int, Field(ge=0, le=1000)] = Field(
-        20, description="Maximum number of sub-agents in a run's entire tree."
+        default=20, description="Maximum number of sub-agents in a run's entire tree."
     )
     approval_timeout: Seconds = Field(
-        604_800, description="Seconds that a call waits for a person's approval before it is denied."
+        default=604_800, description="Seconds that a call waits for a person's approval before it is denied."
     )
     model_attempts: Count = Field(
-        3, description="Attempts at a model call before a fallback model takes over, or the run waits or fails."
+        default=3, description="Attempts at a model call before a fallback model takes over, or the run waits or fails."
     )
     first_retry_delay: Seconds = Field(
-        1.0, description="Seconds between the first two attempts. The delay doubles for each further attempt."
+        default=1.0, description="Seconds between the first two attempts. The delay doubles for each further attempt."
     )
-    longest_retry_delay: Seconds = Field(60.0, description="Longest delay in seconds between two attempts.")
+    longest_retry_delay: Seconds = Field(default=60.0, description="Longest delay in seconds between two attempts.")
     tool_attempts: Annotated[int, Field(ge=1, le=MOST_TOOL_ATTEMPTS)] = Field(
-        1, description="Attempts at a call that fails, for tools that only read or are idempotent."
+        default=1, description="Attempts at a call that fails, for tools that only read or are idempotent."
     )
     model_timeout: Seconds = Field(
-        120, description="Seconds without data from a provider after which an attempt has failed."
+        default=120, description="Seconds without data from a provider after which an attempt has failed."
     )
     patience: Annotated[float, Field(ge=0, le=LONGEST_RUN)] = Field(
-        86_400, description="Seconds that a run waits for a provider, or for a person to restore access. 0: never wait."
+        default=86_400,
+        description="Seconds that a run waits for a provider, or for a person to restore access. 0: never wait.",
     )
     embedder: str = Field(
-        "auto", description="Embedding model: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
+        default="auto", description="Embedding model: auto, offline, off, openai:MODEL or openai:MODEL@DIMENSION."
     )
     audit: Literal["on", "off"] = Field(
-        "on", description="off: nothing is recorded in the audit log, even if there is a database. See docs/audit.md."
+        default="on",
+        description="off: nothing is recorded in the audit log, even if there is a database. See docs/audit.md.",
     )
     memory: Literal["on", "off"] = Field(
-        "on", description="off: runs don't store memories, even if there is a database."
+        default="on", description="off: runs don't store memories, even if there is a database."
     )
     memory_model: str | None = Field(
-        None,
+        default=None,
         description="Model that extracts facts from long texts. off: use their first sentences. None: use `model`.",
     )
     memory_limits: MemorySettings = Field(
@@ -282,136 +309,157 @@ class Settings(BaseSettings):
     tenants: Tenants = Field(
         default_factory=dict, description="Limits of tenants: the tables [tenants.NAME], or JSON. See docs/tenants.md."
     )
-    sandbox: Literal["on", "off"] = Field("on", description="off: tools run without isolation, at your own risk.")
+    sandbox: Literal["on", "off"] = Field(
+        default="on", description="off: tools run without isolation, at your own risk."
+    )
     sandbox_readable: Annotated[
         tuple[Directory, ...], NoDecode, BeforeValidator(values.listed), AfterValidator(values.unlinked)
-    ] = Field((), description="Comma-separated folders that commands may read besides the workspace and the system.")
+    ] = Field(
+        default=(), description="Comma-separated folders that commands may read besides the workspace and the system."
+    )
     sandbox_environment: Directory | None = Field(
-        None, description="Virtual environment whose programs and packages commands find before those of the system."
+        default=None,
+        description="Virtual environment whose programs and packages commands find before those of the system.",
     )
     sandbox_memory: Count = Field(
-        4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
+        default=4 * 1024**3, description="Maximum memory in bytes for a command with all its processes."
     )
-    sandbox_processes: Count = Field(512, description="Maximum number of processes and threads per command.")
+    sandbox_processes: Count = Field(default=512, description="Maximum number of processes and threads per command.")
     sandbox_cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        2.0, description="CPU seconds that a command may use for each second of its timeout."
+        default=2.0, description="CPU seconds that a command may use for each second of its timeout."
     )
-    sandbox_disk: Count = Field(8 * 1024**3, description="Maximum number of bytes that a command may write to disk.")
+    sandbox_disk: Count = Field(
+        default=8 * 1024**3, description="Maximum number of bytes that a command may write to disk."
+    )
     sandbox_file_size: Count = Field(
-        2 * 1024**3, description="Maximum size in bytes of any file that a command writes."
+        default=2 * 1024**3, description="Maximum size in bytes of any file that a command writes."
     )
-    sandbox_temporary: Count = Field(1024**3, description="Size of /tmp in the sandbox in bytes.")
-    sandbox_open_files: Count = Field(4096, description="Maximum number of open files for each process of a command.")
+    sandbox_temporary: Count = Field(default=1024**3, description="Size of /tmp in the sandbox in bytes.")
+    sandbox_open_files: Count = Field(
+        default=4096, description="Maximum number of open files for each process of a command."
+    )
     snapshots: Literal["on", "off", "required"] = Field(
-        "on", description="Save workspaces before each change. required: reject changes if that isn't possible."
+        default="on", description="Save workspaces before each change. required: reject changes if that isn't possible."
     )
     fetch_allow: Annotated[Listed, AfterValidator(values.opening)] = Field(
-        (), description="Comma-separated hosts and networks that http_fetch may access although they aren't public."
+        default=(),
+        description="Comma-separated hosts and networks that http_fetch may access although they aren't public.",
     )
     trusted_folders: Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(values.listed)] = Field(
-        (), description="Comma-separated folders. Workspaces inside them may provide their own skills."
+        default=(), description="Comma-separated folders. Workspaces inside them may provide their own skills."
     )
     skills_home: Annotated[Directory | None, BeforeValidator(values.off)] = Field(
         default_factory=Path.home,
         description="Home directory whose skills are available to all runs. off: no such skills.",
     )
     dynamic_tools: Literal["on", "off"] = Field(
-        "off", description="on: agents may create tools at run time, with approval."
+        default="off", description="on: agents may create tools at run time, with approval."
     )
-    app: str | None = Field(None, description="Module with your own tools and agents: package.module:app.")
+    app: str | None = Field(default=None, description="Module with your own tools and agents: package.module:app.")
     agents: Folders = Field(
-        (),
+        default=(),
         description="Comma-separated folders of agent files, besides .loom/agents and the folder next to the app.",
     )
     crews: Folders = Field(
-        (), description="Comma-separated folders of crew files, besides .loom/crews and the folder next to the app."
+        default=(),
+        description="Comma-separated folders of crew files, besides .loom/crews and the folder next to the app.",
     )
-    packages: str = Field("", description="Comma-separated installed packages whose tools are loaded. *: all packages.")
+    packages: str = Field(
+        default="", description="Comma-separated installed packages whose tools are loaded. *: all packages."
+    )
     mcp: Annotated[dict[str, Any], AfterValidator(values.servers)] = Field(
         default_factory=dict, description="MCP servers: the tables [mcp.NAME] in loom.toml. See docs/mcp.md."
     )
     on_changed_manifest: Literal["keep", "refuse"] = Field(
-        "keep", description="Whether to keep or refuse a run whose pinned tools or prompts differ from the worker's."
+        default="keep",
+        description="Whether to keep or refuse a run whose pinned tools or prompts differ from the worker's.",
     )
     rotate_after_events: Annotated[int, Field(ge=100, le=40_000)] = Field(
-        4000, description="A run continues as new at this history length, or earlier if Temporal suggests it."
+        default=4000, description="A run continues as new at this history length, or earlier if Temporal suggests it."
     )
 
     max_cached_workflows: Annotated[int, Field(ge=0)] = Field(
-        1000, description="Number of runs that a worker caches. If more runs are active, they are five times slower."
+        default=1000,
+        description="Number of runs that a worker caches. If more runs are active, they are five times slower.",
     )
     max_cached_waits: Count = Field(
-        50, description="Number of cached runs that wait for a person. Others are restored when they continue."
+        default=50, description="Number of cached runs that wait for a person. Others are restored when they continue."
     )
     max_concurrent_activities: Count = Field(
-        100, description="Maximum number of concurrent model and tool calls per worker."
+        default=100, description="Maximum number of concurrent model and tool calls per worker."
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Minimum log level.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Minimum log level.")
     log_format: Literal["json", "console"] = Field(
-        "json", description="json: one object per line. console: readable text."
+        default="json", description="json: one object per line. console: readable text."
     )
     metrics_host: str = Field(
-        "127.0.0.1",
+        default="127.0.0.1",
         description="Address at which the worker serves metrics. Use 0.0.0.0 if Prometheus runs on another machine.",
     )
     metrics_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(values.off)] = Field(
-        9091,
+        default=9091,
         description="Prometheus port of the worker. 0: any free port, also if the default is taken. off: no metrics.",
     )
 
     approval_policy: Directory | None = Field(
-        None, description="TOML file that says who may approve which calls over HTTP. See docs/access.md."
+        default=None, description="TOML file that says who may approve which calls over HTTP. See docs/access.md."
     )
     temporal_ui: Annotated[str, AfterValidator(values.web_address)] | None = Field(
-        None,
+        default=None,
         description="URL of Temporal's Web UI, to which the web page links. None: the stack's own, if it runs here.",
     )
     serve_origins: Annotated[Listed, AfterValidator(values.origins)] = Field(
-        (), description="Comma-separated origins, such as https://ops.example, whose pages may call the HTTP API."
+        default=(),
+        description="Comma-separated origins, such as https://ops.example, whose pages may call the HTTP API.",
     )
     serve_streams: int = Field(
-        2000,
+        default=2000,
         ge=1,
         description="Most event streams and waiting requests that one caller of the HTTP API may have open at once.",
     )
     oidc_issuer: Annotated[str, AfterValidator(values.issuer)] | None = Field(
-        None, description="URL of the OpenID Connect issuer whose tokens the HTTP API accepts."
+        default=None, description="URL of the OpenID Connect issuer whose tokens the HTTP API accepts."
     )
     oidc_audience: str | None = Field(
-        None, min_length=1, validate_default=True, description="Audience that the issuer's tokens must have."
+        default=None, min_length=1, validate_default=True, description="Audience that the issuer's tokens must have."
     )
     oidc_keys_url: Annotated[str, AfterValidator(values.issuer)] | None = Field(
-        None, description="URL of the issuer's keys (JWKS). None: the issuer's configuration names it."
+        default=None, description="URL of the issuer's keys (JWKS). None: the issuer's configuration names it."
     )
-    oidc_name_claim: str = Field("sub", min_length=1, description="Claim that names the caller.")
-    oidc_role_claim: str = Field("loom_role", min_length=1, description="Claim that contains the caller's role.")
+    oidc_name_claim: str = Field(default="sub", min_length=1, description="Claim that names the caller.")
+    oidc_role_claim: str = Field(
+        default="loom_role", min_length=1, description="Claim that contains the caller's role."
+    )
     oidc_tenant_claim: str | None = Field(
-        None, min_length=1, description="Claim that contains the caller's tenant. None: callers see all tenants."
+        default=None,
+        min_length=1,
+        description="Claim that contains the caller's tenant. None: callers see all tenants.",
     )
     notify_url: Annotated[SecretStr, AfterValidator(values.webhook_url)] | None = Field(
-        None, description="URL for notifications about approvals, questions and ended runs, such as a Slack webhook."
+        default=None,
+        description="URL for notifications about approvals, questions and ended runs, such as a Slack webhook.",
     )
     notify_secret: Annotated[SecretStr, AfterValidator(values.webhook_secret)] | None = Field(
-        None, description="Secret that signs what these URLs receive, as whsec_BASE64 of 24 to 64 random bytes."
+        default=None, description="Secret that signs what these URLs receive, as whsec_BASE64 of 24 to 64 random bytes."
     )
     notify_command: Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.words)] = Field(
-        (), description="Command that receives each notification as JSON on its standard input."
+        default=(), description="Command that receives each notification as JSON on its standard input."
     )
     notify_on: Annotated[tuple[NotifyEvent, ...], NoDecode, BeforeValidator(values.known_events)] = Field(
-        EVENTS, description="Comma-separated events to send: ask, question, parked, ended and failed."
+        default=EVENTS, description="Comma-separated events to send: ask, question, parked, ended and failed."
     )
     notify_escalate_url: Annotated[SecretStr, AfterValidator(values.webhook_url)] | None = Field(
-        None, description="URL for approvals, questions and parked runs that nobody has answered in time."
+        default=None, description="URL for approvals, questions and parked runs that nobody has answered in time."
     )
-    notify_escalate_after: Seconds = Field(900, description="Seconds after which Loom notifies that URL.")
+    notify_escalate_after: Seconds = Field(default=900, description="Seconds after which Loom notifies that URL.")
 
     otlp_endpoint: WebUrl | None = Field(
-        None,
+        default=None,
         validation_alias=_named("OTEL_EXPORTER_OTLP_ENDPOINT"),
         description="URL of an OTLP receiver (HTTP) for traces. Needs the extra `otel` and LOOM_REDIS_URL.",
     )
     otlp_delay: Count = Field(
-        5000,
+        default=5000,
         validation_alias=_named("OTEL_BSP_SCHEDULE_DELAY"),
         description="Interval in milliseconds at which a worker exports spans. Each export takes some of its CPU time.",
     )
@@ -422,18 +470,18 @@ class Settings(BaseSettings):
     )
 
     openai_api_key: SecretStr | None = Field(
-        None, validation_alias=_named("OPENAI_API_KEY"), description="API key for openai:* models."
+        default=None, validation_alias=_named("OPENAI_API_KEY"), description="API key for openai:* models."
     )
     openai_base_url: WebUrl | None = Field(
-        None,
+        default=None,
         validation_alias=_named("OPENAI_BASE_URL"),
         description="URL of another server that implements OpenAI's API.",
     )
     anthropic_api_key: SecretStr | None = Field(
-        None, validation_alias=_named("ANTHROPIC_API_KEY"), description="API key for anthropic:* models."
+        default=None, validation_alias=_named("ANTHROPIC_API_KEY"), description="API key for anthropic:* models."
     )
     anthropic_base_url: WebUrl | None = Field(
-        None,
+        default=None,
         validation_alias=_named("ANTHROPIC_BASE_URL"),
         description="URL of another server that implements Anthropic's API.",
     )
@@ -533,6 +581,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Set the order of precedence: the environment first, then `.env`, then `loom.toml`."""
+        """Set the order of precedence: arguments, the environment, `.env`, then `loom.toml`. Raises BadRequest if an
+        argument isn't a field.
+        """
+        known = {*cls.model_fields, *(name for each in cls.model_fields.values() for name in _aliases(each))}
+        if unknown := next((name for name in init_settings() if name not in known), None):
+            advice = nearest(unknown, cls.model_fields, "`help(loom.Settings)` lists the fields")
+            raise BadRequest(f"loom.Settings has no field {unknown!r}: {advice}", field=unknown)
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml

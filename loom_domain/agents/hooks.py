@@ -80,10 +80,15 @@ class RunInfo:
     """The information that a hook receives about a run."""
 
     run_id: str
+    """The run's id, which is also its Workflow ID."""
     agent: str
+    """The name of the agent."""
     task: str
+    """What the agent was asked to do."""
     session_id: str = ""
+    """The run's session."""
     metadata: JsonObject = field(default_factory=dict)
+    """The metadata of the request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,12 +31,17 @@ class Part:
     """One part of a message: inline text, or other content, which is either stored, or inline, or at a URL."""
 
     type: Literal["text", "image", "audio", "file"]
+    """`text` has a `text`. The others have `data`, a `url`, a `path`, or a stored content."""
     text: str = ""
+    """The text of a `text` part."""
     media_type: str = ""
+    """The type of the content, such as `image/png`."""
     data: str = ""
     """The content in base64. Empty if the content is stored or at a URL."""
     url: str = ""
+    """Where the provider reads the content, if it isn't sent."""
     name: str = ""
+    """The file's name, if it is known."""
     digest: str = ""
     """The SHA-256 of a stored content, in hexadecimal digits. The content itself never enters history."""
     size: int = 0
@@ -79,8 +84,13 @@ class ToolCall:
     """A model's request to run one tool."""
 
     id: str
+    """The id of the call. The message with its result names it as `tool_call_id`."""
     name: str
+    """The name of the tool, such as `write_file`."""
     arguments: JsonObject = field(default_factory=dict)
+    """The arguments as the model gave them: a JSON object, such as `{"path": "out.txt"}`. They may not fit the tool's
+    schema.
+    """
     malformed: str | None = None
     """The model's original argument text, if it is not a JSON object."""
 
@@ -96,11 +106,15 @@ class Message:
     """One entry of a conversation."""
 
     role: Role
+    """Who says it: `system`, `user`, `assistant` (the model), or `tool` (the result of a call)."""
     content: str | tuple[Part, ...] = ""
+    """The text, or its parts if there is more than text. `text` and `told` return it as one text."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """The calls that the model asks for, in its order. Set only for the `assistant` role."""
     tool_call_id: str | None = None
     """The id of the call that this message answers. Set only for the `tool` role."""
     name: str | None = None
+    """The name of the tool whose result this is. Set only for the `tool` role."""
     is_error: bool = False
     """Whether the call failed. If so, the content gives the reason. Set only for the `tool` role."""
     metadata: JsonObject = field(default_factory=dict)
@@ -198,9 +212,11 @@ class Usage:
     input_tokens: int = 0
     """All prompt tokens, including cached ones."""
     output_tokens: int = 0
+    """Tokens that the models wrote, including their thinking."""
     cached_tokens: int = 0
     """Prompt tokens read from the provider's cache."""
     model_calls: int = 0
+    """The number of calls."""
     cache_write_tokens: int = 0
     """Prompt tokens written to the provider's cache, for which some providers charge more."""
 

@@ -184,8 +184,11 @@ class RunError:
     """
 
     type: str
+    """The name of an error in `loom.errors`, or of a limit."""
     message: str
+    """What was wrong, and what to do."""
     context: JsonObject = field(default_factory=dict)
+    """The facts, such as `field` or `tool`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -193,17 +196,29 @@ class RunResult:
     """The result of a run."""
 
     status: RunStatus
+    """How the run ended."""
     output: str
+    """The final answer. Empty if there is none."""
     structured_output: Any
+    """The answer as JSON, if the request has an output schema. None if the run didn't produce one."""
     completed_explicitly: bool
+    """Whether the agent called a tool to end the run."""
     turns: int
+    """The number of turns, each of which is one reply of a model."""
     usage: JsonObject
+    """The tokens and model calls: `input_tokens`, `output_tokens`, `cached_tokens`, `total_tokens` and `model_calls`.
+
+    """
     cost: float | None
     """The cost in US dollars. None if the model's price is unknown."""
     quality_metrics: JsonObject | None
+    """The rating of the answer, if the agent's answers are rated."""
     tool_calls: int
+    """The number of tool calls."""
     artifacts: tuple[JsonObject, ...]
+    """What the run has stored in full. `LoomClient.artifact` reads one by its `id`."""
     error: RunError | None
+    """Why the run failed, or which limit ended it. None if it completed."""
     children: tuple[JsonObject, ...] = ()
     """The runs that this run delegated work to. `usage`, `cost` and `tool_calls` include the amounts that these runs
     used.

@@ -87,9 +87,13 @@ class Origin:
     """The run that a task belongs to."""
 
     run_id: str
+    """The run's id."""
     root_run_id: str = ""
+    """The run at the top of the tree."""
     session_id: str = ""
+    """The session, in which runs share memories."""
     agent: str = "default"
+    """The name of the run's agent."""
     correlation_id: str = ""
     """The caller's id for the work. If the caller provides no id, the root run's id is used."""
     execution: str = ""
@@ -169,18 +173,31 @@ class Task:
     """A published task. The store adds the offset."""
 
     task_id: str
+    """The task's id. A task that is published again has the same."""
     run_id: str
+    """The run that it tells of."""
     root_run_id: str
+    """The run at the top of the tree. It is the run itself unless this is a sub-agent."""
     session_id: str
+    """The run's session."""
     action: Action
+    """What happened, such as `node.tool_call`."""
     created_at: datetime
+    """When it happened."""
     parent_task_id: str | None = None
+    """The task that it belongs to, such as the call of a result."""
     source_agent: str = ""
+    """The agent that it is from."""
     target_agent: str | None = None
+    """The agent that it is for. None if it is for nobody in particular."""
     status: str = "completed"
+    """How it came out, such as `completed`, `failed` or `success`."""
     parameters: JsonObject = field(default_factory=dict)
+    """What went in. Each action has its own fields."""
     result: JsonObject | None = None
+    """What came out. None if nothing did, or not yet."""
     metadata: JsonObject = field(default_factory=dict)
+    """Data about the task, such as its turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,10 +84,13 @@ class ToolSpec:
     """The definition of a tool for the model and the run. It is pinned when the run starts."""
 
     name: str
+    """The name by which models call the tool and rules name it."""
     description: str
+    """What the model reads about the tool."""
     parameters: JsonObject
     """The JSON Schema for the arguments."""
     effect: Effect = Effect.ONCE
+    """What happens if a call is repeated."""
     parallel: bool = False
     """Whether calls can run in parallel with other calls. They can if the tool is read-only or its name suggests that
     it is.
@@ -97,6 +100,7 @@ class ToolSpec:
     queue: str | None = None
     """The task queue that the tool runs on. If None, the run's task queue is used."""
     scope: Scope = Scope.SANDBOXED
+    """What a call may touch."""
     declared: Verdict | None = None
     """The verdict that the tool was registered with. It applies if no rule names the tool. If None, the built-in
     default applies.

@@ -127,7 +127,9 @@ async def test_a_conversation_does_not_begin_without_a_server(working: Working, 
 
 async def chat_status(loom: Harness, session: str) -> dict[str, Any]:
     """What the status of a chat says of the conversation."""
-    return dict((await loom.client.status(f"chat-{session}"))["chat"])
+    chat = (await loom.client.status(f"chat-{session}"))["chat"]
+    assert chat is not None
+    return dict(chat)
 
 
 @contextmanager

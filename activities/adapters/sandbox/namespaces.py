@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Final
 
+from loom.activities.adapters.sandbox import project_environments
 from loom.activities.adapters.sandbox.command_environment import CommandEnvironment
 from loom.activities.adapters.sandbox.hidden_paths import (
     SYSTEM,
@@ -34,6 +35,7 @@ from loom.activities.adapters.sandbox.hidden_paths import (
     system_mounts,
 )
 from loom.activities.adapters.sandbox.processes import kill_group, supervise
+from loom.activities.adapters.sandbox.project_environments import UnseenPython, unseen_pythons
 from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted, open_repository
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
@@ -150,8 +152,12 @@ class Bubblewrap:
             )
         if finished.limit or finished.timed_out:
             return finished
-        why = hint(finished.exit_code, finished.output, self._limits)
-        return replace(finished, limit=why or self._repositories.hint(workspace, finished.output))
+        why = (
+            hint(finished.exit_code, finished.output, self._limits)
+            or self._repositories.hint(workspace, finished.output)
+            or project_environments.hint(workspace, self._shown, finished.exit_code, finished.output)
+        )
+        return replace(finished, limit=why)
 
     async def begin(self, program: Sequence[str], *, workspace: Path) -> Session:
         """Start a program that stays between calls."""
@@ -181,6 +187,14 @@ class Bubblewrap:
             watch=watch,
         )
 
+    def unseen_pythons(self, workspace: Path) -> Sequence[UnseenPython]:
+        """Return the workspace's virtual environments whose programs commands can't see."""
+        return list(unseen_pythons(workspace, self._shown))
+
+    @property
+    def _shown(self) -> Sequence[Path]:
+        return (*map(Path, SYSTEM), *self._opened)
+
     def places(self, workspace: Path) -> Sequence[str]:
         """Return the mounts of a program that would start now. Numbers are left out, because they are descriptors."""
         with self.prepared(workspace) as prepared:
@@ -194,7 +208,7 @@ class Bubblewrap:
         hidden = hidden_folders(
             self._further
         )  # not cached, because Loom's own state may have been created since the last command
-        visible = (*map(Path, SYSTEM), *self._opened)
+        visible = self._shown
         outside = self._covered(hidden, visible, workspace)
         obeyed = self._obeyed(str(workspace)) if self._obeyed else NO_FILES
         inside = [folder for folder in hidden if folder.is_relative_to(workspace) and folder != workspace]

@@ -147,14 +147,14 @@ def _look(workspace: Path, parts: Parts) -> _Look:
 
 
 def _named_in(workspace: Path, repository: Parts) -> Iterator[Parts]:
-    text = _text(workspace, repository) or _text(workspace, (*repository, "config"))
+    text = text_in(workspace, repository) or text_in(workspace, (*repository, "config"))
     for name in _ELSEWHERE.findall(text):
         place = Path(os.path.normpath(workspace.joinpath(*repository[:-1], name.strip())))
         if place != workspace and place.is_relative_to(workspace):
             yield place.relative_to(workspace).parts
 
 
-def _text(workspace: Path, parts: Parts) -> str:
+def text_in(workspace: Path, parts: Parts) -> str:
     """Return the beginning of a file, or an empty string if the path isn't a file."""
     try:
         with os.fdopen(beneath.open_file(str(workspace), parts), "rb") as file:

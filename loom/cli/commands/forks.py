@@ -139,7 +139,7 @@ def diff_runs(
 
 
 async def _side(loom: LoomClient, run_id: str) -> Compared:
-    status = dict(await loom.status(run_id))
+    status = await loom.status(run_id)
     output = (await loom.result(run_id)).output if status["status"] in ENDED else ""
     forked = status.get("forked_from")
     side = Side(run_id=run_id, turns=await loom.turns(run_id), forked_from=ForkedFrom(**forked) if forked else None)

@@ -23,26 +23,45 @@ from uuid import uuid4
 
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from temporalio.client import Client
 from typer.main import get_group
 
-from loom.cli.main import build_app
+from loom.activities.toolbox.built_in.delegation import DelegateTask
+from loom.activities.toolbox.built_in.plan import CreatePlan
+from loom.app.forms.agent import AgentForm
+from loom.app.forms.crew import CrewForm
+from loom.app.forms.eval_case import CaseForm
+from loom.cli.main import LazyCommand, build_app
 from loom.client import LoomClient
 from loom.composition.load_settings import load_settings, read_settings
 from loom.composition.settings import Settings
 from loom.exit_codes import COMPLETED
+from loom.serve.access.approval_policy import ApprovalPolicy
+from loom.serve.problems import Problem
 from loom.testing.harness import Addresses, settings_for
 from loom.testing.model_server import SeenRequest, ThreadedModelServer, ToolUse, calls, text
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import Workers, environment
 from tests.commands import Commands, commands_in
-from tests.docs_pages import PAGES, ROOT, SHELLS, Block, Command, blocks, commands, lines_of
+from tests.docs_pages import PAGES, ROOT, SHELLS, Block, Command, blocks, commands, lines_of, named_commands
 from tests.trees import by_task
 from tests.unit.house.test_manifests import variables
 
-KINDS: Final = {"dockerfile", "python", "console", "sh", "bash", "toml", "yaml", "json", "text", "mermaid", ""}
+KINDS: Final = {"dockerfile", "python", "console", "sh", "bash", "toml", "yaml", "json", "text", "mermaid"}
 READ: Final[dict[str, Callable[[str], Any]]] = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}
+MODELS: Final[dict[str, Any]] = {
+    "docs/access.md": ApprovalPolicy,
+    "docs/crews.md": CrewForm,
+    "docs/delegation.md": DelegateTask | CreatePlan,
+    "docs/evaluations.md": list[CaseForm],
+    "docs/http.md": Problem,
+    "docs/models.md": AgentForm,
+    "docs/zh/tutorial.md": AgentForm,
+}
+"""What reads the files of pages that have no test of their own, unless they are settings."""
+OF_OTHERS: Final = {"docs/faces.md", "docs/operations.md", "deploy/kubernetes/README.md"}
+"""Pages with files that other programs read."""
 OWN_TESTS: Final = {
     *(
         f"docs/{page.stem}.md"
@@ -66,6 +85,8 @@ RUN_BY: Final = {
 """Which test runs a page's commands of other programs, such as `temporal` and `curl`."""
 COMMANDS: Final = tuple(commands())
 PROGRAMS: Final = tuple(block for block in blocks("python") if block.page not in OWN_TESTS and not block.why_not)
+SHELL_COMPLETION: Final = {"--install-completion", "--show-completion"}
+"""Options that only the program itself has."""
 STACKS: Final = {"up", "down", "worker", "serve", "logs"}
 NAMED: Final = {"RUN", "@last"}
 """How pages name a run."""
@@ -75,9 +96,9 @@ AWAITS: Final = 0x80
 
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
-    fences = [line for page in PAGES for line in re.findall(r"^ *```(\S*)", page.read_text(), re.MULTILINE)]
-    assert set(fences) <= KINDS
-    assert len(fences) == 2 * sum(1 for _ in blocks(*KINDS))
+    assert {block.kind for block in blocks()} <= KINDS
+    fences = [line for page in PAGES for line in re.findall(r"^ *(?:```|~~~)", page.read_text(), re.MULTILINE)]
+    assert len(fences) == 2 * sum(1 for _ in blocks())
     assert {block.page for block in blocks("python")} > {"README.md", "docs/fork.md", "docs/operations.md"}
 
 
@@ -129,10 +150,33 @@ def test_every_command_and_every_option_exists(command: Command) -> None:
         context = found.make_context(name, rest, parent=context)
 
 
+def test_every_command_in_a_text_and_its_options_exist() -> None:
+    unknown = [(str(command), wrong) for command in named_commands() if (wrong := _unknown_words(command.words))]
+    assert unknown == []
+
+
+def _unknown_words(words: tuple[str, ...]) -> list[str]:
+    """The commands and options that don't exist."""
+    command: Any = get_group(build_app())
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        name, *rest = words
+        if name not in command.commands:
+            return [name]
+        found = command.commands[name]
+        command, words = found.load() if isinstance(found, LazyCommand) else found, tuple(rest)
+    options = {"--help", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))}
+    named = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    return [name for name in named if name not in options and name not in SHELL_COMPLETION]
+
+
 @pytest.mark.parametrize("block", list(blocks(*READ)), ids=str)
 def test_every_file_can_be_read(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = READ[block.kind](block.text)
-    if block.kind == "toml" and set(content) <= set(Settings.model_fields):
+    if block.page in MODELS and not (block.kind == "toml" and set(content) <= set(Settings.model_fields)):
+        assert TypeAdapter(MODELS[block.page]).validate_python(content)
+    elif block.kind != "toml" or block.page in OWN_TESTS:
+        assert block.page in OWN_TESTS | OF_OTHERS
+    else:
         monkeypatch.chdir(tmp_path)
         (tmp_path / "loom.toml").write_text(block.text)
         assert read_settings().model_fields_set >= set(content)

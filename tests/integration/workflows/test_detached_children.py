@@ -39,7 +39,7 @@ async def rotated(loom: Harness, run_id: str, *, times: int = 1) -> None:
     """Send messages until the run has continued as new so often."""
     handle, said = (
         loom.client.temporal.get_workflow_handle(run_id),
-        (await loom.client.status(run_id))["queued_messages"],
+        (await loom.client.status(run_id))["queued_messages"] or 0,
     )
     seen = {(await handle.describe()).run_id}
     while len(seen) <= times:

@@ -77,7 +77,7 @@ async def test_a_run_that_waits_for_an_approval_goes_on_elsewhere_as_it_was(
         described = await old.client.temporal.get_workflow_handle(run_id).describe()
         assert described.status is WorkflowExecutionStatus.TERMINATED
 
-        after = await new.client.status(run_id)
+        after = dict(await new.client.status(run_id))
         assert {name: after[name] for name in before if name != "stale"} == before
         assert [run.run_id for run in await new.client.list(waiting="approval")] == [run_id]
         await new.client.approve(run_id, "w1")

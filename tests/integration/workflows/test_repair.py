@@ -21,6 +21,7 @@ from loom.domain.core.tasks import Action, Segment, Task
 from loom.domain.run.actions import Backoff
 from loom.inbox import SilentRun
 from loom.run_repair import RunRepair
+from loom.status_fields import FaultFields
 from loom.testing.harness import Addresses, Harness, replay_all, settings_for
 from loom.testing.model_server import ModelServer, Reply, SeenRequest, ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
@@ -60,10 +61,10 @@ def stuck(addresses: Addresses, workspace: Path, monkeypatch: pytest.MonkeyPatch
     return begun
 
 
-async def failing(loom: Harness, run_id: str) -> dict[str, Any]:
+async def failing(loom: Harness, run_id: str) -> FaultFields:
     """Make the run need a worker, and wait until the server says that its workflow task fails."""
 
-    async def fault() -> dict[str, Any] | None:
+    async def fault() -> FaultFields | None:
         return (await loom.client.status(run_id)).get("fault")
 
     return await eventually(fault)

@@ -9,6 +9,7 @@ import pytest
 from loom.client import LoomClient
 from loom.domain.core.messages import JsonObject
 from loom.run_overviews import RunOverviews
+from loom.status_fields import StatusFields
 from loom.testing.harness import Addresses, harness
 from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
@@ -16,6 +17,7 @@ from loom.workflows.payload_converter import IN_LINE_BYTES, OUT_OF_LINE_BYTES
 from tests.databases import fresh_database, rows
 from tests.integration.workflows.conftest import Working
 from tests.trees import by_task
+from tests.typed_shapes import misfits
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 LIMITS: dict[str, Any] = {"max_turns": 9, "budget": {"tokens": 50_000, "seconds": 600}}
@@ -40,6 +42,7 @@ async def test_a_status_has_the_same_keys_whether_the_run_lives_is_silent_or_has
     terminated = await loom.client.status(silent)
 
     assert stale["stale"] is True
+    assert [misfits(view, StatusFields) for view in (live, ended, stale, terminated)] == [[]] * 4
     assert keys(live) == keys(ended) == {**keys(terminated), "error": None}
     assert keys(stale) == {**keys(live), "stale": None}
     assert (live["error"], ended["error"], stale["error"]) == (None, None, None)

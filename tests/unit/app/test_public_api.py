@@ -1,10 +1,12 @@
 """The public interface: which names `loom` has, what importing it costs, and how requests and results are typed."""
 
 import ast
+import inspect
 import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,11 +24,13 @@ PUBLIC = [
     "AgentStats",
     "Answer",
     "AnthropicProvider",
+    "ApprovalFields",
     "Artifact",
     "Ask",
     "BudgetFields",
     "ChatAnswer",
     "ChatSession",
+    "ChildFields",
     "ContextCompressor",
     "ContextSource",
     "Costs",
@@ -72,6 +76,7 @@ PUBLIC = [
     "SentMessage",
     "Settings",
     "SilentRun",
+    "StatusFields",
     "StreamUnavailable",
     "Streamed",
     "Subscription",
@@ -91,6 +96,12 @@ PUBLIC = [
     "part_of",
     "worker",
 ]
+
+IN_USERS_CODE = (
+    *("ToolCall", "RunInfo", "ToolContext", "ToolSpec", "Task", "Origin"),
+    *("Message", "Part", "Usage", "ModelCall", "ModelAnswer", "RunError", "RunResult"),
+)
+"""What hooks, tools, nodes, providers and subscribers receive and return."""
 
 HEAVY = ("openai", "anthropic", "redis", "psycopg", "temporalio", "mcp", "pydantic", "tree_sitter", "httpx2")
 
@@ -136,8 +147,25 @@ def test_type_checkers_see_the_names_that_exist_at_run_time() -> None:
     tree = ast.parse(Path(loom.__file__).read_text())
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     seen = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    assert seen == loom._MODULE_OF
+    assert seen | {"errors": "loom.errors"} == loom._MODULE_OF  # a module
     assert sorted(seen) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", IN_USERS_CODE)
+def test_every_field_that_users_code_reads_is_documented(name: str) -> None:
+    tree = ast.parse(Path(inspect.getfile(getattr(loom, name))).read_text())
+    (body,) = (node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
+    fields = {
+        ast.unparse(node.target): below
+        for node, below in pairwise([*body, ast.Pass()])
+        if isinstance(node, ast.AnnAssign)
+    }
+    assert fields
+    assert [field for field, below in fields.items() if not _is_text(below)] == []
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -218,6 +219,13 @@ def test_a_misspelt_or_broken_toml_file_is_refused(text: str, says: str, empty_d
     (empty_directory / "loom.toml").write_text(text)
     with pytest.raises(BadRequest, match=says):
         read_settings()
+
+
+def test_an_argument_that_is_not_a_setting_is_refused() -> None:
+    misspelt: dict[str, Any] = {"temporal_adress": "localhost:7233"}
+    with pytest.raises(BadRequest, match="no field 'temporal_adress': did you mean 'temporal_address'") as refused:
+        Settings(**misspelt)
+    assert refused.value.context["field"] == "temporal_adress"
 
 
 def test_secrets_do_not_show_in_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:

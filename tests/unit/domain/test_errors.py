@@ -1,10 +1,12 @@
 """The tree of errors is what its docstring draws, and every one of it is found by name."""
 
+import importlib
 import inspect
 import re
 
 import pytest
 
+import loom
 from loom.domain.core import errors
 from loom.domain.core.errors import BY_NAME, LLMRateLimitError, LoomError, RecoverableError
 
@@ -30,6 +32,13 @@ def defined() -> dict[str, str]:
 
 def test_the_docstring_draws_every_error_in_its_place() -> None:
     assert drawn() == defined()
+
+
+def test_every_error_is_imported_from_loom_errors() -> None:
+    assert {name: getattr(loom.errors, name) for name in defined()} == {
+        name: getattr(errors, name) for name in defined()
+    }
+    assert importlib.import_module("loom.errors") is loom.errors
 
 
 def test_every_error_is_found_by_its_name() -> None:

@@ -101,8 +101,10 @@ from loom.domain.tree.events import (
 )
 from loom.domain.tree.lineage import TreeLimits
 from loom.domain.tree.tree import ChildReport
+from loom.status_fields import StatusFields
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.visibility import markdown
+from tests.typed_shapes import misfits
 from tests.unit.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, conversation, no, says, told, yes
 
 CONVERTER: Final = data_converter().payload_converter
@@ -408,6 +410,7 @@ def check_state(state: RunState) -> None:
     assert transcript_of(state.transcript.messages) == state.transcript
     check_action(state)
     assert status_view(state)["status"] == status_of(state)
+    assert misfits(status_view(state), StatusFields) == []
     assert markdown(state)
     assert CONVERTER.from_payloads(CONVERTER.to_payloads([state]), [RunState])[0] == state
 
