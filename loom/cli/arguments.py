@@ -4,7 +4,7 @@ import getpass
 import os
 import tomllib
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -36,6 +36,26 @@ NoPager: TypeAlias = Annotated[
 App: TypeAlias = Annotated[
     str | None, typer.Option("--app", help="Your app, as package.module:app; overrides LOOM_APP.")
 ]
+Agent: TypeAlias = Annotated[str | None, typer.Option(help="Name of the agent.")]
+Model: TypeAlias = Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")]
+Workspace: TypeAlias = Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")]
+Permissions: TypeAlias = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
+]
+ModelOptions: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="JSON", help='Options of model calls, such as {"reasoning_effort": "high"}.')
+]
+PermissionMode: TypeAlias = Annotated[
+    str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
+]
+Skills: TypeAlias = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Skill to activate from the start; repeatable.")
+]
+OutputSchema: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
+]
+Metadata: TypeAlias = Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")]
 Budget: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -65,6 +85,22 @@ Attach: TypeAlias = Annotated[
 def new_app(group: str | None = None, summary: str | None = None) -> typer.Typer:
     """Return a Typer application for a command module. If `group` is None, its commands are top-level commands."""
     return typer.Typer(name=group, help=summary, no_args_is_help=group is not None, rich_markup_mode=None)
+
+
+def read_fields(**options: Any) -> dict[str, Any]:
+    """Return the fields of a request from options with the fields' names. An option without a value leaves its field to
+    the defaults of the agent and the worker. Raises BadRequest if a value can't be read.
+    """
+    readers: dict[str, Callable[[Any], Any]] = {
+        "workspace": absolute,
+        "permissions": read_permissions,
+        "model_options": lambda text: read_object(text, "--model-options"),
+        "budget": lambda text: read_object(text, "--budget"),
+        "output_schema": read_schema,
+        "metadata": lambda text: read_object(text, "--metadata"),
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: readers[name](value) if name in readers else value for name, value in given.items()}
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:

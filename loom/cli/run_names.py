@@ -34,8 +34,10 @@ def with_run(name: str, work: Callable[[LoomClient, str], Awaitable[T]]) -> T:
 async def run_named(loom: LoomClient, name: str) -> str:
     """Return the id of the run that a person names.
 
-    Raises RunNotFoundError if there is none, and BadRequest if several runs' ids begin with the name.
+    Raises RunNotFoundError if there is none, and BadRequest if the name is empty or several runs' ids begin with it.
     """
+    if not name:
+        raise BadRequest(f"the run's id is empty: use an id, the beginning of one, or {LAST}", field="run_id")
     if name.startswith("@"):
         run_id = await _marked(loom, name)
         print_notice(f"{name} is {run_id}")
@@ -106,7 +108,7 @@ async def _exists(loom: LoomClient, run_id: str) -> bool:
 
 async def _beginning_with(loom: LoomClient, name: str) -> list[str]:
     """Return the ids that begin with the name, newest first. A run's id stands for those of its sub-agents."""
-    if not name or "'" in name:
+    if "'" in name:
         return []
     executions = TemporalRuns(loom.temporal).found(beginning_with(name), limit=LOOKED_AT)
     async with closing(executions) as found:

@@ -176,7 +176,7 @@ async def test_a_terminal_asks_for_approval_in_place_and_shows_the_last_words_on
         os.write(master, b"write\n")
         await shows(master, seen, "out.txt")
         await loom.asked(f"chat-{session}")
-        await shows(master, seen, "y")
+        await shows(master, seen, "[y]")
         os.write(master, b"y")
         await shows(master, seen, "I wrote it")
         await shows(master, seen, "› ")

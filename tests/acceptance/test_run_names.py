@@ -81,7 +81,7 @@ async def test_rows_of_the_list_are_names_and_a_row_that_is_not_there_is_refused
     await eventually(lambda: listed(loom, run_id))
 
     assert await run_named(loom.client, "@1") == run_id
-    for name in ("@0", "@first", "@99999"):
+    for name in ("", "@0", "@first", "@99999"):
         with pytest.raises(BadRequest):
             await run_named(loom.client, name)
 

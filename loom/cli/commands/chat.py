@@ -17,17 +17,26 @@ from temporalio.service import RPCError
 
 from loom.activities.adapters.temporal.errors import is_away
 from loom.activities.ports import StreamUnavailable
-from loom.chat_session import ChatSession, SentMessage
+from loom.chat_session import ChatSession, SentMessage, chat_run_id
 from loom.cli.arguments import (
+    Agent,
     Attach,
     Budget,
+    Metadata,
+    Model,
+    ModelOptions,
+    OutputSchema,
+    Patience,
+    PermissionMode,
+    Permissions,
+    Priority,
+    Skills,
     Tenant,
     User,
-    absolute,
+    Workspace,
     new_app,
     read_attachments,
-    read_object,
-    read_permissions,
+    read_fields,
     user_name,
 )
 from loom.cli.connection import with_client
@@ -44,12 +53,25 @@ from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.messages import Message, is_from_person
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action, Task
+from loom.domain.core.tenants import Owner
 from loom.domain.run.chat import ChatAnswer, WhenBusy, answer_view
 from loom.exit_codes import Unreachable
 from loom.request_fields import PartFields
 from loom.watching import closing
 
 EXIT: Final = ("/exit", "/quit")
+HELP: Final = "/help"
+HELP_TEXT: Final = """\
+Each line is a message to the agent.
+  /help          shows this text
+  /exit, /quit   leave, as Ctrl-C and Ctrl-D do; the agent goes on with its work, and the conversation stays
+While the agent works, you approve its calls and answer its questions in place.
+To come back, or from another terminal:
+  {command}
+  {command} --when-busy interrupt "Stop, and do this instead."
+  loom watch {run}
+  loom abort {run}
+`loom chat --help` lists the options that a conversation can begin with."""
 LAST_WORDS: Final = 6
 """How many messages of the conversation are shown when somebody comes back to it."""
 PATIENCE: Final = 30.0
@@ -73,15 +95,19 @@ def chat(
         Literal["queue", "interrupt", "own-run"],
         typer.Option(help="What happens to a message while the agent works on another one."),
     ] = "queue",
-    agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
-    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
-    permissions: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
-    ] = None,
+    agent: Agent = None,
+    model: Model = None,
+    workspace: Workspace = None,
+    permissions: Permissions = None,
+    model_options: ModelOptions = None,
+    mode: PermissionMode = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns for each message.")] = None,
+    patience: Patience = None,
     budget: Budget = None,
+    skills: Skills = None,
+    output_schema: OutputSchema = None,
+    metadata: Metadata = None,
+    priority: Priority = None,
     tenant: Tenant = None,
     user: User = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON lines and nothing else.")] = False,
@@ -89,9 +115,9 @@ def chat(
     """Chat with an agent, and come back to the conversation at any time.
 
     To come back, use the same --session, --tenant and --user, also on another machine. Equal sessions of different
-    tenants or users are different conversations. `/exit` and Ctrl-C leave; the agent goes on with its work, and the
-    conversation stays. Without a terminal, each line of standard input is a message, and the answers go to standard
-    output. The agent and its other options apply when a conversation begins.
+    tenants or users are different conversations. `/help` shows what you can do. `/exit` and Ctrl-C leave; the agent
+    goes on with its work, and the conversation stays. Without a terminal, each line of standard input is a message, and
+    the answers go to standard output. The agent and its other options apply when a conversation begins.
 
     Exit code 5: no worker is running, or the server went away. The server keeps the message that it has, and a worker
     answers it later.
@@ -101,17 +127,23 @@ def chat(
     if attach and message is None:
         raise BadRequest("--attach belongs to a message: pass MESSAGE, too")
     name = session or f"s-{uuid4().hex[:8]}"
-    given = {
-        "agent": agent,
-        "model": model,
-        "workspace": absolute(workspace) if workspace is not None else None,
-        "permissions": read_permissions(permissions) if permissions is not None else None,
-        "max_turns": max_turns,
-        "budget": read_object(budget, "--budget") if budget is not None else None,
-        "tenant": tenant,
-        "user_id": user,
-    }
-    request = {field: value for field, value in given.items() if value is not None}
+    request = read_fields(
+        agent=agent,
+        model=model,
+        workspace=workspace,
+        permissions=permissions,
+        model_options=model_options,
+        mode=mode,
+        max_turns=max_turns,
+        patience=patience,
+        budget=budget,
+        skills=skills or None,
+        output_schema=output_schema,
+        metadata=metadata,
+        priority=priority,
+        tenant=tenant,
+        user_id=user,
+    )
     talk = _Talk(name, request, _WAYS[when_busy], as_json=as_json, in_place=at_terminal() and not as_json)
     parts = read_attachments(attach) if attach else ()
     try:
@@ -159,7 +191,7 @@ class _Talk:
         """Send these messages with these parts, or else the messages that a person types or a program writes."""
         if messages is None and self._in_place:
             self._patience = math.inf
-            print_notice(f"session {self._session}; to leave, type /exit")
+            print_notice(f"session {self._session}; /help shows what you can do, and /exit leaves")
             for said in with_client(lambda loom: self._chat(loom).messages())[-LAST_WORDS:]:
                 _print_words(said)
             self._was_reached = True
@@ -199,8 +231,14 @@ class _Talk:
                 return
             if line.strip() in EXIT:
                 return
-            if line.strip():
+            if line.strip() == HELP:
+                print_notice(self._help())
+            elif line.strip():
                 yield line.strip()
+
+    def _help(self) -> str:
+        owner = Owner(user_id=self._request.get("user_id") or "", tenant=self._request.get("tenant") or "")
+        return HELP_TEXT.format(command=self.command, run=shlex.quote(chat_run_id(self._session, owner)))
 
     def _chat(self, loom: LoomClient) -> ChatSession:
         return ChatSession(loom, self._session, **self._request)

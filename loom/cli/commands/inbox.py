@@ -22,6 +22,7 @@ from loom.cli.watch import panels
 from loom.cli.watch.approval_prompt import Prompter
 from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.pending_approvals import Decision
+from loom.cli.watch.screen import live_area
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, LoomError, RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject, ToolCall
@@ -142,12 +143,12 @@ class InboxScreen:
     def __init__(self, out: Console) -> None:
         self._out = out
         self._prompt: RenderableType = ""
-        self._live = Live(console=out, auto_refresh=False, transient=True, get_renderable=lambda: self._prompt)
+        self._live: Live | None = None
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
         """Draw the prompt while the body of the `with` block runs."""
-        self._live.start()
+        self._live = live_area(self._out, lambda: self._prompt)
         try:
             yield
         finally:
@@ -160,7 +161,8 @@ class InboxScreen:
     def prompt(self, shown: RenderableType | None) -> None:
         """See the protocol."""
         self._prompt = "" if shown is None else shown
-        self._live.refresh()
+        if self._live is not None:
+            self._live.refresh()
 
     def say(self, text: str) -> None:
         """See the protocol."""
@@ -169,11 +171,12 @@ class InboxScreen:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """See the protocol."""
-        self._live.stop()
+        if self._live is not None:
+            self._live.stop()
         try:
             yield
         finally:
-            self._live.start()
+            self._live = live_area(self._out, lambda: self._prompt)
 
 
 async def _answer_all(loom: LoomClient, found: Sequence[Waiting]) -> None:

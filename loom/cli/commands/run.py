@@ -14,21 +14,27 @@ from loom.activities.adapters.redis.stream import task_view
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import (
+    Agent,
     Attach,
     Budget,
     Json,
+    Metadata,
+    Model,
+    ModelOptions,
     OptionalRunId,
+    OutputSchema,
     Patience,
+    PermissionMode,
+    Permissions,
     Priority,
     RunId,
+    Skills,
     Tenant,
     User,
-    absolute,
+    Workspace,
     new_app,
     read_attachments,
-    read_object,
-    read_permissions,
-    read_schema,
+    read_fields,
     user_name,
 )
 from loom.cli.connection import with_client
@@ -67,35 +73,22 @@ app = new_app()
 def run(
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task; `-` reads it from standard input.")],
     *,
-    agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
+    agent: Agent = None,
+    model: Model = None,
     session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
-    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
-    permissions: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
-    ] = None,
-    model_options: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help='Options of model calls, such as {"reasoning_effort": "high"}.'),
-    ] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
-    ] = None,
+    workspace: Workspace = None,
+    permissions: Permissions = None,
+    model_options: ModelOptions = None,
+    mode: PermissionMode = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns of the run.")] = None,
     patience: Patience = None,
     budget: Budget = None,
     require_done: Annotated[
         bool, typer.Option("--require-done", help="End the run only when the agent calls the `done` tool.")
     ] = False,
-    skills: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Skill to activate from the start; repeatable."),
-    ] = None,
-    output_schema: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
-    ] = None,
-    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    skills: Skills = None,
+    output_schema: OutputSchema = None,
+    metadata: Metadata = None,
     attach: Attach = None,
     priority: Priority = None,
     tenant: Tenant = None,
@@ -110,21 +103,21 @@ def run(
     Ctrl-C detaches; the run continues.
     Exit codes: 0 completed or detached, 1 failed, 2 invalid request, 3 aborted, 4 limit or budget, 5 no server.
     """
-    request = given(
+    request = read_fields(
         agent=agent,
         model=model,
         session_id=session,
-        workspace=absolute(workspace) if workspace is not None else None,
-        permissions=read_permissions(permissions) if permissions is not None else None,
-        model_options=read_object(model_options, "--model-options") if model_options is not None else None,
+        workspace=workspace,
+        permissions=permissions,
+        model_options=model_options,
         mode=mode,
         max_turns=max_turns,
         patience=patience,
-        budget=read_object(budget, "--budget") if budget is not None else None,
+        budget=budget,
         require_done_tool=require_done or None,
         skills=skills or None,
-        output_schema=read_schema(output_schema) if output_schema is not None else None,
-        metadata=read_object(metadata, "--metadata") if metadata is not None else None,
+        output_schema=output_schema,
+        metadata=metadata,
         parts=read_attachments(attach) if attach else None,
         priority=priority,
         tenant=tenant,

@@ -78,10 +78,10 @@ class Prompter:
         """Show a call and prompt until the person decides or presses a key of `more`, which maps keys to meanings."""
         change = await self._change(ask)
         self._screen.show(panels.approval(ask, self._run_id, boxed=True, hint=False, change=change))
-        self._keyboard.forget()
         choices = {**_choices(ask, change), **more}
         try:
             while True:
+                await self._keyboard.pause()
                 self._screen.prompt(_question(ask, choices))
                 key = await self._keyboard.choice("".join(choices))
                 if key == "p":
@@ -101,7 +101,7 @@ class Prompter:
 
     async def text(self, label: str) -> str:
         """Read a line. Return an empty string if the person enters nothing or presses Esc."""
-        self._keyboard.forget()
+        await self._keyboard.pause()
         try:
             return (await self._typed(label) or "").strip()
         finally:
@@ -153,7 +153,7 @@ class Prompter:
     async def _edited(self, ask: PendingApproval) -> dict[str, Any] | None:
         """Return the edited arguments, or None if the person cancels or changes nothing."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        if editor is None:
+        if not editor:
             return await self._edited_here(ask)
         field = EDITED_AS_FILES.get(ask.tool, "")
         text = ask.arguments.get(field)
@@ -188,8 +188,15 @@ class Prompter:
             file = Path(folder) / f"edit{''.join(re.findall(r'[.][A-Za-z0-9]+$', name))}"
             file.write_bytes(text.encode("utf-8", "replace"))
             code = await self._use_terminal(editor, str(file))
-            changed = file.read_bytes().decode("utf-8", "replace")
+            if code is None:
+                return None
+            try:
+                changed = file.read_bytes().decode("utf-8", "replace")
+            except OSError as error:
+                self._screen.say(f"{editor} left no file to read: {error.strerror}")
+                return None
         if code != 0:
+            self._screen.say(f"{editor} ended with code {code}; nothing was changed")
             return None
         if changed == text:
             self._screen.say("nothing was changed")

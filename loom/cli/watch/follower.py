@@ -15,6 +15,7 @@ from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import user_name
 from loom.cli.watch.form_fields import form_fields
 from loom.cli.watch.pending_approvals import (
+    EVENT_LATE,
     Decision,
     Pending,
     PendingQuestion,
@@ -193,8 +194,8 @@ class Follower:
             finally:
                 for task in (answering, gone):
                     task.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await task
+                # Unlike `suppress`, this lets a cancellation of this task itself through.
+                await asyncio.gather(answering, gone, return_exceptions=True)
 
     async def _answer(self, waiting: Pending, approver: Approver) -> Send:
         """Wait for the person's answer and return a function that sends it."""
@@ -225,9 +226,18 @@ class Follower:
             await asyncio.sleep(1)
             return  # it is still pending, so the person is asked again
         else:
-            if receipt.get("queued") and isinstance(waiting, PendingApproval):  # messages are always queued
-                self._display.say("no worker is responding; the run will act on the decision once a worker is back")
+            if isinstance(waiting, PendingApproval):
+                if receipt.get("queued"):  # messages are always queued
+                    self._display.say("no worker is responding; the run will act on the decision once a worker is back")
+                else:
+                    await self._shown_as_decided(waiting)
         self._pending.close(*waiting.key)
+
+    async def _shown_as_decided(self, ask: PendingApproval) -> None:
+        """Wait for the line that tells the decision, so that it comes before the next pending call."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVENT_LATE):
+                await self._pending.gone(ask)
 
 
 async def approve_all(ask: PendingApproval) -> Decision:

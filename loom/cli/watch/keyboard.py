@@ -27,6 +27,8 @@ ENTER: Final = ("\r", "\n")
 
 _SAME_STROKE: Final = 0.15
 """Enter is ignored for this many seconds after a key, for people who type `y` and then press Enter."""
+PAUSE: Final = 0.3
+"""A question takes keys once nobody has pressed one for this many seconds. Keys until then aren't meant for it."""
 _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTALL)
 
 
@@ -47,12 +49,14 @@ def at_terminal() -> bool:
 class Keyboard:
     """Reads a terminal's keys in the event loop. Keys typed while no question is open are dropped."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, pause: float = PAUSE) -> None:
         self._fd = fd
+        self._pause = pause
         self._keys: asyncio.Queue[str] = asyncio.Queue()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._listening = False
         self._last_choice = 0.0
+        self._last_key = 0.0
         self._before: list[Any] = []
 
     @contextmanager
@@ -77,8 +81,12 @@ class Keyboard:
         finally:
             self._take()
 
-    def forget(self) -> None:
-        """Drop the keys typed before the next question."""
+    async def pause(self) -> None:
+        """Wait until the person has stopped typing and can have seen the question, and drop the keys until then."""
+        rest = self._pause
+        while rest > 0:
+            await asyncio.sleep(rest)
+            rest = self._last_key + self._pause - monotonic()
         while not self._keys.empty():
             self._keys.get_nowait()
 
@@ -129,6 +137,7 @@ class Keyboard:
         if not data:  # the terminal was closed
             asyncio.get_running_loop().remove_reader(self._fd)
             return
+        self._last_key = monotonic()
         keys = _KEYS.findall(self._decoder.decode(data))
         if self._listening or not self._keys.empty():
             for key in keys:

@@ -194,7 +194,7 @@ def rated(ratings: JsonObject) -> str:
     return "rated by the model itself: " + ", ".join(f"{plain(str(name))} {value}" for name, value in ratings.items())
 
 
-def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[RenderableType]:
+def preview(returned: JsonObject, lines: int, *, boxed: bool, width: int = WIDEST) -> Iterator[RenderableType]:
     """Render the first lines of a tool's result, followed by the number of omitted lines."""
     content = str(returned.get("content") or "")
     shown = plain(content).strip("\n").split("\n")
@@ -206,7 +206,8 @@ def preview(returned: JsonObject, lines: int, width: int = WIDEST) -> Iterator[R
     if cut > 0 or beyond > 0:
         more = counted(max(cut, 0), "more line") if beyond <= 0 else "more"
         head.append(f"… {more}")
-    yield barred("\n".join(head))
+    text = "\n".join(head)
+    yield Barred(Text(text, style="dim"), "  │ ") if boxed else barred(text)
 
 
 def barred(text: str) -> Text:

@@ -32,6 +32,13 @@ LIVE_TEXT: Final = 8000
 """Maximum length of unfinished text in the live area, in characters. Complete text is printed in full."""
 
 
+def live_area(console: Console, render: Callable[[], RenderableType]) -> Live:
+    """Start a live area below what is printed. A stopped one can't start again: it would erase the lines above it."""
+    live = Live(console=console, auto_refresh=False, transient=True, get_renderable=render)
+    live.start()
+    return live
+
+
 class Screen:
     """Shows one run on a console; implements `Display`."""
 
@@ -69,15 +76,13 @@ class Screen:
         if not self._is_live:
             yield
             return
-        live = Live(console=self._console, auto_refresh=False, transient=True, get_renderable=self.render)
-        live.start()
-        self._live = live
+        self._live = live_area(self._console, self.render)
         ticking = asyncio.create_task(self._tick())
         try:
             yield
         finally:
             ticking.cancel()
-            self._live = None
+            live, self._live = self._live, None
             live.stop()
             self._print_all(self._transcript.unprinted_text())
 
@@ -91,8 +96,7 @@ class Screen:
             yield
         finally:
             if live is not None:
-                live.start()
-                self._live = live
+                self._live = live_area(self._console, self.render)
 
     def render(self) -> RenderableType:
         """Render the live area."""

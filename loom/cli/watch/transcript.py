@@ -268,7 +268,7 @@ class Transcript:
         yield Text.assemble((mark, style), summary, ("" if took is None else f"  {seconds(took)}", "dim"))
         is_shown = self._has_shown(task, parameters) or (not self._live and running is not None and running.progress)
         if not is_shown or task.status == "error":
-            yield from panels.preview(result, PREVIEW.get(task.status, 3))
+            yield from panels.preview(result, PREVIEW.get(task.status, 3), boxed=self._live)
 
     def _has_shown(self, task: Task, parameters: Parameters) -> bool:
         """Whether the answer of a sub-agent has been printed with its other lines."""

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from loom.activities.ports import ModelAnswer, ModelCall
 from loom.domain.core.messages import Message, ToolCall, reminder, user
 from loom.domain.core.tool_calls import ToolSpec
 
-ALL = ("read_file", "write_file", "list_dir", "glob", "grep", "bash", "done")
+ALL = ("read_file", "write_file", "edit_file", "list_dir", "glob", "grep", "bash", "done")
 
 BAD = """import os
 
@@ -32,6 +33,22 @@ FILES = {"README.md": "# Shop\n\nSells things.\n", "shop.py": BAD, "lib/add.py":
 Tools = Callable[[ToolCall], tuple[str, bool]]
 
 
+def listed(files: Mapping[str, str]) -> str:
+    return "\n".join(
+        sorted({path.split("/")[0] + ("/" if "/" in path else f" ({len(files[path])} bytes)") for path in files})
+    )
+
+
+def written(text: str, given: Mapping[str, Any]) -> str:
+    return str(given.get("content") or text.replace(given["old_string"], given["new_string"]))
+
+
+def found(files: Mapping[str, str], pattern: str) -> str:
+    said = re.compile(pattern, re.IGNORECASE)
+    lines = ((path, n, line) for path in files for n, line in enumerate(files[path].splitlines(), 1))
+    return "\n".join(f"{path}:{n}:{line}" for path, n, line in lines if said.search(line))
+
+
 def workspace(files: Mapping[str, str]) -> tuple[dict[str, str], Tools]:
     """Tools over files in memory, with the outputs that the real ones have; the second value is 'failed'."""
     there = dict(files)
@@ -43,21 +60,16 @@ def workspace(files: Mapping[str, str]) -> tuple[dict[str, str], Tools]:
         path = str(call.arguments.get("path", ""))
         match call.name:
             case "list_dir":
-                return "\n".join(
-                    sorted({p.split("/")[0] + ("/" if "/" in p else f" ({len(there[p])} bytes)") for p in there})
-                ), False
+                return listed(there), False
             case "glob":
                 folder = str(call.arguments["pattern"]).removesuffix("**/*.py")
                 return "\n".join(p for p in sorted(there) if p.startswith(folder) and p.endswith(".py")), False
             case "grep":
-                hits = (
-                    (p, n, line) for p in there for n, line in enumerate(there[p].splitlines(), 1) if "TODO" in line
-                )
-                return "\n".join(f"{p}:{n}:{line}" for p, n, line in hits), False
+                return found(there, str(call.arguments["pattern"])), False
             case "read_file" if path in there:
                 return numbered(there[path]), False
-            case "write_file":
-                there[path] = str(call.arguments["content"])
+            case "write_file" | "edit_file":
+                there[path] = written(there.get(path, ""), call.arguments)
                 return f"wrote {path}", False
             case _:
                 return f"no such file: {path}", True
@@ -260,6 +272,47 @@ async def test_it_uses_only_what_is_offered(offered: tuple[str, ...], turns: lis
     result = await talk.run()
     assert talk.turns == turns
     assert result.startswith(LABEL)
+
+
+NOTES = {"notes.txt": "The quik fox.\nIt lands.\nTODO: a title\n", "sub/fruit.md": "Apples and pears.\n"}
+
+
+MENDED = NOTES["notes.txt"].replace("quik", "quick")
+
+
+@pytest.mark.parametrize(
+    ("task", "said", "changed"),
+    [
+        ("How many words has notes.txt?", "notes.txt has 3 lines and 8 words.", {}),
+        ("Show me sub/fruit.md", "    Apples and pears.", {}),
+        ("Summarise notes.txt in one sentence", "I can't do more for 'Summarise notes.txt in one sentence'", {}),
+        ("把 notes.txt 翻译成中文", "    The quik fox.", {}),
+        ("List the files here", "- notes.txt\n- sub/", {}),
+        ("List all TODOs", "- notes.txt:3:TODO: a title", {}),
+        ("Which file mentions apples?", "- sub/fruit.md:1:Apples and pears.", {}),
+        ("Which file mentions plums?", "I found no 'plums' in the files here.", {}),
+        ("What does missing.txt say?", "What failed: read_file: no such file: missing.txt", {}),
+        ("Replace quik with quick in notes.txt", "I replaced", {"notes.txt": MENDED}),
+        ("Replace plum with pear in notes.txt", "Nothing was changed: I found no 'plum'", {}),
+        ("Create a file hello.txt with the text Hello", "I wrote hello.txt.", {"hello.txt": "Hello\n"}),
+    ],
+)  # fmt: skip
+async def test_small_tasks_on_text_files_are_done_by_rules(task: str, said: str, changed: dict[str, str]) -> None:
+    there, tools = workspace(NOTES)
+    answer = await Talk(task, tools).run()
+    assert answer.startswith(LABEL)
+    assert said in answer
+    assert there == {**NOTES, **changed}
+
+
+async def test_a_refused_change_is_not_claimed() -> None:
+    there, tools = workspace(NOTES)
+    refused: Tools = lambda call: ("denied", True) if call.name in ("write_file", "edit_file") else tools(call)  # noqa: E731
+    for task in ("Replace quik with quick in notes.txt", "Create hello.txt with the text Hello"):
+        answer = await Talk(task, refused).run()
+        assert "denied" in answer
+        assert "not written" in answer or "Nothing was changed" in answer
+    assert there == NOTES
 
 
 async def test_another_task_gets_an_honest_answer_with_a_way_out() -> None:

@@ -754,7 +754,7 @@ async def pressed(keys: str, work: Callable[[Keyboard], Any]) -> Any:
     """What becomes of `work` when these keys are pressed, one after the other."""
     master, slave = pty.openpty()
     try:
-        keyboard = Keyboard(slave)
+        keyboard = Keyboard(slave, pause=0)
         with keyboard.opened():
             doing = asyncio.ensure_future(work(keyboard))
             for key in keys.split("|"):
