@@ -282,7 +282,7 @@ class _Reading:
         self.children: dict[str, tuple[str, str, int, datetime]] = {}
         self.child_ends: dict[str, tuple[str, datetime]] = {}
 
-    def take(self, task: Task) -> None:  # noqa: C901, PLR0912 - one case an action
+    def take(self, task: Task) -> None:  # noqa: C901, PLR0912, PLR0915 - one case an action
         said, at = task.parameters, task.created_at
         call_id = str(said.get("call_id", ""))
         match task.action:

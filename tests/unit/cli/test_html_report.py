@@ -15,7 +15,9 @@ from loom.domain.core.tasks import Action
 from loom.domain.history.run_report import RunReport, run_report
 from tests.unit.cli.test_cli_screen import BEGIN, task
 
-TAGS: Final = {*"html head meta title style body h1 h2 p div span i b ul li table tr th td".split()}
+TAGS: Final = set(
+    "html head meta title style body h1 h2 p div span i b ul li table tr th td".split()  # noqa: SIM905 - one line
+)
 ATTRIBUTES: Final = {"lang", "charset", "name", "content", "http-equiv", "class", "style", "title"}
 LENGTHS: Final = re.compile(r"(left:-?[\d.]+%;)?width:[\d.]+%")
 MARKUP: Final = (
