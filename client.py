@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from loom.activities.bus import Transport
     from loom.composition.live_workers import LiveWorkers
     from loom.domain.history.costs import Costs
+    from loom.domain.history.estimates import RunEstimate
     from loom.domain.history.forks import ForkPoint
     from loom.domain.history.past_turns import PastTurn
     from loom.domain.history.run_report import RunReport
@@ -776,6 +777,15 @@ class LoomClient:
         from loom.run_costs import RunCosts  # noqa: PLC0415
 
         return await RunCosts(self.temporal).by(cost_key(by), since)
+
+    async def estimate(self, agent: str = "default", *, model: str | None = None) -> "RunEstimate":
+        """Return what a run of this agent will probably cost and take, from up to 50 of its completed runs.
+
+        With `model`, only runs with this model count. Raises BadRequest if a name is invalid.
+        """
+        from loom.run_costs import RunCosts  # noqa: PLC0415 - off the path of a run
+
+        return await RunCosts(self.temporal).estimate(agent, model)
 
     def secret_mask(self) -> "Mask":
         """Return what redacts the secrets in texts and arguments, such as those of `turns`, before they are shown."""

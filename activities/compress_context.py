@@ -96,7 +96,16 @@ class Compressor:
         after = _context(spec, shorter.transcript.messages, replace(measures, collapsed=0)).tokens
         cost = await self._prices.cost_micros(spec.model, summing.usage) if summing.usage.model_calls else 0
         ms = milliseconds(perf_counter() - started)
-        event = context_compressed(request, tokens=after, ms=ms, success=not error, error=error)
+        event = context_compressed(
+            spec.model,
+            request,
+            tokens=after,
+            usage=summing.usage,
+            cost_micros=cost,
+            ms=ms,
+            success=not error,
+            error=error,
+        )
         writer.emit(event)
         _log.info("context_compressed", **event.parameters)
         # Store it under its own digest, like a new conversation.

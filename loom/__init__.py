@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from loom.domain.crews.crew import Crew
     from loom.domain.evals.report import EvalRun
     from loom.domain.history.costs import Costs
+    from loom.domain.history.estimates import RunEstimate
     from loom.domain.history.past_turns import PastTurn
     from loom.domain.history.run_report import RunReport
     from loom.domain.memory.knowledge import KnowledgeBase, KnowledgeHit
@@ -112,6 +113,7 @@ __all__ = [
     "Polled",
     "ResponsesProvider",
     "RunError",
+    "RunEstimate",
     "RunFields",
     "RunInfo",
     "RunReport",
@@ -178,6 +180,7 @@ _NAMES_BY_MODULE: Final = {
     "domain.crews.crew": ("Crew",),
     "domain.evals.report": ("EvalRun",),
     "domain.history.costs": ("Costs",),
+    "domain.history.estimates": ("RunEstimate",),
     "domain.history.past_turns": ("PastTurn",),
     "domain.memory.knowledge": ("KnowledgeBase", "KnowledgeHit"),
     "domain.memory.layers": ("Forgotten", "Hit", "Memory", "MemoryStats"),

@@ -1,4 +1,4 @@
-"""Read what runs cost from the search attributes and results that the Temporal server retains, without a worker."""
+"""Read what runs cost, and estimate what a run will cost, from what the Temporal server retains, without a worker."""
 
 import asyncio
 from contextlib import aclosing
@@ -9,17 +9,20 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from loom.activities.adapters.temporal.errors import UNREADABLE
 from loom.activities.adapters.temporal.run_history import TemporalPasts
-from loom.activities.adapters.temporal.runs import TemporalRuns
+from loom.activities.adapters.temporal.runs import UNQUOTABLE, TemporalRuns
 from loom.activities.failures import result_in
-from loom.domain.core.requests import AGENT_RUN, CREW_RUN, RunResult
+from loom.domain.core.requests import AGENT_RUN, CREW_RUN, RunResult, RunStatus
 from loom.domain.history.costs import NONE, CostKey, Costs, RunCost, costs_of
+from loom.domain.history.estimates import PastRun, RunEstimate, estimate_of
 from loom.outside_status import request_of
-from loom.visibility import first_value, root_of
+from loom.visibility import completed_runs_of, first_value, is_sub_agent, root_of
 
 MOST_COUNTED: Final = 10_000
 """Maximum number of runs in one report. Runs in progress and the runs that ended last are counted."""
 MOST_OPENED: Final = 500
 """Maximum number of results that one report reads. It reads a result if the run's cost isn't a search attribute."""
+MOST_ESTIMATED: Final = 50
+"""Maximum number of past runs that an estimate is based on. The newest ones are."""
 AT_ONCE: Final = 20
 """Number of runs whose results or requests are read at the same time."""
 
@@ -67,6 +70,36 @@ class RunCosts:
         ]
         return costs_of(counted, key, is_complete=len(found) < MOST_COUNTED)
 
+    async def estimate(self, agent: str, model: str | None) -> RunEstimate:
+        """Return what a run of this agent will probably take. With `model`, only runs with this model count.
+
+        Raises BadRequest if the agent's or the model's name is invalid.
+        """
+        found: dict[str, WorkflowExecution] = {}
+        async with aclosing(self._runs.current(completed_runs_of(agent, model))) as executions:  # type: ignore[type-var]
+            async for execution in executions:
+                if len(found) == MOST_ESTIMATED:
+                    break
+                if not is_sub_agent(execution):
+                    found.setdefault(execution.id, execution)
+        results = await asyncio.gather(*map(self._result, found.values()))
+        began = await self._beginnings(found)
+        runs = [
+            PastRun(result=result, seconds=((each.close_time or began[each.id]) - began[each.id]).total_seconds())
+            for each, result in zip(found.values(), results, strict=True)
+            if result is not None and result.status is RunStatus.COMPLETED
+        ]
+        return estimate_of(agent, model, runs)
+
+    async def _beginnings(self, found: dict[str, WorkflowExecution]) -> dict[str, datetime]:
+        """Return when each run began. A run that continued as new has earlier executions."""
+        began = {run_id: each.start_time for run_id, each in found.items()}
+        ids = ", ".join(f"'{run_id}'" for run_id in found if not UNQUOTABLE.intersection(run_id))
+        if ids:
+            async for each in self._runs.found(f"WorkflowId IN ({ids}) AND ExecutionStatus = 'ContinuedAsNew'"):
+                began[each.id] = min(began[each.id], each.start_time)
+        return began
+
     async def _groups(self, found: dict[str, WorkflowExecution], key: CostKey) -> dict[str, str]:
         """Return each run's group. Sub-agents work for the tenant and the user of their root, and in its session."""
         if key in (CostKey.AGENT, CostKey.MODEL):
@@ -89,6 +122,10 @@ class RunCosts:
 
     async def _cost(self, execution: WorkflowExecution) -> float | None:
         """Return the cost in the run's result. None if it is unknown, or if there is no result that can be read."""
+        result = await self._result(execution)
+        return result.cost if result else None
+
+    async def _result(self, execution: WorkflowExecution) -> RunResult | None:
         handle = self._client.get_workflow_handle(execution.id, run_id=execution.run_id, result_type=RunResult)
         async with self._reading:
             try:
@@ -97,7 +134,7 @@ class RunCosts:
                 result = result_in(error.cause)
             except UNREADABLE:
                 return None
-        return result.cost if result else None
+        return result
 
 
 def _told(execution: WorkflowExecution) -> float | None:

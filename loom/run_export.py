@@ -50,6 +50,8 @@ class RunExport:
         tasks, where = await self._tasks(run_id, recorded, source)
         for record in exported(records, tasks, source=where, mask=self._mask):
             yield {"record": record["record"], "run_id": run_id, **record}
+        if recorded.cut_short is not None:
+            yield {"record": "result", "run_id": run_id, **asdict(recorded.cut_short)}
         async for record in self._contents(run_id, records):
             yield {"run_id": run_id, **record}
         for child in recorded.children:

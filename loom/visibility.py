@@ -168,6 +168,12 @@ def runs_of(agent: str) -> str:
     return f"WorkflowType = '{AGENT_RUN}' AND LoomAgent = {_quoted(agent, 'agent')}"
 
 
+def completed_runs_of(agent: str, model: str | None) -> str:
+    """Return the List Filter for an agent's completed runs. Raises BadRequest if a name is invalid."""
+    filters = [runs_of(agent), _with_status(RunStatus.COMPLETED)]
+    return " AND ".join([*filters, *([] if model is None else [f"LoomModel = {_quoted(model, 'model')}"])])
+
+
 def _with_status(status: str) -> str:
     """Return the List Filter for a status.
 

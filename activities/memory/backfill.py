@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
@@ -16,7 +16,7 @@ from loom.activities.memory.ports import MemoryStore, PersonFactStore, ScopedMem
 from loom.activities.memory.writer import share_tasks
 from loom.activities.publish import heartbeating
 from loom.domain.core.tasks import Task
-from loom.domain.history.facts import Fact
+from loom.domain.history.facts import ActivityAttempt, Fact
 from loom.domain.history.task_rebuilding import Mask, tasks_of
 from loom.domain.memory.backfill import CatchUpRequest, CaughtUp
 
@@ -56,6 +56,8 @@ class Execution:
     """The facts of the execution before it, to which these facts may refer."""
     began: datetime | None = None
     """When it started, by the server's clock."""
+    unfinished: Mapping[str, ActivityAttempt] = field(default_factory=dict)
+    """The activities that haven't ended, by activity ID. `began` is when they were scheduled."""
 
 
 class Histories(Protocol):

@@ -1,6 +1,6 @@
-"""Render a run's report at the terminal, and as JSON."""
+"""Render a run's report at the terminal and as JSON, and the estimate for a run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, Literal
 
@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import counted, one_line, plain, seconds, tokens
+from loom.cli.output import counted, money, one_line, plain, seconds, tokens
+from loom.domain.history.estimates import RunEstimate, Spread
 from loom.domain.history.run_report import OTHER, WAITS, RunReport, Spending, SubAgentReport
 
 NAMES: Final[Mapping[str, str]] = {
@@ -37,6 +38,29 @@ def print_report(report: RunReport, out: Console) -> None:
     """Print a report."""
     for line in _lines(report, out):
         out.print(line, soft_wrap=not out.is_terminal and isinstance(line, Text))
+
+
+def print_estimate(estimate: RunEstimate, out: Console) -> None:
+    """Print what a run will probably take."""
+    of_model = f" with {one_line(estimate.model)}" if estimate.model else ""
+    whose = f"agent {one_line(estimate.agent)}{of_model}"
+    if not estimate.runs:
+        out.print(f"no estimate: there is no completed run of {whose} yet", markup=False, soft_wrap=True)
+        return
+    out.print(f"{whose} · from {counted(estimate.runs, 'completed run')}", markup=False, style="dim", soft_wrap=True)
+    rows: tuple[tuple[str, Spread | None, Callable[[float], str]], ...] = (
+        ("cost", estimate.cost, money),
+        ("tokens", estimate.tokens, lambda count: tokens(int(count))),
+        ("turns", estimate.turns, lambda count: f"{count:.0f}"),
+        ("time", estimate.seconds, seconds),
+    )
+    table = _table("", ">median", ">from", ">to")
+    for name, spread, shown in rows:
+        figures = (spread.median, spread.low, spread.high) if spread else ()
+        table.add_row(name, *(map(shown, figures) if figures else ("unknown",)))
+    out.print(table)
+    if estimate.unknown and estimate.cost:
+        out.print(f"the cost of {counted(estimate.unknown, 'run')} is unknown", style="yellow")
 
 
 def report_view(report: RunReport) -> dict[str, Any]:

@@ -169,12 +169,12 @@ class RunReport:
     time: Mapping[str, float]
     """Seconds by kind of span, and `other`. They add up to the run's duration."""
     spending: Spending
-    """The run's own model calls, without its sub-agents."""
+    """The run's own model calls and compressions, without its sub-agents."""
     total: Spending
     """The same with all sub-agents that have a report."""
     used: Mapping[str, Any] | None
-    """`usage`, `cost` and `tool_calls` of the run's result, which include sub-agents, compressions and failed calls.
-    None for a run in progress.
+    """`usage`, `cost` and `tool_calls` of the run's result, which include sub-agents and failed calls. None for a run
+    in progress.
     """
     turns: tuple[TurnReport, ...]
     tools: tuple[ToolReport, ...]
@@ -282,7 +282,7 @@ class _Reading:
         self.children: dict[str, tuple[str, str, int, datetime]] = {}
         self.child_ends: dict[str, tuple[str, datetime]] = {}
 
-    def take(self, task: Task) -> None:  # noqa: C901, PLR0912 - one case an action
+    def take(self, task: Task) -> None:  # noqa: C901, PLR0912, PLR0915 - one case an action
         said, at = task.parameters, task.created_at
         call_id = str(said.get("call_id", ""))
         match task.action:
@@ -294,6 +294,8 @@ class _Reading:
                 began = at - _span_of(said.get("duration_ms"))
                 span = ReportSpan(kind="compression", label="compression", began=began, ended=at, turn=self._turn)
                 self._spans.append(span)
+                if said.get("model"):
+                    self.spent.append((self._turn, str(said["model"]), _spent_by(task, span)))
             case Action.TOOL_CALL:
                 self._close(("tool", call_id), at, "lost")  # an attempt whose worker died
                 self._begin(("tool", call_id), "tool", str(said.get("tool", "")), at)
@@ -366,18 +368,7 @@ class _Reading:
             self._begin(("retry", ""), "permit" if is_unsent else "retry", error, at)
         if is_unsent:
             return
-        cost = said.get("cost")
-        spent = Spending(
-            model_calls=1,
-            failed=int(failed),
-            input_tokens=int(said.get("input_tokens") or 0),
-            output_tokens=int(said.get("output_tokens") or 0),
-            cached_tokens=int(said.get("cached_tokens") or 0),
-            cost=float(cost or 0.0),
-            unpriced=int(cost is None and not failed),
-            seconds=span.seconds,
-        )
-        self.spent.append((turn, name, spent))
+        self.spent.append((turn, name, _spent_by(task, span)))
 
     def _begin(self, key: tuple[str, str], kind: Kind, label: str, at: datetime) -> None:
         self._open.setdefault(key, ReportSpan(kind=kind, label=label, began=at, ended=at, turn=self._turn))
@@ -389,6 +380,22 @@ class _Reading:
     def _close_all(self, at: datetime) -> None:
         for key in list(self._open):
             self._close(key, at, "ended")
+
+
+def _spent_by(task: Task, span: ReportSpan) -> Spending:
+    """Return what a task tells of one model call, or of a compression, which may have needed several."""
+    said, failed = task.parameters, task.status == "failed"
+    calls, cost = int(said.get("model_calls") or 1), said.get("cost")
+    return Spending(
+        model_calls=calls,
+        failed=calls if failed else 0,
+        input_tokens=int(said.get("input_tokens") or 0),
+        output_tokens=int(said.get("output_tokens") or 0),
+        cached_tokens=int(said.get("cached_tokens") or 0),
+        cost=float(cost or 0.0),
+        unpriced=calls if cost is None and not failed else 0,
+        seconds=span.seconds,
+    )
 
 
 def _beginning(start: datetime, own: Sequence[Task]) -> Iterator[ReportSpan]:

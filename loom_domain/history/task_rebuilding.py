@@ -109,11 +109,10 @@ def tasks_of(facts: Iterable[Fact], mask: Mask, *, earlier: Sequence[Fact] = ())
     `earlier` facts of the same run.
     """
     known = History((*earlier, *facts))
-    made = {
-        task.task_id: task
-        for fact, origin in [*zip(known.facts, known.origins, strict=True)][len(earlier) :]
-        for task in _tasks(fact, origin, known, mask)
-    }
+    made: dict[str, Task] = {}
+    for fact, origin in [*zip(known.facts, known.origins, strict=True)][len(earlier) :]:
+        for task in _tasks(fact, origin, known, mask):
+            made.setdefault(task.task_id, task)  # as in the stream, where a task that comes again changes nothing
     return tuple(sorted(made.values(), key=lambda task: task.created_at))
 
 
@@ -209,10 +208,7 @@ def _model(
     request: ModelRequest, attempt: ActivityAttempt, began: datetime, pinned: PinnedSettings, mask: Mask
 ) -> Iterator[Task]:
     origin, scope, outcome = request.origin, scope_of(model_segment(request.turn, request.attempt)), attempt.outcome
-    resent = isinstance(outcome, ModelReply) and all(
-        said is None for said in (outcome.message, outcome.too_long, outcome.uncovered)
-    )
-    if not resent and not (isinstance(outcome, AttemptFailure) and outcome.type == _BEFORE_THE_TURN):
+    if outcome != ModelReply() and not (isinstance(outcome, AttemptFailure) and outcome.type == _BEFORE_THE_TURN):
         yield turn_began(origin, request.turn, request.stage).task(origin, scope, began)
     match outcome:
         case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
@@ -297,9 +293,16 @@ def _compression(
     match attempt.outcome:
         case AttemptFailure(type=kind, message=message) if kind in BY_NAME:
             event = model_failed(pinned.model, request, error=kind, message=message, purpose="compression")
-        case Compressed(summary=summary, tokens=tokens, usage=usage) if summary is not None:
-            took = _ms(began, attempt.ended)
-            event = context_compressed(request, tokens=tokens, ms=took, success=usage.model_calls > 0)
+        case Compressed(summary=summary, usage=usage) as done if summary is not None:
+            event = context_compressed(
+                pinned.model,
+                request,
+                tokens=done.tokens,
+                usage=usage,
+                cost_micros=done.cost_micros,
+                ms=_ms(began, attempt.ended),
+                success=usage.model_calls > 0,
+            )
         case _:
             return
     yield event.task(request.origin, scope_of(compression_segment(request.turn, request.attempt)), attempt.ended)

@@ -200,7 +200,7 @@ def model_replied(
     """Return the event for an answered model call. The message is the whole answer, without secrets."""
     note = left_out(message)
     refused = {} if note is None else {"left_out": list(note["kinds"]), "because": note["because"]}
-    replied = _model_call({**_called(model, request), **_spent(usage, cost_micros, ms), **refused})
+    replied = _model_call({**_called(model, request), **_spent(usage, cost_micros), "ms": ms, **refused})
     return replace(replied, result={"content": message.text}) if message.text.strip() else replied
 
 
@@ -235,7 +235,8 @@ def answer_evaluated(model: str, request: EvaluateRequest, evaluated: Evaluated,
             "purpose": "evaluation",
             "quality_metrics": evaluated.metrics,
             **({"why": evaluated.why} if evaluated.why else {}),
-            **_spent(evaluated.usage, evaluated.cost_micros, ms),
+            **_spent(evaluated.usage, evaluated.cost_micros),
+            "ms": ms,
         }
     )
 
@@ -255,17 +256,27 @@ def model_sampled(request: SampleRequest, sampled: Sampled, *, ms: float) -> Str
             "purpose": "sampling",
             "call_id": request.call_id,
             "tool": request.tool,
-            **_spent(sampled.usage, sampled.cost_micros, ms),
+            **_spent(sampled.usage, sampled.cost_micros),
+            "ms": ms,
         }
     )
 
 
 def context_compressed(
-    request: CompressRequest, *, tokens: int, ms: float, success: bool, error: str = ""
+    model: str,
+    request: CompressRequest,
+    *,
+    tokens: int,
+    usage: Usage,
+    cost_micros: int | None,
+    ms: float,
+    success: bool,
+    error: str = "",
 ) -> StreamEvent:
     """Return the event for a conversation that was compressed to `tokens`. If the model couldn't write a summary,
     `error` gives the reason.
     """
+    spent = {"model": model, "model_calls": usage.model_calls, **_spent(usage, cost_micros)}
     return StreamEvent(
         action=Action.COMPRESSION,
         key="compressed",
@@ -276,6 +287,7 @@ def context_compressed(
             "post_tokens": tokens,
             "duration_ms": ms,
             "success": success,
+            **(spent if usage.model_calls else {}),
             **({"error": error} if error else {}),
         },
     )
@@ -449,7 +461,7 @@ def _model_call(parameters: JsonObject, status: str = "completed") -> StreamEven
     return StreamEvent(action=Action.MODEL_CALL, key="call", status=status, parameters=parameters)
 
 
-def _spent(usage: Usage, cost_micros: int | None, ms: float) -> dict[str, Any]:
+def _spent(usage: Usage, cost_micros: int | None) -> dict[str, Any]:
     return {
         "tokens": usage.total_tokens,
         "input_tokens": usage.input_tokens,
@@ -457,7 +469,6 @@ def _spent(usage: Usage, cost_micros: int | None, ms: float) -> dict[str, Any]:
         "cached_tokens": usage.cached_tokens,
         **({"cache_write_tokens": usage.cache_write_tokens} if usage.cache_write_tokens else {}),
         "cost": None if cost_micros is None else cost_micros / 1_000_000,
-        "ms": ms,
     }
 
 

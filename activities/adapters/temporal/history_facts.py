@@ -106,7 +106,12 @@ class TemporalHistories:
             raise UnreadableHistory(f"the server no longer has a history of run {run_id!r}")
         while found is not None:
             earlier = await self._found(run_id, found.before) if found.before else None
-            yield Execution(facts=found.facts, earlier=earlier.facts if earlier else (), began=found.began)
+            yield Execution(
+                facts=found.facts,
+                earlier=earlier.facts if earlier else (),
+                began=found.began,
+                unfinished=found.unfinished,
+            )
             if since is not None and found.began <= since:
                 return
             found = earlier
@@ -115,10 +120,12 @@ class TemporalHistories:
         events = await self._events(run_id, execution)
         if not events:
             return None
+        reading = _Reading(self._converter(run_id), run_id)
         return _Found(
             began=_at(events[0]),
             before=events[0].workflow_execution_started_event_attributes.continued_execution_run_id,
-            facts=await facts_of(self._converter(run_id), run_id, events),
+            facts=await reading.facts(events),
+            unfinished=reading.unfinished,
         )
 
     def _converter(self, run_id: str) -> DataConverter:
@@ -161,15 +168,12 @@ class _Found:
     before: str
     """The Temporal run ID of the execution before it, or an empty string."""
     facts: tuple[Fact, ...]
+    unfinished: Mapping[str, ActivityAttempt]
 
 
 async def facts_of(converter: DataConverter, run_id: str, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
     """Return the facts from one execution, in order. Raises UnreadableHistory if the history can't be decoded."""
-    reading = _Reading(converter, run_id)
-    try:
-        return tuple([fact for event in events if (fact := await reading.fact(event)) is not None])
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise UnreadableHistory(f"the history of run {run_id!r} cannot be decoded: {error}") from error
+    return await _Reading(converter, run_id).facts(events)
 
 
 class _Carried(BaseModel):
@@ -202,10 +206,26 @@ class _Reading:
         self._run_id = run_id
         self._asked: dict[int, tuple[str, Any]] = {}
         self._began: dict[int, datetime] = {}
+        self._scheduled: dict[int, tuple[str, datetime]] = {}
+        """The activities that haven't ended, with their ids."""
         self._local = LocalCalls()
 
-    async def fact(self, event: HistoryEvent) -> Fact | None:
-        """Return the fact that this event completes, or None."""
+    async def facts(self, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
+        """Return the facts in these events, in order. Raises UnreadableHistory if they can't be decoded."""
+        try:
+            return tuple([fact for event in events if (fact := await self._fact(event)) is not None])
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise UnreadableHistory(f"the history of run {self._run_id!r} cannot be decoded: {error}") from error
+
+    @property
+    def unfinished(self) -> Mapping[str, ActivityAttempt]:
+        """The activities that hadn't ended at the last event, by activity ID."""
+        return {
+            activity_id: ActivityAttempt(request=self._asked[scheduled][1], began=at, ended=at)
+            for scheduled, (activity_id, at) in self._scheduled.items()
+        }
+
+    async def _fact(self, event: HistoryEvent) -> Fact | None:
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
                 return await self._begun(event)
@@ -278,6 +298,7 @@ class _Reading:
         name = scheduled.activity_type.name
         if name in TYPES:
             self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
+            self._scheduled[event.event_id] = (scheduled.activity_id, _at(event))
         if name == _PUBLISH:
             request: PublishRequest = await self._read(scheduled.input, PublishRequest)
             return PublishedNotices(published=Published(notices=request.notices))
@@ -311,6 +332,7 @@ class _Reading:
     def _did(self, scheduled: int, event: HistoryEvent, came: Any) -> ActivityAttempt | None:
         if scheduled not in self._asked:
             return None
+        self._scheduled.pop(scheduled, None)
         _, request = self._asked[scheduled]
         return ActivityAttempt(request=request, outcome=came, began=self._began.get(scheduled), ended=_at(event))
 

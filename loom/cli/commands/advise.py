@@ -1,5 +1,6 @@
 """The `advise` command, which suggests how to make runs faster, cheaper and more reliable."""
 
+from contextlib import suppress
 from dataclasses import asdict
 from functools import reduce
 from operator import add
@@ -7,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import RUN_HELP, Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, print_json
 from loom.cli.run_names import run_named
 from loom.client import LoomClient
-from loom.domain.core.errors import RunNotFoundError, UnreachableError
+from loom.domain.core.errors import RunNotFoundError
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.tasks import Task
 from loom.domain.history.advice import RunFigures, advice_for, figures_of
 
 app = new_app()
@@ -29,8 +30,8 @@ def advise(
 ) -> None:
     """Suggest how to make runs faster, cheaper and more reliable.
 
-    The advice is based on the events of the runs and their sub-agents: tokens, failed calls, slow tools, compressions,
-    and the use of the provider's cache.
+    The advice is based on the histories of the runs and their sub-agents: tokens, failed calls, slow tools,
+    compressions, and the use of the provider's cache. This command doesn't need a worker.
     """
     found = with_client(lambda loom: _figures(loom, runs or [], last))
     figures = reduce(add, found) if found else RunFigures(runs=0)
@@ -52,19 +53,20 @@ def advise(
 
 
 async def _figures(loom: LoomClient, runs: list[str], last: int) -> list[RunFigures]:
-    """Return the figures of each run whose events are still in the stream. Raises RunNotFoundError for unknown ids."""
-    names = [await run_named(loom, name) for name in runs] or [each.run_id for each in await loom.list(limit=last)]
+    """Return the figures of each run with its sub-agents. Raises RunNotFoundError for unknown ids."""
+    if runs:
+        return [figures_of(await _tasks(loom, await run_named(loom, name))) for name in runs]
     figures: list[RunFigures] = []
-    for run_id in names:
-        try:
-            tasks = [seen.task async for seen in loom.events(run_id)]
-        except StreamUnavailable as error:
-            raise UnreachableError(f"the events of runs can't be read: {error}") from error
-        if tasks:
-            figures.append(figures_of(tasks))
-        elif runs:
-            await loom.status(run_id)
-            raise RunNotFoundError(
-                f"the events of {run_id} have expired: Loom keeps them for seven days after the last one"
-            )
+    for each in await loom.list(limit=last):
+        with suppress(RunNotFoundError):  # the server has just deleted it
+            figures.append(figures_of(await _tasks(loom, each.run_id)))
     return figures
+
+
+async def _tasks(loom: LoomClient, run_id: str) -> list[Task]:
+    recorded = await loom.recorded_tasks(run_id)
+    tasks = [*recorded.tasks]
+    for child in recorded.children:
+        with suppress(RunNotFoundError):  # it never started, or the server has deleted its history
+            tasks += await _tasks(loom, child)
+    return tasks

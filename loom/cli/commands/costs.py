@@ -51,12 +51,12 @@ def read_since(text: str, now: datetime) -> datetime:
     if match := re.fullmatch(r"(\d{1,9})([mhdw])", text.strip()):
         return now - min(timedelta(seconds=int(match[1]) * _UNITS[match[2]]), _LONGEST)
     try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
+        # Dates at the ends of the calendar have no equivalent in UTC.
+        return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise BadRequest(
             f"--since: {text!r} is neither a span, such as 24h or 7d, nor a date, such as 2026-01-31", field="since"
         ) from None
-    return at if at.tzinfo else at.astimezone()
 
 
 def _view(found: Costs) -> dict[str, object]:

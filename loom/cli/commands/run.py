@@ -39,6 +39,7 @@ from loom.cli.arguments import (
 )
 from loom.cli.connection import with_client
 from loom.cli.output import console, print_json, print_notice
+from loom.cli.report_screen import print_estimate
 from loom.cli.run_names import remember_started, with_run
 from loom.cli.watch import panels
 from loom.cli.watch.watch_run import watch_run
@@ -46,7 +47,8 @@ from loom.client import LoomClient
 from loom.composition.live_workers import live_pollers
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.requests import RunRequest, RunResult, RunStatus
+from loom.domain.history.estimates import RunEstimate
 from loom.exit_codes import ABORTED, COMPLETED, FAILED, LIMIT
 from loom.watching import Streamed, closing
 from loom.workflows.validation import read_request
@@ -96,6 +98,9 @@ def run(
     run_id: Annotated[str | None, typer.Option("--id", metavar="RUN", help="Id for the new run.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of this run.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Start nothing; show what past runs of the agent cost and took.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start a run and watch it until it ends.
@@ -123,10 +128,15 @@ def run(
         tenant=tenant,
         user_id=user,
     )
+    if estimate and (detach or yes or run_id):
+        raise BadRequest("--estimate starts no run: drop --detach, --yes and --id, or --estimate", field="estimate")
     words = sys.stdin.read() if task == "-" else task
     if yes and detach:
         request = unattended(request)
-    read_request({"task": words, **request})
+    asked = read_request({"task": words, **request})
+    if estimate:
+        _estimate(asked, as_json=as_json)
+        return
     launch(lambda loom: loom.start(words, run_id=run_id, **request), detach=detach, yes=yes, as_json=as_json)
 
 
@@ -185,6 +195,20 @@ def events(
     del as_json  # every command accepts --json; events are always JSON
     write = follow_events if follow else print_events
     _attached(run_id, lambda loom, run: write(loom, run, after=after))
+
+
+def _estimate(request: RunRequest, *, as_json: bool) -> None:
+    """Show what a run with this request will probably take. Raises BadRequest if no worker would serve the request."""
+
+    async def estimated(loom: LoomClient) -> RunEstimate:
+        await loom.refuse_unserved(request)
+        return await loom.estimate(request.agent, model=request.model)
+
+    found = with_client(estimated)
+    if as_json:
+        print_json(found)
+    else:
+        print_estimate(found, console(wide=True))
 
 
 def given(**fields: Any) -> dict[str, Any]:

@@ -153,6 +153,7 @@ RETURNS_NO_TEXT: Final = {
     "approve": "a receipt",
     "connected": "a client",
     "costs": "numbers of all runs, for operators",
+    "estimate": "numbers of an agent's runs",
     "has_ended": "whether a run has ended",
     "has_gone_on": "whether a run was retried",
     "latest_offset": "a number",

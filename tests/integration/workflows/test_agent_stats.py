@@ -3,6 +3,8 @@
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from loom.domain.agents.stats import AgentStats, NodeState
 from loom.testing.harness import Harness
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, text
@@ -58,8 +60,17 @@ async def test_a_run_that_continued_as_new_counts_once(working: Working, tmp_pat
     loom, _ = await working(
         lambda request: calls(use) if request.turn < 24 else text("done"), app=f"{app}:app", rotate_after_events=100
     )
+    assert (await loom.client.estimate(agent)).runs == 0
     run_id = await loom.start(agent=agent)
-    await loom.client.result(run_id)
+    result = await loom.client.result(run_id)
     assert len(await loom.histories(run_id)) > 1
     stats = await counted(loom, agent, 1, NodeState.COMPLETED)
     assert (stats.success_count, stats.running_count) == (1, 0)
+
+    estimate = await loom.client.estimate(agent, model="openai:scripted")
+    assert (estimate.runs, estimate.unknown, estimate.cost) == (1, 1, None)
+    assert estimate.tokens is not None
+    assert estimate.seconds is not None
+    assert estimate.tokens.median == result.usage["total_tokens"]
+    assert estimate.seconds.median == pytest.approx(stats.total_duration, abs=0.1)
+    assert (await loom.client.estimate(agent, model="openai:other")).runs == 0

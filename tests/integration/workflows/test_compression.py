@@ -65,6 +65,9 @@ async def test_a_full_window_is_compressed_and_the_run_goes_on(working: Working,
     assert all(said["success"] and said["trigger"] == "window" for said in done)
     assert all(said["post_tokens"] <= 0.75 * said["pre_tokens"] for said in done)
     assert result.usage["model_calls"] == 13 + len(done)
+    report = await loom.client.report(loom.started[0])
+    assert report.total.model_calls == sum(turn.spending.model_calls for turn in report.turns) == 13 + len(done)
+    assert report.total.input_tokens + report.total.output_tokens == result.usage["total_tokens"]
     last = str(server.requests[-1].body)
     assert "what matters of key_decisions" in last
     assert "read it often" in last

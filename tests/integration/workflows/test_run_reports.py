@@ -29,6 +29,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.model_prices import ModelPrice
 from loom.domain.core.tasks import Action, Origin, task_of
 from loom.domain.history.costs import Costs
+from loom.domain.history.run_report import RunReport
 from loom.inbox import PendingAnswer, PendingCall, SilentRun
 from loom.testing.harness import Addresses, Harness, harness
 from loom.testing.model_server import ToolUse, calls, script, status, text
@@ -204,6 +205,29 @@ async def test_a_run_that_was_retried_after_its_end_is_one_run(working: Working)
     assert events_in(records) == events_in(await exported(loom.client, run_id, source="history"))
 
 
+async def test_a_run_at_work_and_one_that_the_server_ended_have_a_report_and_an_export(working: Working) -> None:
+    loom, _ = await working(script([calls(ToolUse("bash", {"command": "sleep 60"}, "b1"))]), max_mode="bypass")
+    run_id = await loom.start("wait", permissions={"bash": "allow"})
+    await loom.until_runs(run_id, "bash")
+
+    async def at_work() -> RunReport | None:
+        report = await loom.client.report(run_id)
+        return report if report.time.get("tool", 0) > 0.3 else None
+
+    report = await eventually(at_work)
+    assert [(span.label, span.is_open) for span in report.spans if span.kind == "tool"] == [("bash", True)]
+    assert sum(report.time.values()) == pytest.approx(report.seconds)
+    from_stream, from_history = [await exported(loom.client, run_id, source=source) for source in ("stream", "history")]
+    assert events_in(from_stream) == events_in(from_history)
+
+    await loom.client.temporal.get_workflow_handle(run_id).terminate(reason="by hand")
+    ended = await loom.client.report(run_id)
+    assert (ended.status, ended.error and ended.error["type"]) == ("failed", "TerminatedError")
+    assert ended == await loom.client.report(run_id)  # its time doesn't run on
+    (result,) = [each for each in await exported(loom.client, run_id) if each["record"] == "result"]
+    assert (result["status"], result["error"]["message"]) == ("failed", "by hand")
+
+
 async def test_artifacts_are_listed_read_and_exported(working: Working) -> None:
     (loom, _), lines = (
         await working(
@@ -267,6 +291,13 @@ async def test_costs_add_up_without_counting_children_twice(working: Working) ->
     printed = json.loads(await loom_command(loom, "costs", "--by", "model", "--since", "7d", "--json"))
     assert any(each["name"] == "openai:scripted" for each in printed["groups"])
     assert tenant in await loom_command(loom, "costs", "--by", "tenant")
+
+    before = await loom.client.list(limit=1000)
+    estimate = json.loads(await loom_command(loom, "run", "do the root job", "--estimate", "--json"))
+    assert estimate["runs"] >= 1
+    assert 0 < estimate["cost"]["low"] <= estimate["cost"]["median"] <= estimate["cost"]["high"]
+    assert "median" in await loom_command(loom, "run", "do the root job", "--estimate")
+    assert await loom.client.list(limit=1000) == before
 
 
 async def test_an_unknown_price_says_unknown(working: Working) -> None:
@@ -458,6 +489,7 @@ async def test_wrong_input_says_what_was_wrong(working: Working) -> None:
         "not both": ("report", run_id, "--html", "x.html", "--json"),
         "is not one of agent": ("costs", "--by", "colour"),
         "neither a span": ("costs", "--since", "yesterday"),
+        "starts no run": ("run", "do it", "--estimate", "--detach"),
         "no run 'no-such-run'": ("export", "no-such-run"),
         "quote": ("inbox", "--tenant", "a'b"),
     }

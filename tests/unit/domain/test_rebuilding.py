@@ -76,6 +76,7 @@ class Starred:
 MASK: Final = Starred()
 MODEL: Final = ModelRequest(origin=ORIGIN, turn=1, spec_digest=SPEC.digest, spec=SPEC, tail=Tail())
 TOOL: Final = ToolRequest(origin=ORIGIN, turn=1, call_id="c1", tool="bash", arguments=CALL.arguments)
+SUMMED: Final = Usage(input_tokens=8, output_tokens=2, model_calls=1)
 COMPRESS: Final = CompressRequest(
     origin=ORIGIN, turn=2, trigger="window", tokens=900, spec_digest=SPEC.digest, spec=SPEC, tail=Tail()
 )
@@ -264,16 +265,28 @@ def test_calls_that_are_judged_again_ask_again() -> None:
 
 
 def test_a_compressed_conversation_tells_how_much_shorter_it_is() -> None:
-    shorter = Compressed(summary=Message(role="user", content="so far"), tokens=300, usage=Usage(model_calls=1))
+    shorter = Compressed(summary=Message(role="user", content="so far"), tokens=300, usage=SUMMED, cost_micros=500_000)
     task = only(Action.COMPRESSION, attempt(COMPRESS, shorter))
     assert (task.task_id, task.parameters["pre_tokens"], task.parameters["post_tokens"]) == (
         "r/t2-compress.1/compressed/node.compression",
         900,
         300,
     )
+    spent = {name: task.parameters[name] for name in ("model", "model_calls", "input_tokens", "output_tokens", "cost")}
+    assert spent == {"model": "openai:m", "model_calls": 1, "input_tokens": 8, "output_tokens": 2, "cost": 0.5}
     failed = only(Action.MODEL_CALL, attempt(COMPRESS, AttemptFailure(type="LLMUnavailableError", message="away")))
     assert (failed.status, failed.parameters["purpose"]) == ("failed", "compression")
     assert seen(attempt(COMPRESS, Compressed())) == []
+
+
+def test_a_turn_whose_call_comes_again_after_a_compression_begins_once() -> None:
+    put_off = attempt(MODEL, ModelReply(too_long=TooLong(trigger="window", tokens=900, limit=800)))
+    again = replace(attempt(MODEL, ANSWER), began=LATER, ended=LATER)
+    assert only(Action.TURN, put_off, again).created_at == AT
+
+
+def test_a_reply_that_was_stopped_halfway_belongs_to_a_turn() -> None:
+    assert seen(attempt(MODEL, ModelReply(broken_off="I was about"))) == ["t1-model.1/turn/node.turn"]
 
 
 def test_the_end_is_told_as_its_result_says() -> None:

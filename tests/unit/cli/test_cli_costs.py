@@ -1,0 +1,34 @@
+"""The periods that `--since` understands."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as some
+
+from loom.cli.commands.costs import read_since
+from loom.domain.core.errors import BadRequest
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "ago"),
+    [("30m", {"minutes": 30}), ("24h", {"hours": 24}), ("7d", {"days": 7}), ("4w", {"weeks": 4}), ("0d", {})],
+)
+def test_a_span_ends_now(text: str, ago: dict[str, int]) -> None:
+    assert read_since(text, NOW) == NOW - timedelta(**ago)
+
+
+def test_a_date_begins_at_midnight_here_and_a_time_may_name_its_zone() -> None:
+    assert read_since("2026-01-31", NOW) == datetime(2026, 1, 31).astimezone()
+    assert read_since("2026-01-31T10:00+02:00", NOW) == datetime(2026, 1, 31, 8, tzinfo=UTC)
+
+
+@given(some.text() | some.from_regex(r"[0-9]{1,9}[mhdw]|[0-9]{4}-[0-9]{2}-[0-9]{2}(T23:59[+-]14:00)?", fullmatch=True))
+@example("9999-12-31T23:59:59-14:00")
+@example("0001-01-01T00:00:00+14:00")
+def test_any_text_is_a_time_in_utc_or_is_refused(text: str) -> None:
+    with suppress(BadRequest):
+        assert read_since(text, NOW).tzinfo is UTC
