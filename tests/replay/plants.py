@@ -1655,8 +1655,8 @@ PLANTED: Final = (
         "ends",
         "",
         "loom/composition/settings.py",
-        "Mode = Field(Mode.ACCEPT_EDITS",
-        "Mode = Field(Mode.BYPASS",
+        "Mode = Field(default=Mode.ACCEPT_EDITS",
+        "Mode = Field(default=Mode.BYPASS",
         by="defaults",
     ),
     Planted(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loom import Deny, Instead, LoomApp, Task
 from loom.activities.plan_calls import CallPreparer
-from loom.cli.commands.show import _turn_lines, _turn_view
+from loom.cli.commands.show import _read, _turn_lines, _turn_view
 from loom.cli.watch.screen import Screen
 from loom.domain.core.tasks import Action
 from loom.testing.harness import Harness
@@ -209,8 +209,8 @@ async def assert_seen(loom: Harness, run_id: str, fates: Mapping[str, tuple[Tool
     """Each of these calls of the first turn, with what became of it, in the stream, the past, and on the screen."""
     await loom.client.result(run_id)
     events = await told(loom.client, run_id)
-    first = (await loom.client.turns(run_id))[0]
-    view, lines = _turn_view(first), "\n".join(_turn_lines(first))
+    _, (first, *_), decisions, _ = await _read(loom.client, run_id)
+    view, lines = _turn_view(first, decisions), "\n".join(_turn_lines(first, decisions))
     shown = {call["call_id"]: str(call["content"] or call["error"]) for call in view["tool_calls"] + view["children"]}
     screens = [on_screen(events, run_id, live=live) for live in (True, False)]
     exported = {

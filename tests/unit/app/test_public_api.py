@@ -67,6 +67,7 @@ PUBLIC = [
     "Polled",
     "ResponsesProvider",
     "RunError",
+    "RunEstimate",
     "RunFields",
     "RunInfo",
     "RunReport",
