@@ -26,11 +26,25 @@ class Counted:
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.seen: list[Measurement] = []
+        self.models: list[str] = []
+        """The models that the run has switched to after another one failed."""
+        self.compressions: list[tuple[str, str]] = []
+        """The trigger and the outcome of each compression."""
 
     def add(self, event: Event) -> None:
         before, self.state = self.state, evolve(self.state, event)
         if before is not self.state:
+            self.note(before, event)
             self.seen += measured(before, event, self.state, AT)
+
+    def note(self, before: RunState, event: Event) -> None:
+        failed = isinstance(event, ModelFailed | CompressionFailed)
+        if failed and before.spec and self.state.spec and self.state.spec.model != before.spec.model:
+            self.models.append(self.state.spec.model)
+        if before.window.due is not None and self.state.window.due is None and failed:
+            self.compressions.append((before.window.due.trigger, "failed"))
+        if before.window.due is not None and isinstance(event, ContextCompressed) and event.compressed.summary:
+            self.compressions.append((before.window.due.trigger, "compressed"))
 
     def end(self) -> None:
         result = result_of(self.state, self.state.outcome or Outcome(status=RunStatus.ABORTED))
