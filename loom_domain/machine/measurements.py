@@ -96,7 +96,7 @@ def _failed(before: RunState, after: RunState, failure: Failure, kind: str) -> I
     if (due := before.window.due) is not None and after.window.due is None:
         yield Measurement(metrics.COMPRESSIONS, (due.trigger, "failed"))
     # A person may have chosen another model during the attempt: that isn't a fallback.
-    if before.spec is not None and after.spec is not None and before.spec.fallbacks[:1] == (after.spec.model,):
+    if before.spec is not after.spec and before.spec and after.spec and before.spec.fallbacks[:1] == (after.spec.model,):
         yield Measurement(metrics.FALLBACKS, model_labels(after.spec.model))
 
 
