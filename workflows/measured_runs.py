@@ -2,8 +2,8 @@
 
 A run is measured while it goes on, not while it is replayed. What is measured has no effect on the run. If a workflow
 task times out or is rejected, Temporal executes it again, and that is no replay. Nor is it one if an ended run is reset
-to its last workflow task, so that it can go on. A worker therefore remembers what it has measured in the latest turns of
-each execution, by the id that a reset preserves.
+to its last workflow task, so that it can go on. A worker therefore remembers what it has measured in the latest turns
+of each execution, by the id that a reset preserves.
 """
 
 from collections import Counter

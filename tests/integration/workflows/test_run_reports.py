@@ -31,6 +31,7 @@ from loom.domain.core.tasks import Action, Origin, task_of
 from loom.domain.history.costs import Costs
 from loom.domain.history.run_report import RunReport
 from loom.inbox import PendingAnswer, PendingCall, SilentRun
+from loom.stack.ports import any_free
 from loom.testing.harness import Addresses, Harness, harness
 from loom.testing.model_server import ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
@@ -67,10 +68,10 @@ async def loom_command(loom: Harness, *words: str, code: int = 0) -> str:
     return (await loom_bytes(loom, *words, code=code)).decode()
 
 
-async def loom_bytes(loom: Harness, *words: str, code: int = 0) -> bytes:
+async def loom_bytes(loom: Harness, *words: str, code: int = 0, **given: str) -> bytes:
     """The same, undecoded."""
     ran = await asyncio.create_subprocess_exec(
-        *forked(*words), env=environment(loom), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *forked(*words), env=environment(loom) | given, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await ran.communicate()
     assert ran.returncode == code, (out, err)
@@ -208,6 +209,9 @@ async def test_a_run_that_was_retried_after_its_end_is_one_run(working: Working)
     assert (report.status, report.time["ended"] > 0) == ("completed", True)
     (again,) = [span for span in report.spans if span.kind == "ended"]
     assert again.by == "ann"
+    for words in (("report", run_id, "--json"), ("advise", run_id, "--json")):
+        without_redis = await loom_bytes(loom, *words, LOOM_REDIS_URL=f"redis://127.0.0.1:{any_free()}")
+        assert json.loads(without_redis) == json.loads(await loom_command(loom, *words)), words
     records = await exported(loom.client, run_id)
     assert events_in(records) == events_in(await exported(loom.client, run_id, source="history"))
 

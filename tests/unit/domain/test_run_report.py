@@ -134,7 +134,7 @@ def test_a_compression_spends_what_all_its_model_calls_used() -> None:
 
 @pytest.mark.parametrize(("waiting_on", "kind"), [("provider", "provider"), ("operator", "operator")])
 def test_a_parked_run_waits_until_it_goes_on_or_until_the_report(waiting_on: str, kind: str) -> None:
-    failed = {"turn": 1, "attempt": 1, "model": "m", "error": "LLMUnavailableError"}
+    failed: dict[str, Any] = {"turn": 1, "attempt": 1, "model": "m", "error": "LLMUnavailableError"}
     parked = [
         task(Action.START, 1),
         task(Action.TURN, 1, to=1),
