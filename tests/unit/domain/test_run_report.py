@@ -120,7 +120,7 @@ def test_what_still_waits_lasts_until_the_report() -> None:
 
 
 def test_a_compression_spends_what_all_its_model_calls_used() -> None:
-    used = {"model": "small", "model_calls": 2, "input_tokens": 900, "output_tokens": 50, "cost": 0.25}
+    used: dict[str, Any] = {"model": "small", "model_calls": 2, "input_tokens": 900, "output_tokens": 50, "cost": 0.25}
     compressed = task(Action.COMPRESSION, 5, success=True, duration_ms=3000, **used)
     tasks = [task(Action.TURN, 0, to=1), model_call(1, 1, 1000), compressed, task(Action.COMPLETE, 5)]
     report = reported(tasks)
