@@ -743,30 +743,34 @@ class LoomClient:
                     yield record
 
     async def artifacts(self, run_id: str) -> tuple["Artifact", ...]:
-        """Return the outputs and shared texts that the run has stored, oldest first.
+        """Return the outputs, shared texts and files that the run has stored, oldest first.
 
         Raises UnreachableError if the database isn't available.
         """
         from loom.run_artifacts import run_artifacts  # noqa: PLC0415 - off the path of a run
 
-        execution = await self._execution(run_id)
+        await self._described(run_id)
+        records = await self._pasts.records(run_id)
         async with run_artifacts(self._settings or load_settings()) as stored:
-            return await stored.listed(run_id, execution)
+            return await stored.all(run_id, records)
 
     async def artifact(self, run_id: str, artifact_id: str) -> str:
-        """Return a stored output in full. Raises BadRequest if the run has none with this ID."""
+        """Return a stored text in full. Raises BadRequest if the run has none with this ID, or if it is no text."""
+        from loom.run_artifacts import text_of  # noqa: PLC0415 - off the path of a run
+
+        return text_of(await self.artifact_bytes(run_id, artifact_id))
+
+    async def artifact_bytes(self, run_id: str, artifact_id: str) -> bytes:
+        """Return the content of an artifact: a file unchanged, or a text in UTF-8.
+
+        Raises BadRequest if the run has none with this ID.
+        """
         from loom.run_artifacts import run_artifacts  # noqa: PLC0415 - off the path of a run
 
-        execution = await self._execution(run_id)
-        async with run_artifacts(self._settings or load_settings()) as stored:
-            return await stored.text(run_id, artifact_id, execution)
-
-    async def _execution(self, run_id: str) -> str:
-        """Return what tells the run apart from others with the same ID in the stores."""
-        from loom.domain.history.run_export import execution_in  # noqa: PLC0415 - off the path of a run
-
         await self._described(run_id)
-        return execution_in(await self._pasts.records(run_id))
+        records = await self._pasts.records(run_id)
+        async with run_artifacts(self._settings or load_settings()) as stored:
+            return await stored.read(run_id, artifact_id, records)
 
     async def costs(self, by: str = "agent", *, since: datetime | None = None) -> "Costs":
         """Return what runs cost, by `agent`, `session`, `tenant`, `user` or `model`.

@@ -1,6 +1,9 @@
-"""Read a run's artifacts: outputs that were too long for a model, and texts that agents share."""
+"""Read a run's artifacts: outputs that were too long for a model, texts that agents share, and images and other files.
 
-from collections.abc import AsyncIterator, Awaitable
+Texts have a table of their own. A file is stored under the hash of its content, and the run's history has the hash.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +17,8 @@ from loom.composition.encryption import opened_database
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.tool_calls import next_part, stored_artifact
+from loom.domain.history.past_turns import Record
+from loom.domain.history.run_export import contents_in, execution_in
 
 T = TypeVar("T")
 
@@ -22,13 +27,17 @@ NO_DATABASE: Final = "artifacts are in the database of the worker: start `loom u
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Artifact:
-    """A stored text of a run."""
+    """A stored text of a run, or an image, a recording or another file."""
 
     run_id: str
     id: str
+    """For a file, the first 12 digits of the SHA-256 of its content."""
     bytes: int
-    """The number of UTF-8 bytes of all its parts."""
+    """The number of bytes. A text is counted in UTF-8, with all its parts."""
     created_at: datetime
+    media_type: str = "text/plain"
+    name: str = ""
+    """A file's name, if it is known."""
 
 
 class RunArtifacts:
@@ -71,9 +80,52 @@ class RunArtifacts:
     async def _part(self, run_id: str, name: str, execution: str) -> str | None:
         return await _answered(self._artifacts.load(run_id, stored_artifact(name, execution)))
 
+    async def all(self, run_id: str, records: Sequence[Record]) -> tuple[Artifact, ...]:
+        """Return the texts and the files of one run, oldest first. `records` are from its history."""
+        files = contents_in(records)
+        owned = await self._owned(run_id, files)
+        found = [
+            Artifact(
+                run_id=run_id,
+                id=part.id,
+                bytes=part.size,
+                created_at=owned[digest],
+                media_type=part.media_type,
+                name=part.name,
+            )
+            for digest, part in files.items()
+            if digest in owned
+        ]
+        found += await self.listed(run_id, execution_in(records))
+        return tuple(sorted(found, key=lambda artifact: artifact.created_at))
+
+    async def read(self, run_id: str, artifact: str, records: Sequence[Record]) -> bytes:
+        """Return a whole text, in UTF-8, or a file. Raises BadRequest if the run has none with this id."""
+        named = [part.digest for part in contents_in(records).values() if artifact in (part.id, part.digest)]
+        for digest in await self._owned(run_id, named):
+            if (content := await self.content(digest)) is not None:
+                return content
+        text = await self.text(run_id, artifact, execution_in(records))
+        return text.encode("utf-8", "surrogatepass")
+
+    async def _owned(self, run_id: str, digests: Iterable[str]) -> dict[str, datetime]:
+        return await _answered(self._parts.owned(run_id, digests))
+
     async def content(self, digest: str) -> bytes | None:
         """Return the content of an image, a recording or a file, or None if it isn't stored."""
         return await _answered(self._parts.load(digest))
+
+
+def text_of(content: bytes) -> str:
+    """Return an artifact as text. Raises BadRequest if it is none."""
+    try:
+        return content.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        raise BadRequest(
+            f"the artifact is no text ({len(content):,} bytes): write it to a file with `loom artifact get --output`, "
+            "or read it with `client.artifact_bytes()`",
+            field="ID",
+        ) from None
 
 
 @asynccontextmanager

@@ -95,7 +95,8 @@ class RunExport:
             text = await self._artifacts.text(run_id, artifact.id, execution)
             call = known.get(artifact.id, {"call_id": None, "tool": None})
             yield {"record": "artifact", **asdict(artifact), **call, "encoding": "utf-8", "content": text}
-        for digest, about in contents_in(records).items():
+        for digest, part in contents_in(records).items():
+            about = {"name": part.name, "media_type": part.media_type, "bytes": part.size}
             data = await self._artifacts.content(digest)
             content: Any = None if data is None else b64encode(data).decode()
             yield {"record": "artifact", "id": digest, **about, "encoding": "base64", "content": content}

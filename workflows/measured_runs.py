@@ -1,8 +1,9 @@
 """A worker's interceptor: it measures runs from the events that change their state.
 
 A run is measured while it goes on, not while it is replayed. What is measured has no effect on the run. If a workflow
-task times out or is rejected, Temporal executes it again, and that is no replay. A worker therefore remembers what it
-has measured in the latest turns of each execution.
+task times out or is rejected, Temporal executes it again, and that is no replay. Nor is it one if an ended run is reset
+to its last workflow task, so that it can go on. A worker therefore remembers what it has measured in the latest turns
+of each execution, by the id that a reset preserves.
 """
 
 from collections import Counter
@@ -54,7 +55,7 @@ class MeasuredRuns(Interceptor):
             async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002
                 run = workflow.instance()
                 if isinstance(run, AgentRun):
-                    run.observer = RunMeter(meters, counted, workflow.info().run_id)
+                    run.observer = RunMeter(meters, counted, workflow.info().original_execution_run_id)
                 return await super().execute_workflow(input)
 
         return Inbound
@@ -102,7 +103,7 @@ class RunMeter:
 
     def ended(self, result: RunResult) -> None:
         """Measure the end of the run."""
-        if self._last is not None and self._is_new(result.status, self._last.turn):
+        if self._last is not None and self._is_new(f"{result.status} {result.retries}", self._last.turn):
             with _harmless():
                 self._record(measured_at_end(self._last, result, workflow.now()))
 

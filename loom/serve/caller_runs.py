@@ -269,14 +269,14 @@ class CallerRuns:
         return await self._client.set_permissions(run_id, rules, by=self.caller.name)
 
     async def artifacts(self, run_id: str) -> tuple[Artifact, ...]:
-        """Return the outputs and shared texts that the run has stored."""
+        """Return the outputs, shared texts and files that the run has stored."""
         await self._may(Operation.READ_RUNS, run_id)
         return await self._client.artifacts(run_id)
 
-    async def artifact(self, run_id: str, artifact_id: str) -> str:
-        """Return a stored output in full."""
+    async def artifact_bytes(self, run_id: str, artifact_id: str) -> bytes:
+        """Return the content of an artifact."""
         await self._may(Operation.READ_RUNS, run_id)
-        return await self._client.artifact(run_id, artifact_id)
+        return await self._client.artifact_bytes(run_id, artifact_id)
 
     async def workers(self) -> tuple[WorkerReport, ...]:
         """Return the reports of the running workers, the newest worker first."""

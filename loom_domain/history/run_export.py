@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message, message_digest
+from loom.domain.core.messages import JsonObject, Message, Part, message_digest
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.tasks import FINAL_ACTIONS, SHOWN_ONLY, Action, Task
 from loom.domain.core.tool_calls import ToolResult
@@ -72,9 +72,9 @@ def execution_in(records: Iterable[Record]) -> str:
     return found
 
 
-def contents_in(records: Iterable[Record]) -> dict[str, JsonObject]:
+def contents_in(records: Iterable[Record]) -> dict[str, Part]:
     """Return the stored images, recordings and files in the run's messages and results, by their digest."""
-    found: dict[str, JsonObject] = {}
+    found: dict[str, Part] = {}
     for record in records:
         parts = (
             part
@@ -85,7 +85,7 @@ def contents_in(records: Iterable[Record]) -> dict[str, JsonObject]:
         results = record.result.parts if isinstance(record, ToolAttempt) and record.result is not None else ()
         for part in (*parts, *results):
             if part.digest:
-                found[part.digest] = {"name": part.name, "media_type": part.media_type, "bytes": part.size}
+                found[part.digest] = part
     return found
 
 

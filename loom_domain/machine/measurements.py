@@ -95,7 +95,9 @@ def _failed(before: RunState, after: RunState, failure: Failure, kind: str) -> I
         yield Measurement(metrics.RETRIES, (kind,))
     if (due := before.window.due) is not None and after.window.due is None:
         yield Measurement(metrics.COMPRESSIONS, (due.trigger, "failed"))
-    if before.spec is not None and after.spec is not None and before.spec.model != after.spec.model:
+    # A person may have chosen another model during the attempt: that isn't a fallback.
+    next_model = before.spec.fallbacks[:1] if before.spec is not None else ()
+    if before.spec is not after.spec and after.spec is not None and next_model == (after.spec.model,):
         yield Measurement(metrics.FALLBACKS, model_labels(after.spec.model))
 
 

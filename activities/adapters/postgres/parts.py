@@ -11,6 +11,8 @@ tenant:
     stored by a worker   owned by the run's tenant
 """
 
+from collections.abc import Iterable
+from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
@@ -46,6 +48,7 @@ SELECT EXISTS (SELECT FROM loom_payload_owners WHERE payload = %b AND tenant IS 
 """
 _SEAL_AGAIN: Final = "UPDATE loom_payloads SET data = %b WHERE id = %b"
 _SELECT: Final = "SELECT data FROM loom_payloads WHERE id = %b"
+_OWNED: Final = "SELECT payload, stored_at FROM loom_payload_owners WHERE owner = %s AND payload = ANY(%b)"
 
 
 class PostgresParts:
@@ -110,6 +113,15 @@ class PostgresParts:
             return await self._database.cipher.owner(stored)
         except EncryptionKeyError as error:
             return tenant if error.is_forgotten else str(error.context.get("tenant", ""))
+
+    async def owned(self, run_id: str, digests: Iterable[str]) -> dict[str, datetime]:
+        """Return those of the contents that the run owns, and when it last stored or adopted them."""
+        ids = [bytes.fromhex(digest) for digest in digests]
+        async with self._database.connection(within=_WITHIN) as connection:
+            await create_payload_tables(connection)
+            cursor = await connection.execute(_OWNED, (storable(run_id), ids), binary=True)
+            rows: list[tuple[bytes, datetime]] = await cursor.fetchall()
+        return {id_.hex(): at for id_, at in rows}
 
     async def load(self, digest: str) -> bytes | None:
         """See the port."""

@@ -11,11 +11,11 @@ from loom.cli.output import console, counted, plain, print_json, print_notice
 from loom.cli.run_names import with_run
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
-from loom.run_artifacts import Artifact
+from loom.run_artifacts import Artifact, text_of
 from loom.watching import closing
 
 app = new_app()
-artifact_app = new_app("artifact", "List and read the outputs that a run has stored.")
+artifact_app = new_app("artifact", "List and read the outputs and files that a run has stored.")
 app.add_typer(artifact_app)
 
 
@@ -48,7 +48,7 @@ def export(
 
 @artifact_app.command(name="list")
 def list_artifacts(run_id: RunId, as_json: Json = False) -> None:
-    """List a run's stored outputs: those that were too long for the model, and shared texts."""
+    """List what a run has stored: outputs that were too long for the model, shared texts, and files."""
     found = with_run(run_id, lambda loom, run: loom.artifacts(run))
     if as_json:
         print_json(found)
@@ -64,23 +64,27 @@ def list_artifacts(run_id: RunId, as_json: Json = False) -> None:
 def get_artifact(
     run_id: RunId,
     artifact: Annotated[str, typer.Argument(metavar="ID", help="The artifact's id.")],
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to this file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file.")] = None,
 ) -> None:
-    """Print an artifact in full, or write it to a file."""
+    """Print an artifact in full, or write it to a file.
+
+    An image or another binary file goes into a file or a pipe, but not to a terminal.
+    """
     if output is not None and not output.parent.is_dir():
         raise BadRequest(f"--output: there is no folder {output.parent}", field="output")
-    text = with_run(run_id, lambda loom, run: loom.artifact(run, artifact))
+    content = with_run(run_id, lambda loom, run: loom.artifact_bytes(run, artifact))
     if output is None:
         # At a terminal, an output must not control it. A program gets it as it is.
-        sys.stdout.write(plain(text) if sys.stdout.isatty() else text.encode("utf-8", "replace").decode())
+        sys.stdout.buffer.write(plain(text_of(content)).encode() if sys.stdout.isatty() else content)
         sys.stdout.flush()
         return
     try:
-        output.write_bytes(text.encode("utf-8", "surrogatepass"))
+        output.write_bytes(content)
     except OSError as error:
         raise BadRequest(f"--output: {output} cannot be written: {error.strerror or error}", field="output") from None
-    print_notice(f"{counted(len(text), 'character')} written to {output}")
+    print_notice(f"{counted(len(content), 'byte')} written to {output}")
 
 
 def _line(artifact: Artifact) -> str:
-    return f"{plain(artifact.id):<28} {artifact.bytes:>12,} bytes  {artifact.created_at:%Y-%m-%d %H:%M:%S} UTC"
+    at, what = f"{artifact.created_at:%Y-%m-%d %H:%M:%S} UTC", plain(f"{artifact.media_type} {artifact.name}".rstrip())
+    return f"{plain(artifact.id):<28} {artifact.bytes:>12,} bytes  {at}  {what}"

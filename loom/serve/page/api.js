@@ -46,11 +46,11 @@ async function contentOf(answer) {
   }
 }
 
-/** Read a text, such as an artifact. Throws Problem and Unreachable. */
-export async function textOf(path) {
+/** Read a content, such as an artifact. Throws Problem and Unreachable. */
+export async function blobOf(path) {
   const answer = await authorized(path, {});
   if (!answer.ok) throw new Problem(answer.status, await contentOf(answer));
-  return answer.text().catch(() => { throw new Unreachable(); });
+  return answer.blob().catch(() => { throw new Unreachable(); });
 }
 
 export const post = (path, body = {}) => request(path, { method: "POST", body });

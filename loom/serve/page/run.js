@@ -1,6 +1,6 @@
 // One run, live: its log, what waits for a person, its budget, its sub-agents, and what a person may do with it.
 
-import { Problem, every, follow, post, request, runPath, textOf } from "./api.js";
+import { Problem, blobOf, every, follow, post, request, runPath } from "./api.js";
 import { Asks, submitOnEnter } from "./asks.js";
 import { ask, askForm, badge, button, complain, count, element, field, fill, meta, money, perform, reconcile, runLink } from "./dom.js";
 import { RunLog } from "./run_log.js";
@@ -229,22 +229,24 @@ class RunView {
   async listArtifacts() {
     try {
       const { artifacts } = await request(runPath(this.runId, "/artifacts"));
-      fill(this.artifacts, artifacts.length ? artifacts.map(({ id, bytes }) => element("li", {},
-        button(id, (event) => perform(event.target, () => this.showArtifact(id)), { class: "quiet" }),
-        meta(`${count(bytes)} bytes`))) : element("li", { class: "hint" }, "The run has stored none."));
+      fill(this.artifacts, artifacts.length ? artifacts.map(({ id, bytes, name }) => element("li", {},
+        button(id, (event) => perform(event.target, () => this.showArtifact(id, name)), { class: "quiet" }),
+        meta(`${count(bytes)} bytes ${name}`))) : element("li", { class: "hint" }, "The run has stored none."));
     } catch (error) {
       complain(error);
     }
   }
 
-  async showArtifact(id) {
-    const text = await textOf(runPath(this.runId, `/artifacts/${encodeURIComponent(id)}`));
-    const file = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
+  async showArtifact(id, name) {
+    const content = await blobOf(runPath(this.runId, `/artifacts/${encodeURIComponent(id)}`));
+    const isText = content.type.startsWith("text/plain");
+    const text = isText ? await content.text() : "This file is no text: download it to see it.";
+    const file = URL.createObjectURL(content);
     const isCut = text.length > LONGEST_SHOWN;
     ask(id, (close) => element("div", {},
       element("div", { class: "code", tabindex: "0" }, text.slice(0, LONGEST_SHOWN), isCut ? "\n… download it to see the rest" : null),
       element("p", { class: "actions" }, button("Close", () => close(null)),
-        element("a", { href: file, download: `${id.replaceAll("/", "_")}.txt`, class: "button" }, "Download")),
+        element("a", { href: file, download: name || `${id.replaceAll("/", "_")}${isText ? ".txt" : ""}`, class: "button" }, "Download")),
     )).then(() => URL.revokeObjectURL(file));
   }
 

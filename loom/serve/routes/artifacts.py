@@ -1,4 +1,4 @@
-"""The outputs and shared texts that runs have stored."""
+"""The outputs, shared texts and files that runs have stored."""
 
 from typing import Annotated
 from urllib.parse import quote, unquote
@@ -22,14 +22,14 @@ class Artifacts(BaseModel):
 
 @router.get("", openapi_extra=needs(Operation.READ_RUNS))
 async def list_artifacts(runs: Runs, run_id: RunId) -> Artifacts:
-    """List the outputs and shared texts that the run has stored."""
+    """List the outputs, shared texts and files that the run has stored."""
     return Artifacts(artifacts=list(await runs.artifacts(run_id)))
 
 
 @router.get(
     "/{artifact_id}",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}}},
+    responses={200: {"content": {"text/plain": {}, "application/octet-stream": {}}}},
     openapi_extra=needs(Operation.READ_RUNS),
 )
 async def read_artifact(
@@ -37,7 +37,13 @@ async def read_artifact(
     run_id: RunId,
     artifact_id: Annotated[str, Path(max_length=LONGEST_ID * 3), AfterValidator(unquote)],
 ) -> Response:
-    """Return a stored text in full, as plain text to download: a browser never shows it as a page."""
-    text = await runs.artifact(run_id, artifact_id)
-    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(artifact_id, safe='')}.txt"}
-    return Response(text.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8", headers=headers)
+    """Return an artifact in full, to download as plain text or as bytes: a browser never shows it as a page."""
+    content = await runs.artifact_bytes(run_id, artifact_id)
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        media_type, ending = "application/octet-stream", ""
+    else:
+        media_type, ending = "text/plain; charset=utf-8", ".txt"
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(artifact_id, safe='')}{ending}"}
+    return Response(content, media_type=media_type, headers=headers)

@@ -122,6 +122,7 @@ async def _fork(loom: LoomClient, told: Told) -> object:
 
 OWN_RUN: Final[dict[str, Call]] = {
     "artifact": lambda loom, told: loom.artifact(told.run_id, "shared-plan"),
+    "artifact_bytes": lambda loom, told: loom.artifact_bytes(told.run_id, "shared-plan"),
     "artifacts": lambda loom, told: loom.artifacts(told.run_id),
     "events": lambda loom, told: collected(loom.events(told.run_id)),
     "export": lambda loom, told: collected(loom.export(told.run_id, artifacts=True)),

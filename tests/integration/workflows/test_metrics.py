@@ -134,6 +134,10 @@ async def test_the_counters_of_a_worker_add_up_to_the_results_of_its_runs(
     assert (await loom.client.result(broken)).output == "mended"
     seen = scraped(port)
     assert seen.total("loom_runs_reopened_total", agent="default") == 1
+    # The reset executes the end of the failed call again. The call is counted once, and each of the run's ends.
+    assert seen.total("loom_llm_calls_total", outcome="LLMConfigurationError") == 1
+    assert seen.by("loom_runs_total", "status")[("failed",)] == 1
+    assert seen.by("loom_runs_total", "status")[("completed",)] == 21
     check_names(seen)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -31,6 +31,7 @@ from loom.domain.core.tasks import Action, Origin, task_of
 from loom.domain.history.costs import Costs
 from loom.domain.history.run_report import RunReport
 from loom.inbox import PendingAnswer, PendingCall, SilentRun
+from loom.stack.ports import any_free
 from loom.testing.harness import Addresses, Harness, harness
 from loom.testing.model_server import ToolUse, calls, script, status, text
 from loom.testing.waiting import eventually
@@ -38,7 +39,9 @@ from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.forked_commands import forked
 from tests.integration.workflows.conftest import Working
 from tests.trees import by_task, delegate
+from tests.unit.domain.test_media import png
 
+AT_TERMINAL: Final = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 WRITE: Final = calls(ToolUse("write_file", {"path": "out.txt", "content": "hello\n"}, "w1"))
 ASKS_BELOW: Final = {
     "the root job": [calls(delegate("write it", "write out.txt", "d1", tools=["bash"])), text("all done")],
@@ -62,10 +65,15 @@ def environment(loom: Harness) -> dict[str, str]:
 
 async def loom_command(loom: Harness, *words: str, code: int = 0) -> str:
     """What `loom` prints; standard error if it fails as expected."""
+    return (await loom_bytes(loom, *words, code=code)).decode()
+
+
+async def loom_bytes(loom: Harness, *words: str, code: int = 0, **given: str) -> bytes:
+    """The same, undecoded."""
     ran = await asyncio.create_subprocess_exec(
-        *forked(*words), env=environment(loom), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *forked(*words), env=environment(loom) | given, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    out, err = (each.decode() for each in await ran.communicate())
+    out, err = await ran.communicate()
     assert ran.returncode == code, (out, err)
     return err if code else out
 
@@ -201,6 +209,9 @@ async def test_a_run_that_was_retried_after_its_end_is_one_run(working: Working)
     assert (report.status, report.time["ended"] > 0) == ("completed", True)
     (again,) = [span for span in report.spans if span.kind == "ended"]
     assert again.by == "ann"
+    for words in (("report", run_id, "--json"), ("advise", run_id, "--json")):
+        without_redis = await loom_bytes(loom, *words, LOOM_REDIS_URL=f"redis://127.0.0.1:{any_free()}")
+        assert json.loads(without_redis) == json.loads(await loom_command(loom, *words)), words
     records = await exported(loom.client, run_id)
     assert events_in(records) == events_in(await exported(loom.client, run_id, source="history"))
 
@@ -255,12 +266,43 @@ async def test_artifacts_are_listed_read_and_exported(working: Working) -> None:
     assert lines in stored["content"]
 
 
-async def test_files_of_a_message_are_exported_as_base64(working: Working) -> None:
-    loom, _ = await working(script([text("done")]))
-    await loom.run("look", parts=[{"data": "aGVsbG8gd29ybGQ=", "name": "a.txt", "media_type": "text/plain"}])
-    records = await exported(loom.client, loom.started[0], artifacts=True)
+async def test_images_of_a_run_and_its_sub_agents_are_listed_read_and_exported(working: Working) -> None:
+    replies = {
+        "the root job": [calls(delegate("look", "look at it", "d1")), text("all done")],
+        "look at it": [calls(ToolUse("read_file", {"path": "seen.png"}, "r1")), text("seen")],
+    }
+    loom, _ = await working(by_task(replies))
+    sent, seen = png(40, 20), png(60, 30)
+    (loom.workspace / "seen.png").write_bytes(seen)
+    image = {"type": "image", "media_type": "image/png", "data": b64encode(sent).decode(), "name": "sent.png"}
+    await loom.run("do the root job", parts=[image])
+    root = loom.started[0]
+    (child,) = (await loom.client.report(root)).sub_agents
+
+    for run_id, content, name in ((root, sent, "sent.png"), (child.run_id, seen, "seen.png")):
+        (artifact,) = await loom.client.artifacts(run_id)
+        assert (artifact.media_type, artifact.name, artifact.bytes) == ("image/png", name, len(content))
+        assert await loom.client.artifact_bytes(run_id, artifact.id) == content
+        with pytest.raises(BadRequest, match="no text"):
+            await loom.client.artifact(run_id, artifact.id)
+        line = await loom_command(loom, "artifact", "list", run_id)
+        assert [word in line for word in (artifact.id, "image/png", name)] == [True] * 3
+    with pytest.raises(BadRequest, match="no artifact"):
+        await loom.client.artifact_bytes(root, artifact.id)  # another run's
+
+    file = loom.workspace.parent / "out.png"
+    get = ("artifact", "get", child.run_id, artifact.id)
+    await loom_command(loom, *get, "-o", str(file))
+    assert file.read_bytes() == seen
+    assert await loom_bytes(loom, *get) == seen
+    inside = [sys.executable, "-c", AT_TERMINAL, sys.executable, "-c", "from loom.cli.main import main; main()", *get]
+    shown = await asyncio.create_subprocess_exec(*inside, env=environment(loom), stdout=asyncio.subprocess.PIPE)
+    assert "--output" in (await shown.communicate())[0].decode()
+    assert shown.returncode == 2
+
+    records = await exported(loom.client, root, artifacts=True)
     contents = [each for each in records if each["record"] == "artifact"]
-    assert [b64decode(each["content"]) for each in contents] in ([b"hello world"], [])
+    assert {each["run_id"]: b64decode(each["content"]) for each in contents} == {root: sent, child.run_id: seen}
 
 
 def group(found: Costs, name: str) -> tuple[float, int, int]:
@@ -410,9 +452,6 @@ async def test_a_run_that_cannot_be_read_does_not_hide_the_others(working: Worki
         assert await shown_by_watch(loom, odd) >= {waits, odd}
         await handle.terminate()
     await loom.client.abort(waits)
-
-
-AT_TERMINAL: Final = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 
 
 class AtTerminal:

@@ -1,5 +1,6 @@
 """What the events of a run count: whatever happens to it, its counters add up to the figures of its state."""
 
+from dataclasses import replace
 from random import Random
 from typing import Final
 
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from loom.domain.core import metrics
 from loom.domain.core.metrics import Measurement, Metric
 from loom.domain.core.requests import RunRequest, RunStatus
+from loom.domain.core.tasks import Action
 from loom.domain.machine.measurements import measured, measured_at_end
 from loom.domain.machine.transitions import evolve, start
-from loom.domain.run.events import Event, ModelFailed
+from loom.domain.run.events import Event, ModelFailed, RetryRequested
 from loom.domain.run.state import Outcome, RunState, result_of
-from tests.unit.domain.story import AT, BEGAN, LOST, READS, call, fails, returned, told, wants
+from tests.unit.domain.story import AT, BEGAN, LOST, READS, SPEC, WEEK, call, fails, returned, told, wants
 from tests.unit.domain.test_run_properties import MAX_TURNS, SEEDS, anything
 
 RAN: Final = ("success", "warning", "error")
@@ -26,11 +28,15 @@ class Counted:
     def __init__(self, state: RunState) -> None:
         self.state = state
         self.seen: list[Measurement] = []
+        self.fallbacks: set[str] = set()
+        """The notices that tell that another model took over."""
 
     def add(self, event: Event) -> None:
         before, self.state = self.state, evolve(self.state, event)
         if before is not self.state:
             self.seen += measured(before, event, self.state, AT)
+            told = [each for each in self.state.notices.pending if each.action is Action.FALLBACK]
+            self.fallbacks |= {each.key for each in told if each.parameters["because"] != "retry"}
 
     def end(self) -> None:
         result = result_of(self.state, self.state.outcome or Outcome(status=RunStatus.ABORTED))
@@ -64,6 +70,9 @@ def test_whatever_happens_to_a_run_its_counters_add_up_to_its_state(seed: int, s
     assert run.of(metrics.TOOL_CALLS, *RAN) == spent.tool_calls
     assert run.of(metrics.ASKS) == run.of(metrics.ASK_WAIT)
     assert run.of(metrics.PARKED) == run.of(metrics.PARKED_TIME) + (run.state.parked is not None)
+    assert run.of(metrics.FALLBACKS) == len(run.fallbacks)
+    compressed = run.of(metrics.COMPRESSIONS, "compressed")
+    assert compressed == run.of(metrics.COMPRESSION_RATIO) == run.state.window.compressions
     assert all(each.value >= 0 and len(each.labels) == len(each.metric.labels) for each in run.seen)
 
 
@@ -84,3 +93,21 @@ def test_a_failed_model_call_is_labelled_with_an_error_of_loom_only(error: str, 
     run.add(fails(error))
     assert run.of(metrics.LLM_CALLS, outcome) == run.of(metrics.LLM_CALLS) == 1
     assert (run.of(metrics.RECOVERIES), run.of(metrics.RETRIES)) == (0, outcome != "other")
+
+
+def test_a_model_that_took_over_is_a_fallback_and_one_that_a_person_chose_is_not() -> None:
+    run = Counted(told(BEGAN, spec=replace(SPEC, fallbacks=("openai:b", "openai:c"))))
+    for model, fallbacks in (("openai:b", 1), ("openai:c", 2)):
+        run.add(fails("CircuitBreakerOpenError"))
+        assert run.state.agent.model == model
+        assert run.of(metrics.FALLBACKS, model.removeprefix("openai:")) == 1
+        assert run.of(metrics.FALLBACKS) == len(run.fallbacks) == fallbacks
+
+    run = Counted(told(BEGAN, spec=replace(SPEC, patience=WEEK)))
+    run.add(fails("CircuitBreakerOpenError"))
+    assert run.state.parked is not None
+    run.add(RetryRequested(at=AT))
+    run.add(RetryRequested(model="openai:b", at=AT))
+    run.add(fails("CircuitBreakerOpenError"))
+    assert run.state.agent.model == "openai:b"
+    assert run.of(metrics.FALLBACKS) == len(run.fallbacks) == 0

@@ -133,6 +133,7 @@ def an_agent(dice: Random) -> AgentSpec:
         evaluates=dice.random() < 0.3,
         require_done_tool=dice.random() < 0.1,
         patience=dice.choice((0.0, 60.0, WEEK)),
+        fallbacks=dice.choice(((), ("demo:b",), ("demo:b", "demo:c"))),
     )
 
 

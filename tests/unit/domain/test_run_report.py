@@ -119,6 +119,39 @@ def test_what_still_waits_lasts_until_the_report() -> None:
     assert [span.kind for span in report.spans if span.is_open] == ["approval"]
 
 
+def test_a_compression_spends_what_all_its_model_calls_used() -> None:
+    used: dict[str, Any] = {"model": "small", "model_calls": 2, "input_tokens": 900, "output_tokens": 50, "cost": 0.25}
+    compressed = task(Action.COMPRESSION, 5, success=True, duration_ms=3000, **used)
+    tasks = [task(Action.TURN, 0, to=1), model_call(1, 1, 1000), compressed, task(Action.COMPLETE, 5)]
+    report = reported(tasks)
+    assert report.time == {"model": 1.0, "compression": 3.0, "other": 1.0}
+    (small,) = [each.spending for each in report.models if each.name == "small"]
+    assert (small.model_calls, small.input_tokens, small.output_tokens, small.cost) == (2, 900, 50, 0.25)
+    assert (report.total.model_calls, report.total.input_tokens, report.total.cost) == (3, 1000, 0.75)
+    without_model = task(Action.COMPRESSION, 6, success=False, duration_ms=0)
+    assert reported([*tasks[:-1], without_model]).total == report.total
+
+
+@pytest.mark.parametrize(("waiting_on", "kind"), [("provider", "provider"), ("operator", "operator")])
+def test_a_parked_run_waits_until_it_goes_on_or_until_the_report(waiting_on: str, kind: str) -> None:
+    failed: dict[str, Any] = {"turn": 1, "attempt": 1, "model": "m", "error": "LLMUnavailableError"}
+    parked = [
+        task(Action.START, 1),
+        task(Action.TURN, 1, to=1),
+        task(Action.MODEL_CALL, 2, "failed", **failed),
+        task(Action.PARKED, 2, waiting_on=waiting_on, error="LLMUnavailableError"),
+    ]
+    still = reported(parked, now=32)
+    assert (still.status, still.time) == ("running", {"model": 1.0, kind: 30.0, "start": 1.0})
+    assert [(each.count, each.longest) for each in still.waits if each.kind == kind] == [(1, 30.0)]
+
+    tried = [task(Action.TURN, 62, to=1), task(Action.MODEL_CALL, 63, "failed", **failed)]
+    mended = [task(Action.TURN, 122, to=1), model_call(123, 1, 1000), task(Action.UNPARKED, 123, by="ann")]
+    report = reported([*parked, *tried, *mended, task(Action.COMPLETE, 124)])
+    assert report.time == {"model": 3.0, kind: 119.0, "start": 1.0, "other": 1.0}
+    assert [(span.by, span.is_open) for span in report.spans if span.kind == kind] == [("ann", False)]
+
+
 def test_a_sub_agent_is_reported_below_its_parent() -> None:
     begun = task(Action.EXECUTE, 1, turn=1, call_id="d", agent="finder", description="look", child_run_id="r/a")
     ended = task(Action.TOOL_RESULT, 5, "success", turn=1, call_id="d", tool="delegate_task", child_run_id="r/a")
