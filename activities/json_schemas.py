@@ -1,7 +1,7 @@
 """Validate JSON Schemas from untrusted sources before they are used. External documents are never fetched."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.domain.core.messages import JsonObject
@@ -12,10 +12,18 @@ if TYPE_CHECKING:  # the library takes 3 MB, and most workers validate against n
 SCHEMA_LIMIT: Final = 64 * 1024
 """Maximum number of characters in a schema. Each model call includes the schema."""
 
+MOST_APPLIED: Final = 10_000
+"""Maximum number of schemas that apply to one value. A few references can multiply to so many that no check ends."""
+
 DATA: Final = frozenset({"enum", "const", "default", "examples", "example", "dependentRequired"})
 """Keywords whose values are data, not schemas."""
 NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose keys are names, not keywords."""
+_SAME_VALUE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "extends", "type", "disallow")
+"""Keywords whose schemas, if they are schemas, apply to the value itself, not to a part of it."""
+_BY_NAME: Final = ("dependentSchemas", "dependencies")
+"""The same, by the names of fields."""
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class BrokenSchema(Exception):
@@ -70,7 +78,7 @@ def _follow_references(schema: JsonObject) -> None:
 
     resolver = Registry[Any]().with_resource("", DRAFT202012.create_resource(schema)).resolver()
     for node in subschemas(schema):
-        for key in ("$ref", "$dynamicRef"):
+        for key in _REFERENCES:
             reference = node.get(key)
             if not isinstance(reference, str):
                 continue
@@ -78,3 +86,27 @@ def _follow_references(schema: JsonObject) -> None:
                 resolver.lookup(reference)
             except (Unresolvable, NoSuchResource):
                 raise BrokenSchema(f"its schema has a $ref whose target is not in it: {reference[:200]}") from None
+    _refuse_multiplied(schema, lambda reference: resolver.lookup(reference).contents)
+
+
+def _refuse_multiplied(schema: JsonObject, target: Callable[[str], object]) -> None:
+    known: dict[int, int] = {}
+
+    def applied(node: object) -> int:
+        """Return how many schemas are checked if this one is: those that it refers to count each time."""
+        if not isinstance(node, Mapping):
+            return 0
+        if id(node) not in known:
+            known[id(node)] = 0  # one that refers to itself is found when it is used
+            inner = [each for key in _SAME_VALUE for each in _listed(node.get(key))]
+            inner += [each for key in _BY_NAME for each in _listed([*(node.get(key) or {}).values()])]
+            inner += [target(node[key]) for key in _REFERENCES if isinstance(node.get(key), str)]
+            known[id(node)] = 1 + sum(map(applied, inner))
+        return known[id(node)]
+
+    if any(applied(node) > MOST_APPLIED for node in subschemas(schema)):
+        raise BrokenSchema(f"more than {MOST_APPLIED:,} of its schemas apply to one value: use fewer references")
+
+
+def _listed(found: object) -> list[object]:
+    return found if isinstance(found, list) else [found]

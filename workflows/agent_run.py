@@ -72,6 +72,7 @@ from loom.workflows import options
 from loom.workflows.activity_dispatch import ScheduledActivity, turn_group
 from loom.workflows.changes import (
     CALLS_NOT_RUN,
+    CHILDREN_NOT_BEGUN,
     COUNTED_REQUESTS,
     DETACHED_CHILDREN,
     NOTICES_BY_ACTIVITIES,
@@ -380,7 +381,8 @@ class AgentRun:
             names = {call_id: child_name(self._state.turn, number) for number, call_id in enumerate(new, 1)}
             # Before 0.4.0, the server ended children that an execution left behind, so it waited for them.
             detached = has_change(DETACHED_CHILDREN)
-            self._advance(ChildrenBegan(names=names, detached=detached, at=workflow.now()))
+            told = has_change(CHILDREN_NOT_BEGUN)
+            self._advance(ChildrenBegan(names=names, detached=detached, told=told, at=workflow.now()))
             await self._publish_notices()
         if self._state.outcome is None:
             with turn_group(self._state):

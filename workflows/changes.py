@@ -26,6 +26,8 @@ COUNTED_REQUESTS: Final = "counted-requests"
 """A run that has had many requests continues as new."""
 UPGRADE_ON_REQUEST: Final = "upgrade-on-request"
 """A run that is asked to upgrade continues as new, even if its worker's version is the current one."""
+CHILDREN_NOT_BEGUN: Final = "children-not-begun"
+"""The stream is told of calls for which no sub-agent may be started."""
 DETACHED_CHILDREN: Final = "detached-children"
 """Sub-agents outlive the execution that started them."""
 RUNS_THAT_ARE_GONE: Final = "runs-that-are-gone"
@@ -45,6 +47,8 @@ STARTED_WITH: Final[Mapping[int, frozenset[str]]] = {
             DETACHED_CHILDREN,
         }
     ),
+    # 0.4.0, for executions that began after the others had these changes
+    0x4C6F6F70: frozenset({CHILDREN_NOT_BEGUN}),
 }
 """The changes of each release, by the flag in the first workflow tasks that it completes. Released entries never
 change: a later change gets a flag of its own.

@@ -74,7 +74,7 @@ def children_began(state: RunState, event: ChildrenBegan) -> RunState:
         else:
             refused = failed(why, "unavailable")
             state = _answered(state, call.call.id, refused)
-            state = not_run(state, [replace(call, result=refused)], event.at)
+            state = not_run(state, [replace(call, result=refused)], event.at) if event.told else state
     return settled(state)
 
 

@@ -18,6 +18,8 @@ class ChildrenBegan:
     names: Mapping[str, str]
     detached: bool = False
     """Whether the children go on when this execution of their parent closes."""
+    told: bool = True
+    """Whether the stream is told of the calls for which no child begins."""
     at: datetime
 
 

@@ -849,6 +849,14 @@ PLANTED: Final = (
         "",
         by="0.4.0-whole-not-run-0",
     ),
+    Planted(
+        "steering",
+        "ChildrenBegan",
+        "workflows/agent_run.py",
+        "told = has_change(CHILDREN_NOT_BEGUN)",
+        "told = True",
+        by="0.4.0-child-refused-0",
+    ),
     # Steering, waits and notices
     Planted(
         "steering",

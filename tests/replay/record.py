@@ -435,6 +435,7 @@ ASKS_BELOW = {
     "the root": [calls(delegate("touch", "TOUCH", "c1", tools=["bash"])), text("ok")],
     "TOUCH": [calls(ToolUse("bash", {"command": "touch touched"}, "b1")), text("touched")],
 }
+ONE_CHILD = {"part": [text("in")], "do it": [*[calls(delegate("the part", "part"))] * 2, text("out")]}
 STALLS = [calls(ToolUse("stall", {"seconds": 8}, "s1")), text("done")]
 QUICK = {"app": "tests.quick_app:app"}
 
@@ -496,6 +497,7 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "aborted-in-tool": (aborted_in_tool, script([SLEEP]), {}),
     "cancelled": (cancelled, script([SLEEP]), {}),
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
+    "child-refused": (plain, by_task(ONE_CHILD), {"max_children": 1}),
     "child-stopped": (child_stopped, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "child-aborted": (child_aborted, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
     "outlived": (outlived, by_task(ASKS_BELOW), {"rotate_after_events": 100}),

@@ -19,6 +19,11 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "$defs": {"item": ITEM},
 }
+MULTIPLIED: dict[str, Any] = {
+    "$ref": "#/$defs/d0",
+    "$defs": {**{f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)}, "d30": {}},
+}
+"""Thirty definitions that would take days to check."""
 SPEC = AgentSpec(name="a", model="demo", output_schema=SCHEMA)
 
 
@@ -29,6 +34,8 @@ SPEC = AgentSpec(name="a", model="demo", output_schema=SCHEMA)
         ({"$ref": "https://example.com/schema.json"}, "target is not in it: https://example.com/schema.json"),
         ({"$ref": "#/$defs/nowhere"}, "target is not in it"),
         ({"$ref": "#"}, "refers to itself endlessly"),
+        (MULTIPLIED, "more than 10,000 of its schemas apply to one value"),
+        ({"properties": {"name": {"$ref": "#/$defs/d0"}}, "$defs": MULTIPLIED["$defs"]}, "apply to one value"),
         ({"description": "x" * 70_000}, "longer than 65536 characters"),
         ({"pattern": "(?=a)"}, "look-around and back-references"),
         ({"patternProperties": {"^a": {}}}, "patternProperties"),
