@@ -1,7 +1,7 @@
 """Abort many runs: show them, ask for confirmation, and print what has ended and what hasn't."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,19 +20,15 @@ from loom.running_runs import RunFilter, Running, RunningRuns
 from loom.visibility import REPAIR, RunSummary
 
 SHOWN: Final = 20
-"""Maximum number of runs that are shown before a person confirms."""
+"""Maximum number of runs to show before the person confirms, and to name in a notice."""
 
 
 def abort_all(which: RunFilter, *, reason: str, yes: bool, as_json: bool) -> None:
-    """Abort the runs that the filter means.
-
-    Raises BadRequest if a part of the filter is empty, or if confirmation is needed and there is nobody to ask.
-    """
-    for name, value in asdict(which).items():
-        if value is not None and not value.strip():
-            raise BadRequest(f"--{name} is empty: leave it out to abort the runs of every {name}", field=name)
+    """Abort the runs that match the filter. Raises BadRequest if confirmation is needed and there is nobody to ask."""
     if not yes and (as_json or not at_terminal()):
-        raise BadRequest("there is nobody here to confirm: to abort all these runs, use --yes", field="yes")
+        raise BadRequest(
+            "without a terminal, or with --json, nobody can confirm: to abort all these runs, use --yes", field="yes"
+        )
     found = with_client(lambda loom: RunningRuns(loom.temporal).meant_by(which))
     if found.runs and not yes:
         _confirm(found.runs)
@@ -56,7 +52,7 @@ def abort_all(which: RunFilter, *, reason: str, yes: bool, as_json: bool) -> Non
 async def aborted(
     loom: LoomClient, which: RunFilter, found: Running, reason: str
 ) -> tuple[Sequence[RunSummary], Running]:
-    """Abort the runs, and return those that haven't ended, and what the filter means now besides these."""
+    """Abort the runs. Return those that haven't ended, and the other runs that match the filter now."""
     runs = RunningRuns(loom.temporal)
     known = {run.summary.run_id for run in found.runs}
     left = await runs.abort(known, reason=reason, by=user_name())
@@ -96,7 +92,9 @@ def _tell(ended: Sequence[RunOverview], left: Sequence[RunSummary], since: Runni
     if failing:
         print_notice(f"not ended, because their workflow tasks fail: {_named(failing)}. Run `loom repair --all`")
     if since.runs:
-        print_notice(f"started meanwhile: {_named([run.summary.run_id for run in since.runs])}. Run the command again")
+        print_notice(
+            f"started in the meantime: {_named([run.summary.run_id for run in since.runs])}. Run the command again"
+        )
     if since.unread:
         print_notice(f"left alone, because their requests can't be read: {_named(since.unread)}")
 

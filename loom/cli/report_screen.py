@@ -41,7 +41,7 @@ def print_report(report: RunReport, out: Console) -> None:
 
 
 def print_estimate(estimate: RunEstimate, out: Console) -> None:
-    """Print what a run will probably take."""
+    """Print what a run will probably cost and take."""
     of_model = f" with {one_line(estimate.model)}" if estimate.model else ""
     whose = f"agent {one_line(estimate.agent)}{of_model}"
     if not estimate.runs:

@@ -63,7 +63,7 @@ EXIT: Final = ("/exit", "/quit")
 HELP: Final = "/help"
 HELP_TEXT: Final = """\
 Each line is a message to the agent.
-  /help          shows this text
+  /help          show this text
   /exit, /quit   leave, as Ctrl-C and Ctrl-D do; the agent goes on with its work, and the conversation stays
 While the agent works, you approve its calls and answer its questions in place.
 To come back, or from another terminal:
@@ -71,7 +71,7 @@ To come back, or from another terminal:
   {command} --when-busy interrupt "Stop, and do this instead."
   loom watch {run}
   loom abort {run}
-`loom chat --help` lists the options that a conversation can begin with."""
+`loom chat --help` lists the options for a new conversation."""
 LAST_WORDS: Final = 6
 """How many messages of the conversation are shown when somebody comes back to it."""
 PATIENCE: Final = 30.0

@@ -15,17 +15,17 @@ from loom.cli.arguments import (
     App,
     Budget,
     Json,
+    Metadata,
+    OutputSchema,
     Patience,
+    PermissionMode,
     Priority,
     Tenant,
     User,
-    absolute,
     new_app,
-    read_object,
-    read_permissions,
-    read_schema,
+    read_fields,
 )
-from loom.cli.commands.run import given, launch, unattended
+from loom.cli.commands.run import launch, unattended
 from loom.cli.commands.validate import validate as validate_files
 from loom.cli.output import console, counted, one_line, plain, print_json, visible
 from loom.cli.worker_preview import load_registry, named, running_worker, with_app
@@ -59,16 +59,12 @@ def run(
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override every member's rules.")
     ] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
-    ] = None,
+    mode: PermissionMode = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of steps of the crew.")] = None,
     patience: Patience = None,
     budget: Budget = None,
-    output_schema: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help="JSON Schema that the answer must match.")
-    ] = None,
-    metadata: Annotated[str | None, typer.Option(metavar="JSON", help="JSON object to store with the run.")] = None,
+    output_schema: OutputSchema = None,
+    metadata: Metadata = None,
     priority: Priority = None,
     tenant: Tenant = None,
     user: User = None,
@@ -81,17 +77,17 @@ def run(
 
     All other commands accept the crew's run id. Exit codes are the same as for `loom run`.
     """
-    request = given(
+    request = read_fields(
         model=model,
         session_id=session,
-        workspace=absolute(workspace) if workspace is not None else None,
-        permissions=read_permissions(permissions) if permissions is not None else None,
+        workspace=workspace,
+        permissions=permissions,
         mode=mode,
         max_turns=max_turns,
         patience=patience,
-        budget=read_object(budget, "--budget") if budget is not None else None,
-        output_schema=read_schema(output_schema) if output_schema is not None else None,
-        metadata=read_object(metadata, "--metadata") if metadata is not None else None,
+        budget=budget,
+        output_schema=output_schema,
+        metadata=metadata,
         priority=priority,
         tenant=tenant,
         user_id=user,

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 import typer
 
 from loom.app.forms.eval_case import read_eval_cases
-from loom.cli.arguments import Budget, Json, new_app, read_object, read_permissions
-from loom.cli.commands.run import given, warn_without_worker
+from loom.cli.arguments import Budget, Json, new_app, read_fields, read_object
+from loom.cli.commands.run import warn_without_worker
 from loom.cli.connection import with_client
 from loom.cli.evals.checks import rules_of
 from loom.cli.evals.eval_runs import EvalOptions, EvalRuns
@@ -81,13 +81,13 @@ def evaluate(
     """
     cases = read_eval_cases(file)
     named = checked_name(name if name is not None else f"{_stem(file)}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    replaced = given(
+    replaced = read_fields(
         agent=agent,
         model=model,
-        permissions=read_permissions(permissions) if permissions is not None else None,
+        permissions=permissions,
         mode=mode,
-        model_options=read_object(model_options, "--model-options") if model_options is not None else None,
-        budget=read_object(budget, "--budget") if budget is not None else None,
+        model_options=model_options,
+        budget=budget,
     )
     runs = planned_runs(cases, name=named, repeats=repeat, changes=replaced, workspaces=workspaces)
     limits = TotalBudget(read_object(total_budget, "--total-budget") if total_budget is not None else {}, runs)

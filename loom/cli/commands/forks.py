@@ -11,14 +11,15 @@ from loom.cli.arguments import (
     RUN_HELP,
     Budget,
     Json,
+    Model,
     Patience,
+    PermissionMode,
     RunId,
     absolute,
     new_app,
-    read_object,
-    read_permissions,
+    read_fields,
 )
-from loom.cli.commands.run import given, launch, unattended
+from loom.cli.commands.run import launch, unattended
 from loom.cli.commands.snapshots import explained, shadow_git
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, money, one_line, print_json, print_notice, tokens
@@ -56,13 +57,11 @@ def fork(
         int, typer.Option(min=0, metavar="N", help="Continue after this turn; 0 starts before the first turn.")
     ],
     message: Annotated[str | None, typer.Option(metavar="TEXT", help="Message to the agent after that turn.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
+    model: Model = None,
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override the run's rules at that turn.")
     ] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="Permission mode: default, read-only, accept-edits or bypass.")
-    ] = None,
+    mode: PermissionMode = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Another folder for the new run.")] = None,
     restore: Annotated[
         str | None,
@@ -83,14 +82,14 @@ def fork(
     """
     if restore is not None and workspace is not None:
         raise typer.BadParameter("use --restore or --workspace: the restored folder is the new run's workspace")
-    changes = given(
+    changes = read_fields(
         model=model,
-        permissions=read_permissions(permissions) if permissions is not None else None,
+        permissions=permissions,
         mode=mode,
-        workspace=absolute(folder) if (folder := restore or workspace) is not None else None,
+        workspace=restore or workspace,
         max_turns=max_turns,
         patience=patience,
-        budget=read_object(budget, "--budget") if budget is not None else None,
+        budget=budget,
     )
     if yes and detach:
         changes = unattended(changes)
@@ -99,7 +98,7 @@ def fork(
         source = await run_named(loom, run_id)
         point = await loom.fork_point(ForkedFrom(run_id=source, turn=turn, message=message))
         if restore is not None:
-            _restore(source, turn, absolute(restore))
+            _restore(source, turn, absolute(restore, "--restore"))
         elif workspace is None and point.later_effects:
             print_notice(
                 f"the fork uses current files in {point.spec.workspace}: {counted(point.later_effects, 'later call')}"

@@ -18,7 +18,7 @@ from loom.stack.errors import StackError
 
 PARTS: Final = ("worker", "supervisor", "temporal", "postgres", "redis")
 PAUSE: Final = 0.2
-"""Seconds between two looks for new lines."""
+"""Seconds between two checks for new lines."""
 
 app = new_app()
 

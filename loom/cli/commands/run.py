@@ -99,7 +99,8 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id and return.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve every tool call of this run.")] = False,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Start nothing; show what past runs of the agent cost and took.")
+        bool,
+        typer.Option("--estimate", help="Don't start a run; show the cost and duration of past runs of the agent."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -129,7 +130,9 @@ def run(
         user_id=user,
     )
     if estimate and (detach or yes or run_id):
-        raise BadRequest("--estimate starts no run: drop --detach, --yes and --id, or --estimate", field="estimate")
+        raise BadRequest(
+            "--estimate doesn't start a run: drop --detach, --yes and --id, or --estimate", field="estimate"
+        )
     words = sys.stdin.read() if task == "-" else task
     if yes and detach:
         request = unattended(request)
@@ -198,7 +201,7 @@ def events(
 
 
 def _estimate(request: RunRequest, *, as_json: bool) -> None:
-    """Show what a run with this request will probably take. Raises BadRequest if no worker would serve the request."""
+    """Show the estimate for a run with this request. Raises BadRequest if no worker would serve the request."""
 
     async def estimated(loom: LoomClient) -> RunEstimate:
         await loom.refuse_unserved(request)
@@ -209,11 +212,6 @@ def _estimate(request: RunRequest, *, as_json: bool) -> None:
         print_json(found)
     else:
         print_estimate(found, console(wide=True))
-
-
-def given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value. The defaults of the agent and the worker apply to all other fields."""
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def unattended(request: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,19 @@ from typing import Annotated, Final, TypeAlias, cast
 import typer
 from rich.table import Table
 
-from loom.cli.arguments import Budget, Json, Priority, Tenant, User, absolute, new_app, read_object, read_permissions
-from loom.cli.commands.run import given
+from loom.cli.arguments import (
+    Agent,
+    Budget,
+    Json,
+    Model,
+    Permissions,
+    Priority,
+    Tenant,
+    User,
+    Workspace,
+    new_app,
+    read_fields,
+)
 from loom.cli.connection import with_client
 from loom.cli.output import console, one_line, print_json
 from loom.schedules import Overlap, ScheduleSummary
@@ -31,13 +42,11 @@ def add(
         str, typer.Option(metavar="POLICY", help=f"What to do if the previous run is still in progress: {OVERLAPS}.")
     ] = "skip",
     paused: Annotated[bool, typer.Option("--paused", help="Start no runs until `loom schedule resume`.")] = False,
-    agent: Annotated[str | None, typer.Option(help="Name of the agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")] = None,
+    agent: Agent = None,
+    model: Model = None,
     session: Annotated[str | None, typer.Option(help="Session that all of the runs belong to.")] = None,
-    workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")] = None,
-    permissions: Annotated[
-        str | None, typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.')
-    ] = None,
+    workspace: Workspace = None,
+    permissions: Permissions = None,
     max_turns: Annotated[int | None, typer.Option(help="Maximum number of turns of each run.")] = None,
     budget: Budget = None,
     priority: Priority = None,
@@ -50,14 +59,14 @@ def add(
     The Temporal server starts the runs, so only a worker has to be running. Exit code 2: the expression, the time zone,
     the name or the request is invalid.
     """
-    request = given(
+    request = read_fields(
         agent=agent,
         model=model,
         session_id=session,
-        workspace=absolute(workspace) if workspace is not None else None,
-        permissions=read_permissions(permissions) if permissions is not None else None,
+        workspace=workspace,
+        permissions=permissions,
         max_turns=max_turns,
-        budget=read_object(budget, "--budget") if budget is not None else None,
+        budget=budget,
         priority=priority,
         tenant=tenant,
         user_id=user,

@@ -48,7 +48,7 @@ def show(
     """
     if context and turn is None:
         raise BadRequest("--context needs --turn N", field="turn")
-    run_id, turns, decisions, mask = with_run(run_id, _read)
+    run_id, turns, decisions, mask = with_run(run_id, read_turns)
     if turn is not None and turn not in {past.number for past in turns}:
         raise BadRequest(f"--turn: the run has no turn {turn}; its last turn is {len(turns)}", field="turn")
     chosen = [past for past in turns if turn in (None, past.number)]
@@ -57,13 +57,13 @@ def show(
     if context:
         _show_context(run_id, chosen[0], mask, as_json=as_json, in_pager=not no_pager)
     elif as_json:
-        print_json({"run_id": run_id, "turns": [_turn_view(without_secrets(past, mask), decisions) for past in chosen]})
+        print_json({"run_id": run_id, "turns": [turn_view(without_secrets(past, mask), decisions) for past in chosen]})
     else:
-        lines = (line for past in chosen for line in _turn_lines(without_secrets(past, mask), decisions))
+        lines = (line for past in chosen for line in turn_lines(without_secrets(past, mask), decisions))
         _print_lines(lines, in_pager=not no_pager)
 
 
-async def _read(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...], Decisions, Mask]:
+async def read_turns(loom: LoomClient, run_id: str) -> tuple[str, tuple[PastTurn, ...], Decisions, Mask]:
     turns, recorded = await asyncio.gather(loom.turns(run_id), loom.recorded_tasks(run_id))
     made = [task.parameters for task in recorded.tasks if task.action is Action.APPROVAL_DECIDED]
     return run_id, turns, {str(each["call_id"]): each for each in made}, loom.secret_mask()
@@ -123,7 +123,7 @@ def _context_lines(call: PastCall, parts: tuple[ContextPart, ...]) -> Iterator[s
         yield from (f"         │ {one_line(text, MAX_CHARACTERS)}" for text in shown if text.strip())
 
 
-def _turn_lines(turn: PastTurn, decisions: Decisions) -> Iterator[str]:
+def turn_lines(turn: PastTurn, decisions: Decisions) -> Iterator[str]:
     yield f"── turn {turn.number} ──"
     for compression in turn.compressions:
         done = compression.done
@@ -166,7 +166,7 @@ def _decision_view(decision: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: decision.get(name) for name in ("approved", "by", "scope", "edited", "reason")}
 
 
-def _turn_view(turn: PastTurn, decisions: Decisions) -> dict[str, Any]:
+def turn_view(turn: PastTurn, decisions: Decisions) -> dict[str, Any]:
     return {
         "turn": turn.number,
         "model_calls": [

@@ -87,7 +87,9 @@ def resume(run_id: RunId, as_json: Json = False) -> None:
 def abort(
     run_id: OptionalRunId = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Abort all runs, or those of the other options.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Abort all runs, or those that match the other options.")
+    ] = False,
     agent: Annotated[str | None, typer.Option(help="With --all: only runs of this agent.")] = None,
     session: Annotated[str | None, typer.Option(help="With --all: only runs of this session.")] = None,
     tenant: Annotated[str | None, typer.Option(help="With --all: only runs of this tenant.")] = None,
@@ -99,7 +101,7 @@ def abort(
     """Abort a run, or all runs, and cancel their current work.
 
     Sub-agents end with their run. With --all, the command waits until the runs have ended, and prints which ones have.
-    Exit code 1 with --all: a run hasn't ended, or another one has started meanwhile.
+    Exit code 1 with --all: a run hasn't ended, or another one has started in the meantime.
     """
     which = RunFilter(agent=agent, session=session, tenant=tenant, user=user)
     if every is (run_id is not None):

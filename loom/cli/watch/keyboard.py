@@ -28,7 +28,7 @@ ENTER: Final = ("\r", "\n")
 _SAME_STROKE: Final = 0.15
 """Enter is ignored for this many seconds after a key, for people who type `y` and then press Enter."""
 PAUSE: Final = 0.3
-"""A question takes keys once nobody has pressed one for this many seconds. Keys until then aren't meant for it."""
+"""A question takes keys once nobody has pressed one for this many seconds. Earlier keys aren't meant for it."""
 _KEYS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1bO.|\x1b.?|.", re.DOTALL)
 
 

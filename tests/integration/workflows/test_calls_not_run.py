@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loom import Deny, Instead, LoomApp, Task
 from loom.activities.plan_calls import CallPreparer
-from loom.cli.commands.show import _read, _turn_lines, _turn_view
+from loom.cli.commands.show import read_turns, turn_lines, turn_view
 from loom.cli.watch.screen import Screen
 from loom.domain.core.tasks import Action
 from loom.testing.harness import Harness
@@ -57,7 +57,7 @@ async def test_a_refused_call_is_told_shown_and_found_again_with_its_reason(work
     assert_whole(events)
 
     (first, _) = await loom.client.turns(run_id)
-    past = "\n".join(_turn_lines(first, {}))
+    past = "\n".join(turn_lines(first, {}))
     for call_id, (use, reason) in refused.items():
         called, returned = of_call(events, call_id)
         assert [called.action, returned.action] == BOTH
@@ -101,7 +101,7 @@ async def test_a_call_that_a_person_denies_ends_with_the_persons_reason(working:
     screen = on_screen(events, run_id, live=False)
     assert screen.count("not today") == 1
     (first, _) = await loom.client.turns(run_id)
-    assert "✗ bash: touch c.txt: Denied by ann: not today" in "\n".join(_turn_lines(first, {}))
+    assert "✗ bash: touch c.txt: Denied by ann: not today" in "\n".join(turn_lines(first, {}))
 
 
 async def test_a_call_that_cannot_be_told_costs_no_second_reply(
@@ -209,8 +209,8 @@ async def assert_seen(loom: Harness, run_id: str, fates: Mapping[str, tuple[Tool
     """Each of these calls of the first turn, with what became of it, in the stream, the past, and on the screen."""
     await loom.client.result(run_id)
     events = await told(loom.client, run_id)
-    _, (first, *_), decisions, _ = await _read(loom.client, run_id)
-    view, lines = _turn_view(first, decisions), "\n".join(_turn_lines(first, decisions))
+    _, (first, *_), decisions, _ = await read_turns(loom.client, run_id)
+    view, lines = turn_view(first, decisions), "\n".join(turn_lines(first, decisions))
     shown = {call["call_id"]: str(call["content"] or call["error"]) for call in view["tool_calls"] + view["children"]}
     screens = [on_screen(events, run_id, live=live) for live in (True, False)]
     exported = {

@@ -30,12 +30,12 @@ class Server:
                 id=f"{queue}-{number}",
                 task_queue=queue,
                 search_attributes={"LoomWaitingOn": ["approval"]},
-                start_time=NOW - timedelta(seconds=age),
+                start_time=NOW - timedelta(seconds=number),
                 root_id=None,
                 status=None,
             )
             for queue, count in numbers.items()
-            for age, number in enumerate(range(count))  # as a server does, the newest first
+            for number in range(count)  # as a server does, the newest first
         ]
 
     async def found(self, *_: Any, **__: Any) -> AsyncIterator[Any]:

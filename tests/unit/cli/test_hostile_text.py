@@ -114,7 +114,7 @@ def asked(evil: str) -> str:
 def told_by_turn(evil: str) -> str:
     """A turn of `loom show`."""
     call = CallNotRun(call=ToolCall(id=evil, name=evil, arguments={evil: evil}), content=evil, is_error=True)
-    return printed(*show._turn_lines(PastTurn(number=1, not_run=(call,)), {}))
+    return printed(*show.turn_lines(PastTurn(number=1, not_run=(call,)), {}))
 
 
 def reported(evil: str) -> str:

@@ -72,6 +72,13 @@ def test_a_blank_value_after_an_equals_sign_is_refused(command: Commands) -> Non
     assert (ran.code, ran.err) == (USAGE, "--tenant is empty: give it a value, or leave it out")
 
 
+@pytest.mark.parametrize("more", ["--detach", "--yes", "--id=a-run"])
+def test_an_estimate_does_not_start_a_run(more: str, command: Commands) -> None:
+    ran = command("run", "do it", "--estimate", more)
+    assert (ran.code, ran.out) == (USAGE, "")
+    assert ran.err.startswith("--estimate doesn't start a run")
+
+
 @pytest.mark.parametrize(
     ("words", "parameter"),
     [
