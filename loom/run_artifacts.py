@@ -25,10 +25,13 @@ class Artifact:
     """A stored text of a run."""
 
     run_id: str
+    """The run that stored it."""
     id: str
+    """What `LoomClient.artifact` and `loom artifact get` take."""
     bytes: int
     """The number of UTF-8 bytes of all its parts."""
     created_at: datetime
+    """When its first part was stored, in UTC."""
 
 
 class RunArtifacts:
