@@ -41,7 +41,9 @@ class Subscription:
     same after a restart of the process.
     """
     pattern: str
+    """The actions whose tasks the handler receives: one (`node.error`), a group (`node.*`) or all (`*`)."""
     handler: Handler
+    """Receives each task. It returns the task to publish in return, or None."""
     at_once: int
     """Maximum number of tasks that the handler has at the same time in one process. The others wait on the bus."""
 

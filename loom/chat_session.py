@@ -71,6 +71,7 @@ class SentMessage:
     """A message that the server has accepted."""
 
     message_id: str
+    """The id of the message, which answers name in `message_ids`."""
     run_id: str
     """The run that answers the message."""
     handling: Handling | None

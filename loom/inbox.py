@@ -45,10 +45,13 @@ class PendingCall(PendingApproval):
     run_id: str
     """The root of the tree. It takes the decision."""
     tenant: str
+    """The tenant that the run works for. Empty if it works for none."""
     workspace: str = ""
     """The folder in which the call would run, on the worker's machine. Empty if it isn't known."""
     since: datetime
+    """When the call began to wait, in UTC."""
     kind: Literal["approval"] = "approval"
+    """Tells the three kinds of entries apart, also in JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,12 +59,19 @@ class PendingAnswer:
     """A question that an agent asks with `ask_user`: `client.send(run_id, text)` answers it."""
 
     run_id: str
+    """The run that takes the answer."""
     agent: str
+    """The agent that asks."""
     tenant: str
+    """The tenant that the run works for. Empty if it works for none."""
     question: str
+    """The question, in the agent's words."""
     since: datetime
+    """When the run began to wait, in UTC."""
     turn: int = 0
+    """The turn in which the agent asked."""
     kind: Literal["question"] = "question"
+    """Tells the three kinds of entries apart, also in JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +81,11 @@ class SilentRun:
     """
 
     run_id: str
+    """The run's id, which is also its Workflow ID."""
     agent: str
+    """The name of the run's agent."""
     tenant: str
+    """The tenant that the run works for. Empty if it works for none."""
     waiting_on: str
     """`approval`, `input` or `resume`."""
     since: datetime
@@ -80,6 +93,7 @@ class SilentRun:
     error: str = ""
     """Why the status can't be read. Empty if no worker responds."""
     kind: Literal["stale"] = "stale"
+    """Tells the three kinds of entries apart, also in JSON."""
 
 
 Waiting: TypeAlias = PendingCall | PendingAnswer | SilentRun

@@ -21,19 +21,27 @@ class PendingApproval:
     made_by: str = ""
     """The run that makes the call."""
     agent: str = ""
+    """The agent that makes the call."""
     depth: int = 0
     """The sub-agent's nesting level; 0 is the run that was asked."""
     tool: str
+    """The name of the tool."""
     arguments: JsonObject = field(default_factory=dict)
+    """The arguments of the call, by name. Secrets are masked."""
     is_cut: bool = False
     """Whether long texts in `arguments` are truncated. The run in `made_by` has them in full."""
     risk: str = ""
+    """What the call can do. Empty if the worker doesn't know."""
     reason: str = ""
+    """Why the call needs an approval."""
     rule: str = ""
+    """The permission rule that asks. Empty if no rule does."""
     digest: str = ""
+    """Stands for the exact call. An approval that names it approves no other call."""
     for_run: tuple[str, ...] = ()
     """The allow rules that an approval for the rest of the run would add."""
     asked_at: str = ""
+    """When the call began to wait, in ISO 8601. Empty if the worker doesn't know."""
     expires_at: datetime | None = None
     """When the call is denied if nobody has decided."""
     question: str = ""

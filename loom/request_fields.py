@@ -18,12 +18,15 @@ class BudgetFields(TypedDict, total=False):
     """Spending limits for a run and all work that it delegates. An omitted limit doesn't apply."""
 
     tokens: int | None
+    """Maximum number of input and output tokens together."""
     cost_usd: float | None
     """Cost in US dollars. Requires a model with a known price."""
     tool_calls: int | None
+    """Maximum number of tool calls."""
     seconds: float | None
     """Elapsed time since the run started, including pauses and waits."""
     turns: int | None
+    """Maximum number of turns of this run, excluding its sub-agents."""
     depth: int | None
     """Maximum number of sub-agent levels. 0 allows no sub-agents."""
     children: int | None
@@ -34,6 +37,7 @@ class ForkPointFields(TypedDict, total=False):
     """The point in another run at which a fork starts. `run_id` and `turn` are required."""
 
     run_id: str
+    """The id of the other run."""
     turn: int
     """The fork starts at the end of this turn. 0 is the start of the other run."""
     message: str | None
@@ -44,16 +48,21 @@ class ModelOptionFields(TypedDict, total=False):
     """Options of model calls. See docs/models.md."""
 
     reasoning_effort: ReasoningEffort | None
+    """How much a reasoning model thinks."""
     thinking_budget: int | None
     """Maximum number of tokens for thinking. Anthropic models only."""
     top_p: float | None
+    """Nucleus sampling, from 0 to 1."""
     seed: int | None
+    """Makes sampling repeatable, as far as the provider can."""
     stop: Sequence[str] | None
     """Texts at which the model stops."""
     parallel_tool_calls: bool | None
+    """Whether the model may make several calls in one reply."""
     extra_body: Mapping[str, Any] | None
     """Fields to add to the body of each request to the provider."""
     extra_headers: Mapping[str, str] | None
+    """Headers to add to each request to the provider."""
     accepts: Sequence[str] | None
     """What the model takes besides text: `image`, `pdf`, `audio`, or `text` if it takes nothing else."""
 
@@ -74,6 +83,7 @@ class PartFields(TypedDict, total=False):
     type: Literal["text", "image", "audio", "file"]
     """Ignored, like `media_type`: the content itself decides."""
     media_type: str
+    """The media type, such as `image/png`. Ignored, like `type`."""
 
 
 class ForkFields(TypedDict, total=False):
@@ -86,11 +96,13 @@ class ForkFields(TypedDict, total=False):
     permissions: Mapping[str, str] | None
     """Rules to merge over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`. See docs/permissions.md."""
     mode: ModeName | None
+    """The permission mode: `default`, `read-only`, `accept-edits` or `bypass`. The worker may limit it."""
     max_turns: int | None
     """Maximum number of turns of this run, excluding its sub-agents. Must be at least 1."""
     patience: float | None
     """Seconds to wait for a provider, or for a person to restore access, before the run fails. 0: never wait."""
     budget: BudgetFields | None
+    """Limits for the run and all work that it delegates."""
     require_done_tool: bool | None
     """If true, the run ends only when the model calls the `done` tool."""
     session_id: str | None
@@ -115,6 +127,7 @@ class CrewRunFields(ForkFields, total=False):
     output_schema: JsonObject | None
     """The JSON Schema of the answer. To generate it from a type, pass `output=` instead."""
     forked_from: ForkPointFields | None
+    """The run and turn to start from. `LoomClient.fork` sets it."""
 
 
 class RunFields(CrewRunFields, total=False):

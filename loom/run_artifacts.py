@@ -30,11 +30,13 @@ class Artifact:
     """A stored text of a run, or an image, a recording or another file."""
 
     run_id: str
+    """The run that stored it."""
     id: str
-    """For a file, the first 12 digits of the SHA-256 of its content."""
+    """What `LoomClient.artifact` and `loom artifact get` take. For a file, the first 12 digits of its SHA-256."""
     bytes: int
     """The number of bytes. A text is counted in UTF-8, with all its parts."""
     created_at: datetime
+    """When its first part was stored, in UTC."""
     media_type: str = "text/plain"
     name: str = ""
     """A file's name, if it is known."""

@@ -15,10 +15,13 @@ class UsageFields(TypedDict):
     input_tokens: int | None
     """Prompt tokens, including `cached_tokens`."""
     output_tokens: int | None
+    """Tokens that models wrote, including their thinking."""
     cached_tokens: int | None
     """Prompt tokens that the provider read from its cache."""
     total_tokens: int | None
+    """The sum of `input_tokens` and `output_tokens`."""
     model_calls: int | None
+    """Answered model calls."""
     cache_write_tokens: NotRequired[int]
     """Prompt tokens that the provider wrote to its cache, if there were any."""
 
@@ -29,7 +32,9 @@ class ErrorFields(TypedDict):
     type: str
     """The name of an error in `loom.errors`, or of a limit."""
     message: str
+    """What was wrong, and what to do, in a sentence."""
     context: JsonObject
+    """The details of the error, such as the name of a setting. May be empty."""
 
 
 class ApprovalFields(TypedDict):
@@ -40,10 +45,13 @@ class ApprovalFields(TypedDict):
     run_id: str
     """The run that made the call, which may be a sub-agent."""
     agent: str
+    """The agent that made the call."""
     depth: int
     """How many levels the run that made the call is below the root."""
     tool: str
+    """The name of the tool."""
     arguments: JsonObject
+    """The arguments of the call, by name. Secrets are masked."""
     cut: bool
     """Whether long texts in `arguments` have been cut."""
     reason: str
@@ -57,6 +65,7 @@ class ApprovalFields(TypedDict):
     for_run: list[str]
     """The rules that `approve(…, scope="run")` would add to the run."""
     asked_at: str | None
+    """When the call began to wait. None if the worker doesn't know."""
     expires_at: str | None
     """None if the approval doesn't expire, or while the run is paused."""
     question: NotRequired[str]
@@ -73,7 +82,9 @@ class ParkedFields(TypedDict):
     waiting_on: str
     """`provider` or `operator`."""
     since: str
+    """When the run was parked."""
     error: ErrorFields
+    """The error of the last attempt."""
     probes: int
     """The number of failed attempts."""
     next_probe: str | None
@@ -88,18 +99,27 @@ class ChildFields(TypedDict):
     """A sub-agent."""
 
     run_id: str
+    """The id of the sub-agent's run, which takes requests of its own."""
     agent: str
+    """The name of the agent."""
     description: str
+    """The work that the sub-agent was given, in a few words."""
     status: str
+    """A value of `RunStatus`."""
     waiting_on: str | None
+    """What the sub-agent waits for, in a few words. None if it waits for nothing."""
     turn: int
+    """The number of its current turn, from 1. 0 before the first."""
     all_turns: int
     """The turns of the sub-agent and of those below it."""
     sub_agents: int
     """The number of sub-agents below it."""
     tool_calls: int
+    """Its tool calls so far, with those of the sub-agents below it."""
     usage: UsageFields
+    """Its tokens so far, with those of the sub-agents below it."""
     cost: float | None
+    """US dollars so far, with those of the sub-agents below it. None if a price is unknown."""
     children: NotRequired[list["ChildFields"]]
     """The sub-agents below it. Only a sub-agent that was asked itself names them."""
 
@@ -108,31 +128,42 @@ class BoundFields(TypedDict):
     """A limit, and how much of it is used. None as the limit: there is none."""
 
     spent: NotRequired[float | None]
+    """What is used, with all delegated work. None if it is unknown, and absent for seconds."""
     limit: float | None
+    """The limit. None if there is none."""
 
 
 class BudgetsFields(TypedDict):
     """The limits of the run and of all work that it delegates."""
 
     tokens: BoundFields
+    """Input and output tokens."""
     cost_usd: BoundFields
+    """US dollars."""
     tool_calls: BoundFields
+    """Calls of tools."""
     seconds: BoundFields
+    """Seconds since the run started, including pauses and waits."""
     turns: BoundFields
+    """Turns of the run, without those of its sub-agents."""
 
 
 class ContextFields(TypedDict):
     """How full the model's context is, in tokens."""
 
     tokens: int | None
+    """Tokens in the conversation, as far as they are known."""
     window: int | None
+    """The size of the model's context window."""
     compressions: int | None
+    """How often the conversation has been compressed."""
 
 
 class TodoFields(TypedDict):
     """A task on the agent's own list."""
 
     task: str
+    """The task, in the agent's words."""
     status: str
     """`pending`, `in_progress` or `completed`."""
 
@@ -141,65 +172,86 @@ class ForkedFromFields(TypedDict):
     """The run and turn that a fork started from."""
 
     run_id: str
+    """The id of the other run."""
     turn: int
+    """The fork starts at the end of this turn. 0 is the start of the other run."""
 
 
 class ChatFields(TypedDict):
     """Which messages of a chat are answered."""
 
     received: int
+    """The number of messages that the chat has received."""
     answered: int
+    """The number of messages that it has answered."""
     answering: list[str]
     """The ids of the messages that are being answered."""
     queue: list[str]
     """The ids of the messages that wait."""
     since: str
+    """When the chat began."""
 
 
 class FaultFields(TypedDict):
     """Why no worker can continue the run, until `loom repair` does."""
 
     error: str
+    """What the worker reported."""
     since: str | None
+    """When the fault began. None if it isn't known."""
 
 
 class StatusFields(TypedDict):
     """What a run is doing and has used."""
 
     run_id: str
+    """The run's id, which is also its Workflow ID."""
     status: str
     """A value of `RunStatus`, which is a text, too: `status["status"] == RunStatus.RUNNING`."""
     agent: str
+    """The name of the run's agent."""
     model: str | None
     """The model as `prefix:name`. None until a worker has chosen it."""
     turn: int | None
     """The number of the current turn, from 1. 0 before the first."""
     max_turns: int | None
+    """The maximum number of turns. None until a worker has prepared the run."""
     waiting_on: str | None
     """What the run waits for, in a few words."""
     parked: ParkedFields | None
+    """Set while the run waits for its provider or its operator."""
     pending_approvals: list[ApprovalFields]
     """What waits for a person, in the run and in all sub-agents."""
     question: str | None
     """The agent's question, which `send` answers."""
     usage: UsageFields
+    """Tokens and model calls so far, with those of all sub-agents."""
     cost: float | None
+    """US dollars so far, with those of all sub-agents. None if a price is unknown."""
     budget: BudgetsFields
+    """The run's limits, and how much of them is used."""
     priority: int | None
     """1 is the highest, 5 the lowest. None if nobody has set one."""
     session_id: str | None
+    """The session that the run belongs to. None if it belongs to none."""
     tenant: str | None
+    """The tenant that the run works for. None if the request named none."""
     context: ContextFields
+    """How full the model's context is."""
     tool_calls: int | None
+    """Tool calls so far, with those of all sub-agents."""
     queued_messages: int | None
     """Messages that the agent hasn't read."""
     todos: list[TodoFields]
+    """The agent's own list of tasks. Empty if it keeps none."""
     children: list[ChildFields]
+    """The sub-agents directly below the run."""
     choice: JsonObject | None
     """A crew's latest choice, as in the event `node.planning`."""
     chat: ChatFields | None
     """None unless the run is a chat."""
     forked_from: ForkedFromFields | None
+    """The run and turn that the run started from. None unless it is a fork."""
     error: ErrorFields | None
     """None unless the run has ended with an error."""
     stale: NotRequired[bool]

@@ -43,14 +43,25 @@ class RunSummary:
     """An entry in a list of runs."""
 
     run_id: str
+    """The run's id, which is also its Workflow ID."""
     status: str
+    """A value of `RunStatus`."""
     agent: str
+    """The name of the run's agent. Empty until a worker has prepared the run."""
     model: str
+    """The model as `prefix:name`. Empty until a worker has prepared the run."""
     waiting_on: str
+    """`approval`, `input`, `resume`, `provider`, `operator`, `tenant` or `repair`. Empty or `none` if it waits for
+    nothing.
+    """
     started_at: datetime
+    """When the run's last execution started, in UTC."""
     closed_at: datetime | None
+    """When that execution ended, in UTC. None while it is in progress."""
     cost: float | None
+    """US dollars, with sub-agents. None while the run is in progress, and if a price is unknown."""
     tenant: str
+    """The tenant that the run works for. Empty if it works for none."""
 
 
 def was_repaired(error: WorkflowFailureError) -> bool:

@@ -24,7 +24,9 @@ class Streamed:
     """An event from the live stream."""
 
     offset: int
+    """The event's number in the run's stream. Watching after it continues with the next event."""
     task: Task
+    """The event itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,7 +34,9 @@ class Polled:
     """The status of a run. The client queries it while the live stream is unavailable."""
 
     status: JsonObject
+    """What `LoomClient.status` returns."""
     why: str
+    """Why the live stream is unavailable."""
 
 
 Watched: TypeAlias = Streamed | Polled

@@ -1,10 +1,12 @@
 """Describe why a tool failed, including the errors in exception groups."""
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from itertools import islice
 from typing import Final
 
 from loom.activities.toolbox.workspace.text_bytes import readable
+from loom.domain.core.suggestions import nearest
 
 _REASONS: Final = 20
 """Maximum number of errors in a group that are told."""
@@ -40,6 +42,14 @@ def _named(error: BaseException, text: str) -> str:
 
 def _text_of(error: BaseException) -> str:
     try:
-        return readable(str(error))
+        return readable(f"{error}{_near(error)}")
     except Exception:  # noqa: BLE001 - the error's own code may raise anything
         return ""
+
+
+def _near(error: BaseException) -> str:
+    """Name the attribute that was meant, if the code has asked a dataclass, such as a ToolCall, for another."""
+    if not isinstance(error, AttributeError) or not error.name or not is_dataclass(error.obj):
+        return ""
+    public = [name for name in dir(error.obj) if not name.startswith("_")]
+    return "; " + nearest(error.name, public, f"it has: {', '.join(public)}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import structlog
 
+from loom.activities.toolbox.error_reasons import reason_of
 from loom.activities.toolbox.user_tools.call import in_thread, is_asked_to_stop
 from loom.activities.toolbox.user_tools.signature import is_asynchronous
 from loom.domain.agents.hook_steps import Moment
@@ -52,7 +53,7 @@ async def answer_of(name: str, function: Callable[..., Any], *given: Any, patien
         raise HookFailedError("something that it waited for was cancelled") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a hook that fails denies the call
         _log.warning("user_code_failed", name=name, exc_info=True)
-        raise HookFailedError(f"it failed with {type(error).__name__}: {error}") from None
+        raise HookFailedError(f"it failed with {reason_of(error)}") from None
 
 
 def text_in(answer: object) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from loom.domain.history.recorded_calls import RecordedCall
     from loom.testing.cassettes import Cassette
+    from loom.testing.fixtures import LoomProcesses, LoomTimeSkipping, LoomWorker
     from loom.testing.harness import Addresses, Harness, harness, settings_for
     from loom.testing.histories import assert_replays, save_histories
     from loom.testing.model_replies import (
@@ -50,6 +51,9 @@ __all__ = [
     "Addresses",
     "Cassette",
     "Harness",
+    "LoomProcesses",
+    "LoomTimeSkipping",
+    "LoomWorker",
     "ModelServer",
     "RecordedCall",
     "RecordedRun",
@@ -85,6 +89,7 @@ __all__ = [
 
 _NAMES_BY_MODULE: Final = {
     "cassettes": ("Cassette",),
+    "fixtures": ("LoomProcesses", "LoomTimeSkipping", "LoomWorker"),
     "harness": ("Addresses", "Harness", "harness", "settings_for"),
     "histories": ("assert_replays", "save_histories"),
     "model_replies": (

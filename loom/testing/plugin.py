@@ -4,25 +4,17 @@
 that runs asynchronous tests.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from temporalio.testing import WorkflowEnvironment
-
+    from loom.testing.fixtures import LoomProcesses, LoomTimeSkipping, LoomWorker
     from loom.testing.fork_server import ForkServer
-    from loom.testing.harness import Addresses, Harness
-    from loom.testing.model_server import ModelServer
-    from loom.testing.worker_processes import Workers
-
-    Serving: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[Harness, ModelServer]]]
-    Skipping: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[Harness, ModelServer, WorkflowEnvironment]]]
-    Mortal: TypeAlias = Callable[..., AbstractAsyncContextManager[tuple[Harness, ModelServer, Workers]]]
+    from loom.testing.harness import Addresses
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +27,7 @@ def loom_stack(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Addresses]
 
 
 @pytest.fixture
-def loom_worker(loom_stack: "Addresses", tmp_path: Path) -> "Serving":
+def loom_worker(loom_stack: "Addresses", tmp_path: Path) -> "LoomWorker":
     """`async with loom_worker(replies, app=app) as (loom, model)`: a worker in the test's own process.
 
     `replies` is a list with one reply for each turn, or a function from a `SeenRequest` to a `Reply`. Any setting of
@@ -56,7 +48,7 @@ def loom_forks() -> "Iterator[ForkServer]":
 
 
 @pytest.fixture
-def loom_processes(loom_stack: "Addresses", loom_forks: "ForkServer", tmp_path: Path) -> "Mortal":
+def loom_processes(loom_stack: "Addresses", loom_forks: "ForkServer", tmp_path: Path) -> "LoomProcesses":
     """`async with loom_processes(replies, app="module:app") as (loom, model, workers)`: a worker to kill and restart.
 
     It runs in a process of its own. `app` is therefore a name: `package.module:app` or `path/to/file.py:app`.
@@ -67,7 +59,7 @@ def loom_processes(loom_stack: "Addresses", loom_forks: "ForkServer", tmp_path: 
 
 
 @pytest.fixture
-def loom_time_skipping(tmp_path: Path) -> "Skipping":
+def loom_time_skipping(tmp_path: Path) -> "LoomTimeSkipping":
     """`async with loom_time_skipping(replies, app=app) as (loom, model, time)`: days of waiting take milliseconds.
 
     Temporal's test server skips the time while nothing runs. The worker has no Postgres and no Redis, so there are no

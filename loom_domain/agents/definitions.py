@@ -32,6 +32,7 @@ class AgentDefinition:
     """
 
     name: str
+    """What requests and other agents call the agent."""
     description: str = ""
     """The agent's strengths, described for the people and models that choose an agent."""
     extends: str = ""
@@ -43,28 +44,39 @@ class AgentDefinition:
     fallbacks: tuple[str, ...] = ()
     """The fallback models. Each is tried if the model before it fails."""
     system_prompt: str = ""
+    """The instructions that begin each model call. Loom adds those of skills, notes and memories."""
     tools: tuple[str, ...] | None = None
     """The names of the agent's tools. `mcp__server` stands for all of a server's tools. None means all tools. `done` is
     always included.
     """
     permissions: Mapping[str, str] = field(default_factory=dict)
+    """Rules, such as `{"bash(git diff:*)": "allow", "bash": "ask"}`. They are merged over inherited rules."""
     mode: Mode | None = None
+    """The permission mode of the agent's runs, if the request doesn't name one."""
     knowledge: tuple[str, ...] = ()
     """The names of knowledge bases to search whenever a person sends a message."""
     knowledge_limits: Mapping[str, KnowledgeLimit] = field(default_factory=dict)
     """The limits of those knowledge bases that have their own."""
     max_turns: int | None = None
+    """The maximum number of turns of a run, without those of its sub-agents."""
     budget: Budget = field(default_factory=Budget)
+    """The limits for a run and all work that it delegates."""
     max_output_tokens: int | None = None
+    """The maximum number of output tokens per model call."""
     temperature: float | None = None
+    """The sampling temperature. If no agent sets it, the worker's setting or the provider's default applies."""
     model_options: ModelOptions = field(default_factory=ModelOptions)
+    """Further options of model calls, such as the reasoning effort. They are merged over inherited options."""
     context_window: int | None = None
+    """The size of the model's context window in tokens."""
     collapse_at: float | None = None
     """The shares of the window at which old tool results are shortened, the model is warned, and the conversation is
     compressed.
     """
     warn_at: float | None = None
+    """See `collapse_at`."""
     compress_at: float | None = None
+    """See `collapse_at`."""
     compress_target: float | None = None
     """The maximum size of a compressed conversation, as a share of its previous size."""
     keep_turns: int | None = None
@@ -72,6 +84,7 @@ class AgentDefinition:
     sections: tuple[str, ...] = ()
     """The sections of a summary."""
     section_tokens: int | None = None
+    """The maximum number of tokens in each of these sections."""
     loop_window: int | None = None
     """The number of repeated turns after which a run stops. 0 disables loop detection."""
     shown_tools: int | None = None
@@ -85,10 +98,13 @@ class AgentDefinition:
     tpm: int | None = None
     """The same for tokens per minute."""
     approval_timeout: float | None = None
+    """The number of seconds that a call waits for a person's approval before it is denied."""
     model_attempts: int | None = None
     """The number of attempts at a model call, with delays from `first_retry_delay` to `longest_retry_delay`."""
     first_retry_delay: float | None = None
+    """The number of seconds between the first two attempts. It doubles for each further attempt."""
     longest_retry_delay: float | None = None
+    """The longest delay between two attempts in seconds."""
     model_timeout: float | None = None
     """The number of seconds without data after which an attempt at a model call fails."""
     tool_attempts: int | None = None
@@ -103,6 +119,7 @@ class AgentDefinition:
     patience: float | None = None
     """The number of seconds that the agent's runs wait for their provider or their operator."""
     require_done_tool: bool | None = None
+    """Whether a run ends only when the model calls the `done` tool."""
     output_schema: JsonObject | None = None
     """The JSON Schema that the agent's answers must match if the request doesn't specify a schema."""
     pattern: Pattern | None = None
@@ -118,6 +135,7 @@ class AgentDefinition:
     remove from it.
     """
     activation: Activation | None = None
+    """Whether the agent uses only the skills that are enabled for it, or also those that match the task."""
     hooks: tuple[str, ...] = ()
     """The names of hooks and interceptors to apply in addition to those that are registered for this agent or for all
     agents.

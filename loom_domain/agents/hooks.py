@@ -73,6 +73,7 @@ class Instead:
     """A result that an interceptor returns in place of the task's result. The task is skipped."""
 
     result: str
+    """The text that callers and models read as the result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,10 +35,14 @@ class AgentStats:
     """An agent's state and statistics."""
 
     state: NodeState = NodeState.IDLE
+    """`running` while any run is in progress, otherwise the outcome of the last run. `idle` if there is none to tell.
+    """
     execution_count: int = 0
     """The number of runs, including runs in progress."""
     running_count: int = 0
+    """The number of runs in progress."""
     success_count: int = 0
+    """The number of completed runs."""
     failure_count: int = 0
     """The number of failed runs. Runs that were aborted or reached a limit aren't included."""
     total_duration: float = 0.0

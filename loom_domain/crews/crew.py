@@ -147,13 +147,21 @@ class Crew:
     """Several agents and how they work together. A crew is pinned into its run when the run starts."""
 
     name: str
+    """What requests and agents call the crew."""
     mode: CrewMode
+    """How the members share a task."""
     members: tuple[Member, ...]
+    """The members, in the order in which a sequential crew calls them."""
     description: str = ""
+    """The crew's strengths, described for the people and models that choose a crew."""
     coordinator: Coordinator = field(default_factory=Coordinator)
+    """Who leads the crew. Used only in `coordinated` mode."""
     router: Router = field(default_factory=Router)
+    """How a member is selected. Used only in `routed` mode."""
     aggregate: Aggregation = field(default_factory=Aggregation)
+    """How the answers are combined. Used only in `parallel` mode."""
     judge: Judge = field(default_factory=Judge)
+    """Who scores the answers. Used only in `tree` mode."""
     permissions: Mapping[str, str] = field(default_factory=dict)
     """Rules that apply in addition to every member's own rules. A member never has more rights than the crew."""
     origin: str = ""

@@ -14,12 +14,17 @@ class EvalRun:
     """A run that has ended, as a rule sees it."""
 
     run_id: str
+    """The run's id, which is also its Workflow ID."""
     case: str
+    """The name of the case."""
     repeat: int
     """From 1."""
     task: str
+    """The task that the case gives to the agent."""
     status: RunStatus
+    """How the run ended."""
     output: str
+    """The text of the answer. Empty if there is none."""
     structured_output: Any
     """The answer as a value if the run has an output schema, else None."""
     calls: tuple[RecordedCall, ...]
@@ -29,7 +34,9 @@ class EvalRun:
     cost: float | None
     """US dollars. None if the model's price is unknown."""
     tokens: int
+    """Input and output tokens, including those of sub-agents. 0 if they are unknown."""
     turns: int
+    """The number of the run's own turns."""
     seconds: float
     """From the run's start to its end, including all waits."""
     error: str = ""

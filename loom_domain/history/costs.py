@@ -65,9 +65,11 @@ class Costs:
     """The costs of all runs of a period."""
 
     by: CostKey
+    """What the groups stand for: agents, sessions, tenants, users or models."""
     groups: tuple[CostGroup, ...]
     """The most expensive group first."""
     total: CostGroup
+    """All groups together. Its name is empty."""
     is_complete: bool = True
     """Whether all runs were counted. If False, the newest ones were."""
 

@@ -35,6 +35,7 @@ class RunEstimate:
     """What a run will probably take. All figures include sub-agents. They are None if no past run has them."""
 
     agent: str
+    """The agent whose runs were examined."""
     model: str | None
     """The model that the past runs are limited to, if any."""
     runs: int
@@ -44,8 +45,11 @@ class RunEstimate:
     unknown: int
     """The number of these runs whose cost is unknown."""
     tokens: Spread | None
+    """Input and output tokens together."""
     turns: Spread | None
+    """Turns of the run itself."""
     seconds: Spread | None
+    """The time from start to end, with everything that the run waited for."""
 
 
 def estimate_of(agent: str, model: str | None, runs: Sequence[PastRun]) -> RunEstimate:

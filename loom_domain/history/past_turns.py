@@ -159,9 +159,13 @@ class PastTurn:
     """A turn of a run."""
 
     number: int
+    """The number of the turn, from 1."""
     calls: tuple[PastCall, ...] = ()
+    """All attempts at model calls, in order."""
     compressions: tuple[CompressionAttempt, ...] = ()
+    """All attempts to compress the conversation."""
     tools: tuple[ToolAttempt, ...] = ()
+    """All attempts at tool calls, in order."""
     children: tuple[ChildRun, ...] = ()
     """The child runs that received work in this turn and have ended."""
     not_run: tuple[CallNotRun, ...] = ()

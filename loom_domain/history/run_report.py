@@ -160,10 +160,15 @@ class RunReport:
     """Where a run's time, tokens and money went."""
 
     run_id: str
+    """The run's id, which is also its Workflow ID."""
     agent: str
+    """The name of the run's agent."""
     status: str
+    """A value of `RunStatus`."""
     task: str
+    """The run's task."""
     began: datetime
+    """When the run was started, in UTC."""
     ended: datetime
     """For a run in progress, the time of the report."""
     time: Mapping[str, float]
@@ -177,13 +182,21 @@ class RunReport:
     in progress.
     """
     turns: tuple[TurnReport, ...]
+    """One entry for each turn, in order."""
     tools: tuple[ToolReport, ...]
+    """One entry for each tool, the one that took longest first."""
     models: tuple[ModelReport, ...]
+    """One entry for each model, in the order of their first calls."""
     waits: tuple[WaitReport, ...]
+    """One entry for each kind of wait that occurred."""
     sub_agents: tuple[SubAgentReport, ...]
+    """The runs directly below, in the order in which they started."""
     spans: tuple[ReportSpan, ...]
+    """Everything that took time, for a timeline."""
     advice: tuple[Advice, ...] = ()
+    """What would make such runs faster or cheaper."""
     error: Mapping[str, Any] | None = None
+    """`type`, `message` and `context` of the run's error. None if it has none."""
 
     @property
     def seconds(self) -> float:

@@ -57,7 +57,9 @@ class KnowledgeHit:
     tenant: str = ""
     """The tenant that the knowledge base belongs to. Empty if it's the operator's."""
     path: str
+    """The document's path below the folder of the knowledge base."""
     chunk: Chunk
+    """The text, with its headings and its lines or page."""
     score: float
     """The score, from 0 to 1. It combines the share of the question's words that the chunk contains with the nearness
     of its meaning. Scores are comparable only within one result.
@@ -73,14 +75,19 @@ class KnowledgeBase:
     """A knowledge base's content."""
 
     name: str
+    """What agents and `loom knowledge` call the base."""
     tenant: str = ""
     """The tenant that the knowledge base belongs to. Empty if it's the operator's."""
     folder: str
+    """The folder from which the documents were read."""
     documents: int
+    """The number of documents."""
     chunks: int
+    """The number of chunks in all documents."""
     vectors: Mapping[str, int] = field(default_factory=dict)
     """The number of chunks with a vector, for each model."""
     updated_at: datetime | None = None
+    """When documents were last indexed, in UTC. None if they never were."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

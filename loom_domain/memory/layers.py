@@ -112,10 +112,15 @@ class Memory:
     """One row, which contains either a whole task or a summary of a task."""
 
     id: int
+    """The row's number in the database, which `loom memory show` takes."""
     layer: Layer
+    """The layer in which the row is stored."""
     content: str
+    """The text that models read and queries search."""
     session_id: str
+    """The session of the task's run."""
     run_id: str
+    """The run of the task."""
     task_id: str
     """The task that the row contains or is derived from."""
     turn: int
@@ -123,16 +128,25 @@ class Memory:
     ordinal: int
     """The task's number in its run, in storage order."""
     node: str
+    """The agent that published the task."""
     action: str
+    """The task's action. A summary has the action of its task."""
     importance: float
+    """The importance of the task, from 0 to 1."""
     created_at: datetime
+    """When the task happened, in UTC."""
     status: str = "completed"
+    """The task's status, such as `completed` or `failed`."""
     scope: MemoryScope = MemoryScope.LOCAL
+    """Who sees the memory, besides its own agent."""
     parent_task_id: str | None = None
+    """The task that this one belongs to. None if there is none."""
     root_run_id: str = ""
+    """The root of the tree that the run belongs to. Empty if it isn't known."""
     model: str | None = None
     """The model that computed the vector, or None if there is no vector."""
     valid_to: datetime | None = None
+    """When a newer row replaced this one. None if none has."""
     superseded_by: int | None = None
     """The newer row that replaces this row. A replaced row is kept, but queries no longer find it."""
     tenant: str = ""
@@ -193,6 +207,7 @@ class Hit:
     """A memory that a query found."""
 
     memory: Memory
+    """The memory itself."""
     layer: Layer
     """The layer in which the memory was found: its own layer, or another layer whose criteria it meets."""
     score: float
@@ -208,11 +223,13 @@ class MemoryStats:
     """The amount of data in memory."""
 
     sessions: int = 0
+    """The number of sessions with tasks that have ever been stored."""
     tasks: int = 0
     """The number of tasks that have ever been stored, including tasks that have since been deleted."""
     layers: Mapping[str, int] = field(default_factory=dict)
     """The number of memories in each layer. Each memory is counted only in the layer that it is stored in."""
     superseded: int = 0
+    """The number of memories that a newer one has replaced."""
     vectors: Mapping[str, int] = field(default_factory=dict)
     """The number of vectors for each embedding model."""
     waiting: int = 0
@@ -226,6 +243,7 @@ class Forgotten:
     """The numbers of entries that were deleted for a session or a person."""
 
     memories: int = 0
+    """The number of memories, in all layers."""
     notes: int = 0
     """The number of versions of notes that the agents wrote for themselves and each other."""
     person_facts: int = 0

@@ -47,17 +47,25 @@ class ChatAnswer:
     message_ids: tuple[str, ...]
     """The message, followed by those that answered the agent's questions meanwhile."""
     status: RunStatus
+    """How the run of the agent ended, for this message."""
     output: str
+    """The text of the answer. Empty if there is none."""
     at: datetime
+    """When the answer was complete, in UTC."""
     structured_output: Any = None
+    """The answer as a JSON value if the chat has an output schema, else None."""
     error: RunError | None = None
+    """Why the agent failed. None unless it did."""
     turn: int = 0
     """The last turn that had begun. A fork can start after it."""
     turns: int = 0
+    """The number of turns that the answer took."""
     usage: Usage = field(default_factory=Usage)
+    """The tokens and model calls that the answer took."""
     cost: float | None = None
     """The cost in US dollars. None if the model's price is unknown."""
     tool_calls: int = 0
+    """The number of tool calls that the answer took."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

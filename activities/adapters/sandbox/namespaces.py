@@ -35,7 +35,11 @@ from loom.activities.adapters.sandbox.hidden_paths import (
     system_mounts,
 )
 from loom.activities.adapters.sandbox.processes import kill_group, supervise
-from loom.activities.adapters.sandbox.project_environments import UnseenPython, unseen_pythons
+from loom.activities.adapters.sandbox.project_environments import (
+    UnseenPython,
+    named_environments,
+    unseen_pythons,
+)
 from loom.activities.adapters.sandbox.protected_paths import Mounts, mounted, open_repository
 from loom.activities.adapters.sandbox.repositories import Repositories
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint, limiting
@@ -189,7 +193,7 @@ class Bubblewrap:
 
     def unseen_pythons(self, workspace: Path) -> Sequence[UnseenPython]:
         """Return the workspace's virtual environments whose programs commands can't see."""
-        return list(unseen_pythons(workspace, self._shown))
+        return list(unseen_pythons(workspace, self._shown, named_environments(workspace)))
 
     @property
     def _shown(self) -> Sequence[Path]:

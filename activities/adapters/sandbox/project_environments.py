@@ -37,8 +37,8 @@ class UnseenPython(NamedTuple):
         base = real.parent if real.name == "bin" else real
         named = self.folder.parent if self.folder.name == "bin" else self.folder
         shown = Path(os.path.commonpath((named, base)))  # contains the links to the installation, too
-        if not any(base.glob("lib*/python3*")) or Path.home().resolve().is_relative_to(shown):
-            return f"create {self.environment} with /usr/bin/python3, or set LOOM_SANDBOX_ENVIRONMENT"
+        if not any(base.glob("lib*/python3*")) or _has_private_files(shown.resolve()):
+            return f"create {self.environment} again with `/usr/bin/python3 -m venv`"
         return f"set LOOM_SANDBOX_READABLE={shown}"
 
 
@@ -53,6 +53,12 @@ def unseen_pythons(workspace: Path, shown: Sequence[Path], names: Sequence[str] 
         folder = _programs_of(workspace, place.relative_to(workspace).parts)
         if folder is not None and not any(folder.is_relative_to(each) for each in (*shown, workspace)):
             yield UnseenPython(str(place.relative_to(workspace)), folder)
+
+
+def named_environments(workspace: Path) -> tuple[str, ...]:
+    """Return the environments of any name in a workspace, and those with a usual name in its folders."""
+    marks = [*workspace.glob("*/pyvenv.cfg"), *(m for name in _USUAL for m in workspace.glob(f"*/{name}/pyvenv.cfg"))]
+    return tuple(sorted(str(mark.parent.relative_to(workspace)) for mark in marks))
 
 
 def hint(workspace: Path, shown: Sequence[Path], exit_code: int, output: str) -> str:
@@ -70,6 +76,12 @@ def hint(workspace: Path, shown: Sequence[Path], exit_code: int, output: str) ->
                 " LOOM_SANDBOX_READABLE to be set, as `loom doctor` describes"
             )
     return ""
+
+
+def _has_private_files(folder: Path) -> bool:
+    """Whether the folder contains more of a home than a Python: `/`, `~`, `~/.local` or another hidden folder in it."""
+    home = Path.home().resolve()
+    return (home / ".local/share").is_relative_to(folder) or (folder.parent == home and folder.name.startswith("."))
 
 
 def _programs_of(workspace: Path, parts: tuple[str, ...]) -> Path | None:

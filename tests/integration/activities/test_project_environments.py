@@ -90,6 +90,13 @@ async def test_an_environment_below_is_named_by_what_the_command_printed(project
     assert "the programs of services/api/.venv are in" in (await ran(project, "services/api/.venv/bin/python")).limit
 
 
+async def test_the_doctor_finds_environments_of_any_name_and_those_one_folder_below(project: Path) -> None:
+    for name in ("py312", "api/venv"):
+        linked(project / name, project.parent / "python")
+    found = [each.environment for each in Bubblewrap(find_program() or "").unseen_pythons(project)]
+    assert found == ["api/venv", "py312"]
+
+
 async def test_an_environment_of_the_system_s_python_works(project: Path) -> None:
     worked = await ran(project, "/usr/bin/python3 -m venv --without-pip .venv && .venv/bin/python -c 'print(1)'")
     assert (worked.output, worked.limit) == ("1\n", "")

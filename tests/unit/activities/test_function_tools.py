@@ -598,6 +598,10 @@ async def deny(_call: ToolCall, run_id: str) -> Deny:
 def nothing(_call: ToolCall, _run_id: str) -> None: ...
 
 
+def guesses(call: ToolCall, run_id: str) -> None:
+    call.args  # type: ignore[attr-defined]  # noqa: B018
+
+
 def breaks(_call: ToolCall, _run_id: str) -> None:
     raise ValueError("oops")
 
@@ -621,6 +625,11 @@ def gates(*functions: Callable[..., Any], **options: Any) -> list[Hook]:
         ([ask, deny], "hook deny", "not in run"),
         ([nothing, ask], "hook ask", "who is that?"),
         ([breaks], "hook breaks", "the hook breaks blocks this call: it failed with ValueError: oops"),
+        (
+            [guesses],
+            "hook guesses",
+            "AttributeError: 'ToolCall' object has no attribute 'args'; did you mean 'arguments'?",
+        ),
         ([ask, babbles], "hook babbles", "it returned True instead of None, Deny or Ask"),
         ([sleeps], "hook sleeps", "it gave no answer within 0.1 s"),
     ],

@@ -273,3 +273,9 @@ def test_an_error_without_a_text_is_named() -> None:
 
     assert reason_of(Silent()) == "Silent"
     assert reason_of(KeyError("a")) == "KeyError: 'a'"
+
+
+def test_an_attribute_that_a_dataclass_lacks_is_told_with_those_that_it_has() -> None:
+    with pytest.raises(AttributeError) as caught:
+        Row(1, 2).zzz  # type: ignore[attr-defined]  # noqa: B018
+    assert reason_of(caught.value) == "AttributeError: 'Row' object has no attribute 'zzz'; it has: raw, when"

@@ -34,7 +34,7 @@ client: LoomClient
 run_id: str
 token: str
 STOCK: dict[str, int]
-loom_worker: Any
+loom_worker: LoomWorker
 self: Any
 """
 """What programs take from the text around them, and from the programs above them."""
@@ -57,6 +57,7 @@ A_USER: Final = """
 import loom
 from loom import LoomClient, RunStatus, StatusFields, errors
 from loom.errors import LoomError, RunNotFoundError
+from loom.testing import Addresses, LoomProcesses, LoomTimeSkipping, LoomWorker, text
 
 settings = loom.Settings(temporal_address="localhost:7233", task_queue="loom", max_turns=9)
 
@@ -70,6 +71,19 @@ async def tokens(client: LoomClient, run_id: str) -> int | None:
     if status["status"] == RunStatus.WAITING_FOR_APPROVAL:
         await client.approve(run_id, status["pending_approvals"][0]["call_id"])
     return status["usage"]["total_tokens"]
+
+
+async def test_with_annotated_fixtures(
+    loom_worker: LoomWorker, loom_processes: LoomProcesses, loom_time_skipping: LoomTimeSkipping, loom_stack: Addresses
+) -> None:
+    async with loom_worker([text("Done.")]) as (kit, model):
+        run = await kit.recorded(await kit.start("Refund order 7"))
+        run.assert_called("refund", times=len(model.requests))
+    async with loom_processes([], app="shop:app") as (_, _, workers):
+        await workers.restart()
+    async with loom_time_skipping([]) as (_, _, time):
+        await time.sleep(3 * 86_400)
+    print(loom_stack)
 
 
 async def mistakes(client: LoomClient) -> None:
