@@ -5,6 +5,7 @@ import getpass
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -79,6 +80,17 @@ async def said(stream: asyncio.StreamReader | None, words: str) -> str:
     return (await asyncio.wait_for(stream.readuntil(words.encode()), PATIENCE)).decode()
 
 
+async def cut_off(cli: Cli, *words: str) -> tuple[int | None, bytes]:
+    """How a command ends, and what it says, if nobody reads its output."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = await asyncio.create_subprocess_exec(LOOM, *words, env=cli.env, stdout=writer, stderr=PIPE)
+    os.close(writer)
+    BEGUN.append(process)
+    _, told = await process.communicate()
+    return process.returncode, told
+
+
 def new_id() -> str:
     """A run's id that nobody has used."""
     return f"cli-{uuid4().hex[:8]}"
@@ -130,6 +142,7 @@ async def test_a_run_is_asked_about_and_its_events_are_read_from_anywhere(workin
         return run_id in (await cli("list", "--status", "waiting_for_approval", "--json")).out
 
     await eventually(listed)
+    assert await cut_off(cli, "list") == (128 + signal.SIGPIPE, b"")
     await loom.client.approve(run_id)
     await loom.client.result(run_id)
     events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]
