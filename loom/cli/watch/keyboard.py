@@ -76,7 +76,7 @@ class Keyboard:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Restore the terminal's original state while another program uses it. Ctrl-C and Ctrl-\\ are that program's."""
+        """Restore the original state while another program uses the terminal. Ctrl-C and Ctrl-\\ are that program's."""
         self._give_back()
         try:
             with interrupts_left_to_child():
