@@ -115,6 +115,7 @@ async def test_a_run_is_started_approved_and_read(working: Working, workspace: P
     lines = (await cli("status", run_id)).out.splitlines()
     assert (lines[:2], " · took " in lines[2]) == ([f"{run_id} · completed", "write it"], True)
     assert f"✓ write_file (approved by {getpass.getuser()}): " in (await cli("show", run_id)).out
+    assert await cut_off(cli, "list") == (128 + signal.SIGPIPE, b"")
 
 
 async def test_a_decision_says_which_call_it_is_about(working: Working) -> None:
@@ -142,7 +143,6 @@ async def test_a_run_is_asked_about_and_its_events_are_read_from_anywhere(workin
         return run_id in (await cli("list", "--status", "waiting_for_approval", "--json")).out
 
     await eventually(listed)
-    assert await cut_off(cli, "list") == (128 + signal.SIGPIPE, b"")
     await loom.client.approve(run_id)
     await loom.client.result(run_id)
     events = [json.loads(line) for line in (await cli("events", run_id, "--json")).out.splitlines()]

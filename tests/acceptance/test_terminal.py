@@ -107,9 +107,9 @@ async def test_a_dumb_terminal_gets_plain_lines_that_name_the_commands(working: 
 
     def look(shown: Terminal) -> bytes:
         shown.until(f"loom approve {run_id} w1")
+        loop.call_soon_threadsafe(told.set)
         assert all(f"\n  {line}\n" in shown.text for line in ("-- old", "+- new", "path: notes.md"))
         assert "content" not in shown.text
-        loop.call_soon_threadsafe(told.set)
         shown.ended()
         return bytes(shown.received)
 
