@@ -7,6 +7,7 @@ total budget doesn't cover all of them. In addition, every command exits with co
 
 import atexit
 import os
+import signal
 import sys
 from typing import Final, NoReturn
 
@@ -26,6 +27,8 @@ USAGE: Final = 2
 ABORTED: Final = 3
 LIMIT: Final = 4
 UNREACHABLE: Final = 5
+CUT_OFF: Final = 128 + signal.SIGPIPE
+"""The reader of the command's output has closed the pipe, as `head` does. Shells report the same for other programs."""
 
 
 class Unreachable(LoomError):
@@ -55,7 +58,9 @@ def leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # the reader has closed the pipe
+        except BrokenPipeError:
+            code = code or CUT_OFF
+        except OSError:  # such as a full disk
             code = code or FAILED
     os._exit(code)
 

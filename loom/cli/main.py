@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from loom.domain.core.errors import BadRequest, LoomError
-from loom.exit_codes import FAILED, code_of, leave
+from loom.exit_codes import CUT_OFF, FAILED, code_of, leave
 
 COMMANDS: Final = {
     "init": ("init", "Create a project with an agent, its tests, a worker and a Compose file."),
@@ -180,6 +180,8 @@ def main() -> NoReturn:
         code = 0  # never reached: build_app()() always raises SystemExit
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else FAILED
+        if isinstance(end.__context__, BrokenPipeError):
+            code = CUT_OFF
     except LoomError as error:
         for line in (error.message, *getattr(error, "__notes__", ())):
             _complain(line)

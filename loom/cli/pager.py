@@ -54,9 +54,11 @@ def _shown_in_pager(text: str) -> bool:
 
 @contextmanager
 def interrupts_left_to_child() -> Iterator[None]:
-    """Ignore Ctrl-C in this process while another program uses the terminal."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # a handler, unlike SIG_IGN, isn't inherited
+    """Ignore Ctrl-C and Ctrl-\\ in this process while another program uses the terminal."""
+    # A handler, unlike SIG_IGN, isn't inherited.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGQUIT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

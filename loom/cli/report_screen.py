@@ -145,13 +145,14 @@ def _time(report: RunReport) -> Iterator[RenderableType]:
 def _turns(report: RunReport) -> Table:
     table = _table("turn", ">took", ">model", ">tools", ">waits", ">calls", ">tokens in", ">out", ">cost")
     for turn in report.turns:
+        tools = turn.time.get("tool", 0.0) + turn.time.get("sub_agent", 0.0)
         waits = sum(turn.time.get(kind, 0.0) for kind in WAITS)
         failed = f" ({turn.failed_tool_calls} failed)" if turn.failed_tool_calls else ""
         table.add_row(
             str(turn.number),
             seconds(turn.seconds),
             seconds(turn.time.get("model", 0.0)),
-            seconds(turn.time.get("tool", 0.0) + turn.time.get("sub_agent", 0.0)),
+            seconds(tools) if tools else "",
             seconds(waits) if waits else "",
             f"{turn.tool_calls}{failed}",
             tokens(turn.spending.input_tokens),

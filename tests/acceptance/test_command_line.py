@@ -5,6 +5,7 @@ import getpass
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -79,6 +80,17 @@ async def said(stream: asyncio.StreamReader | None, words: str) -> str:
     return (await asyncio.wait_for(stream.readuntil(words.encode()), PATIENCE)).decode()
 
 
+async def cut_off(cli: Cli, *words: str) -> tuple[int | None, bytes]:
+    """How a command ends, and what it says, if nobody reads its output."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = await asyncio.create_subprocess_exec(LOOM, *words, env=cli.env, stdout=writer, stderr=PIPE)
+    os.close(writer)
+    BEGUN.append(process)
+    _, told = await process.communicate()
+    return process.returncode, told
+
+
 def new_id() -> str:
     """A run's id that nobody has used."""
     return f"cli-{uuid4().hex[:8]}"
@@ -103,6 +115,7 @@ async def test_a_run_is_started_approved_and_read(working: Working, workspace: P
     lines = (await cli("status", run_id)).out.splitlines()
     assert (lines[:2], " · took " in lines[2]) == ([f"{run_id} · completed", "write it"], True)
     assert f"✓ write_file (approved by {getpass.getuser()}): " in (await cli("show", run_id)).out
+    assert await cut_off(cli, "list") == (128 + signal.SIGPIPE, b"")
 
 
 async def test_a_decision_says_which_call_it_is_about(working: Working) -> None:

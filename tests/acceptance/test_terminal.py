@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+import signal
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,13 +33,19 @@ class Desk:
     loom: Harness
 
     async def sees(
-        self, *words: str, look: Callable[[Terminal], T], columns: int = 80, rows: int = 40, **env: str
+        self,
+        *words: str,
+        look: Callable[[Terminal], T],
+        columns: int = 80,
+        rows: int = 40,
+        program: tuple[str, ...] = (LOOM,),
+        **env: str,
     ) -> T:
         """Run a command at a terminal, and return what `look` sees there. The worker goes on meanwhile."""
         settings = {**command_line(self.loom).env, **env}
 
         def at_terminal() -> T:
-            with terminal([LOOM, *words], settings, columns=columns, rows=rows) as shown:
+            with terminal([*program, *words], settings, columns=columns, rows=rows) as shown:
                 return look(shown)
 
         return await asyncio.to_thread(at_terminal)
@@ -91,6 +99,7 @@ async def test_an_editor_gets_the_text_of_the_file_and_what_it_saves_is_written(
 
 async def test_a_dumb_terminal_gets_plain_lines_that_name_the_commands(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("done")]))
+    (workspace / "notes.md").write_text("# Notes\n\n- old\n")
     run_id = new_id()
 
     told = asyncio.Event()
@@ -99,6 +108,8 @@ async def test_a_dumb_terminal_gets_plain_lines_that_name_the_commands(working: 
     def look(shown: Terminal) -> bytes:
         shown.until(f"loom approve {run_id} w1")
         loop.call_soon_threadsafe(told.set)
+        assert all(f"\n  {line}\n" in shown.text for line in ("-- old", "+- new", "path: notes.md"))
+        assert "content" not in shown.text
         shown.ended()
         return bytes(shown.received)
 
@@ -132,7 +143,7 @@ async def test_lists_fit_the_terminal_and_trees_show_sub_agents(working: Working
     assert tree.splitlines()[-1].strip() == "look at the parser"
 
 
-async def test_all_runs_are_watched_until_ctrl_c_and_go_on(working: Working, workspace: Path) -> None:
+async def test_runs_are_watched_until_a_key_ends_the_command_and_go_on(working: Working, workspace: Path) -> None:
     loom, _ = await working(script([calls(WRITE), text("done")]))
     run_id = await loom.start("note it")
     await loom.asked(run_id)
@@ -143,6 +154,33 @@ async def test_all_runs_are_watched_until_ctrl_c_and_go_on(working: Working, wor
         return shown.ended()
 
     assert await Desk(loom).sees("watch", look=look) == 0
+
+    def looks_between(shown: Terminal) -> tuple[bool, ...]:
+        has_keys = []
+
+        def until(words: str) -> None:
+            shown.until(words)
+            has_keys.append(not termios.tcgetattr(shown.fd)[3] & termios.ECHO)
+
+        shown.until("$")
+        shown.press(f"{LOOM} watch {run_id}\n")
+        until("[y] once")
+        shown.press("\x1a")
+        until("Stopped")
+        assert not shown.screen.cursor.hidden
+        shown.press("fg\n")
+        shown.until(lambda: shown.text.rpartition("fg\n")[2].count("[y] once") > 0)
+        until("[y] once")
+        shown.press("\x1c")
+        shown.until(lambda: shown.text.endswith("$"))
+        until("$")
+        assert not shown.screen.cursor.hidden
+        shown.press("exit $?\n")
+        shown.ended()
+        return (*has_keys, shown.code == 128 + signal.SIGQUIT)
+
+    shell = await Desk(loom).sees(program=("sh", "-i"), look=looks_between, PS1="$")
+    assert shell == (True, False, True, False, True)
     await loom.client.approve(run_id, "w1")
     assert (await loom.client.result(run_id)).output == "done"
 

@@ -24,6 +24,8 @@ from loom.cli.pager import interrupts_left_to_child
 
 ESCAPE: Final = "\x1b"
 ENTER: Final = ("\r", "\n")
+SHOW_CURSOR: Final = b"\x1b[?25h"
+HIDE_CURSOR: Final = b"\x1b[?25l"
 
 _SAME_STROKE: Final = 0.15
 """Enter is ignored for this many seconds after a key, for people who type `y` and then press Enter."""
@@ -61,19 +63,20 @@ class Keyboard:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Take over the terminal: keys arrive immediately and without echo. Ctrl-C still interrupts."""
+        """Take over the terminal: keys arrive immediately and without echo. Ctrl-C, Ctrl-\\ and Ctrl-Z still work."""
         self._before = termios.tcgetattr(self._fd)
-        handler = signal.signal(signal.SIGTERM, _leave)
+        handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGQUIT)}
         self._take()
         try:
             yield
         finally:
             self._give_back()
-            signal.signal(signal.SIGTERM, handler)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Restore the terminal's original state while another program uses it. Ctrl-C is that program's."""
+        """Restore the original state while another program uses the terminal. Ctrl-C and Ctrl-\\ are that program's."""
         self._give_back()
         try:
             with interrupts_left_to_child():
@@ -123,11 +126,24 @@ class Keyboard:
 
     def _take(self) -> None:
         tty.setcbreak(self._fd, termios.TCSANOW)
-        asyncio.get_running_loop().add_reader(self._fd, self._read)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._fd, self._read)
+        if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:  # without job control, nobody could continue it
+            loop.add_signal_handler(signal.SIGTSTP, self._stop)
 
     def _give_back(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._fd)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._fd)
+        loop.remove_signal_handler(signal.SIGTSTP)
         termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
+
+    def _stop(self) -> None:
+        """Stop the process for Ctrl-Z, with the terminal in its original state until `fg` continues the process."""
+        self._give_back()
+        os.write(self._fd, SHOW_CURSOR)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        self._take()
+        os.write(self._fd, HIDE_CURSOR)
 
     def _read(self) -> None:
         try:

@@ -51,7 +51,8 @@ def approval(
         f"answer with `loom approve {run_id} {call_id}{given}`",
         f"or with `loom deny {run_id} {call_id} --reason …`",
     )
-    replaced = CHANGED_TEXTS if boxed and change else ()
+    # In plain lines, nobody can page a diff that is cut.
+    replaced = CHANGED_TEXTS if change and (boxed or not is_cut(pending, change)) else ()
     said = [(visible(name), _argument(value)) for name, value in pending.arguments.items() if name not in replaced]
     said += [(name, Text(visible(text))) for name, text in _asked(pending) if text]
     whose = f"{visible(pending.agent)}, run {visible(pending.made_by)}" if pending.made_by not in ("", run_id) else ""

@@ -143,7 +143,7 @@ class Screen:
     def approval_opened(self, ask: PendingApproval) -> None:
         """Show a pending approval and how to answer it, unless the prompt already shows both."""
         if not self._answerable:
-            self._print(panels.approval(ask, self._run_id, boxed=self._is_live))
+            self._print(panels.approval(ask, self._run_id, boxed=self._is_live, change=self._change(ask)))
 
     def question_opened(self, question: PendingQuestion) -> None:
         """Show a question and how to answer it, unless a prompt for the answer is shown."""
@@ -169,6 +169,15 @@ class Screen:
         self._print_all(self._transcript.unprinted_text())
         took, shown = self._elapsed(), self._transcript.said
         self._print(panels.result(result, self._run_id, boxed=self._is_live, took=took, shown=shown))
+
+    def _change(self, ask: PendingApproval) -> str | None:
+        """Return what the call would change in a file, if that is known here."""
+        workspace = self._transcript.workspace_of(ask.made_by)
+        if ask.is_cut or not workspace:
+            return None
+        from loom.file_changes import change_of  # noqa: PLC0415 - only for calls that wait
+
+        return change_of(ask.tool, ask.arguments, workspace)
 
     def _print_all(self, lines: Iterator[RenderableType]) -> None:
         for line in lines:

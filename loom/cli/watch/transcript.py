@@ -59,6 +59,8 @@ class Transcript:
         self._run_id = run_id
         self._live = live
         self._answer = answer or (panels.answer if live else panels.plain_answer)
+        self.workspace = ""
+        """The run's folder on its worker's machine."""
         self.started: datetime | None = None
         self.ended: datetime | None = None
         self.turn = 0
@@ -116,6 +118,11 @@ class Transcript:
                 return summary
             case several:
                 return counted(len(several), "tool")
+
+    def workspace_of(self, run_id: str) -> str:
+        """Return the folder of a sub-agent's run, or of this run, or an empty string if it isn't known."""
+        transcript = self if run_id in ("", self._run_id) else self._tree.get(run_id)
+        return transcript.workspace if transcript else ""
 
     def open_asks(self) -> Iterator[str]:
         """Yield the calls that wait for approval, also those of sub-agents."""
@@ -179,8 +186,9 @@ class Transcript:
         facts = (f"agent {parameters.get('agent', 'default')}", f"model {parameters.get('model')}")
         shown = " · ".join(one_line(fact) for fact in facts)
         yield Text.assemble(("▶ ", "green"), (one_line(task.run_id), "bold"), (f" · {shown}", "dim"))
-        if (workspace := parameters.get("workspace")) and self._tree is self._below:  # sub-agents share their root's
-            yield _line(f"  {one_line(str(workspace), 400)}", "dim")
+        self.workspace = str(parameters.get("workspace") or "")
+        if self.workspace and self._tree is self._below:  # sub-agents share their root's
+            yield _line(f"  {one_line(self.workspace, 400)}", "dim")
         yield Text(plain(str(parameters.get("task", ""))), style="italic")
 
     def _new_turn(self, _: Task, parameters: Parameters) -> Lines:

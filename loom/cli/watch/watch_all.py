@@ -1,7 +1,9 @@
 """Watch all runs at once, with one line per run: what the server lists, and what the runs' live streams tell."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Final
 
@@ -14,6 +16,7 @@ from loom.activities.ports import StreamUnavailable
 from loom.cli.output import age, console, counted, money, one_line, tokens
 from loom.cli.run_list import LONGEST_ID, MARKS, STYLES, WIDE
 from loom.cli.watch import panels
+from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.transcript import Transcript
 from loom.client import LoomClient
 from loom.domain.core.errors import UnreachableError
@@ -34,7 +37,8 @@ async def watch_all(loom: LoomClient) -> None:
     board = RunBoard(loom, out)
     try:
         if out.is_terminal:
-            with Live(console=out, auto_refresh=False, get_renderable=board.render) as live:
+            taken = Keyboard(sys.stdin.fileno()).opened() if at_terminal() else nullcontext()
+            with taken, Live(console=out, auto_refresh=False, get_renderable=board.render) as live:
                 while True:
                     await board.refresh()
                     for _ in range(FRAMES):

@@ -34,8 +34,8 @@ async def watch_run(
     out = console()
     in_place = at_terminal() and by is None
     screen = Screen(out, run_id, live=out.is_terminal, answerable=in_place or by is not None, replies=in_place)
-    keyboard = Keyboard(sys.stdin.fileno()) if in_place else None
-    prompter = Prompter(screen, keyboard, run_id, loom.workspace_of) if keyboard else None
+    keyboard = Keyboard(sys.stdin.fileno()) if at_terminal() else None
+    prompter = Prompter(screen, keyboard, run_id, loom.workspace_of) if keyboard and in_place else None
     approver = prompter.answer if prompter else None
     replier = prompter.reply if prompter else None
     if ui := web_ui(run_id):

@@ -305,6 +305,37 @@ async def test_small_tasks_on_text_files_are_done_by_rules(task: str, said: str,
     assert there == {**NOTES, **changed}
 
 
+@pytest.mark.parametrize(
+    ("task", "call", "said"),
+    [
+        ("Rename notes.txt to report.md", "mv -n -- notes.txt report.md && test ! -e notes.txt", "I renamed notes.txt"),
+        ("Sort the lines of notes.txt.", "sort -o notes.txt -- notes.txt", "I sorted the lines of notes.txt."),
+        ("Append the line 'TODO; ls' to notes.txt", "printf '%s\\n' 'TODO; ls' >>notes.txt", "I appended 'TODO; ls'"),
+        ("Please delete notes.txt", "notes.txt", "I deleted notes.txt."),
+        ("What is the largest file?", ".", "The largest file here is notes.txt with 38 bytes."),
+        ("Delete the word fox from notes.txt", "notes.txt", "I can't do more for 'Delete the word fox"),
+        ("Sort notes.txt by length", "notes.txt", "I can't do more for 'Sort notes.txt by length'"),
+    ],
+)
+async def test_whole_files_are_changed_by_one_call_or_not_at_all(task: str, call: str, said: str) -> None:
+    _, tools = workspace(NOTES)
+    changes = ("bash", "delete_file")
+    done: Tools = lambda call: ("", False) if call.name in changes else tools(call)  # noqa: E731
+    talk = Talk(task, done, (*ALL, "delete_file"))
+    assert said in await talk.run()
+    (made,) = talk.answers[0].message.tool_calls
+    assert next(iter(made.arguments.values())).endswith(call)
+
+    failing: Tools = lambda call: ("denied", True) if call.name in changes else tools(call)  # noqa: E731
+    answer = await Talk(task, failing, (*ALL, "delete_file")).run()
+    assert (said in answer) != ("denied" in answer)
+
+
+async def test_what_is_no_text_is_said_and_not_counted() -> None:
+    answer = await Talk("How many lines has a.png?", lambda _: ("a.png: image/png, 9 bytes", False)).run()
+    assert answer == f"{LABEL}a.png has no text that I can show: image/png, 9 bytes"
+
+
 async def test_a_refused_change_is_not_claimed() -> None:
     there, tools = workspace(NOTES)
     refused: Tools = lambda call: ("denied", True) if call.name in ("write_file", "edit_file") else tools(call)  # noqa: E731

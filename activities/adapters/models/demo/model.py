@@ -18,6 +18,7 @@ from loom.activities.adapters.models.demo.scene import (
     short,
 )
 from loom.activities.adapters.models.demo.text_files import text_task
+from loom.activities.adapters.models.demo.whole_files import whole_file_task
 from loom.activities.ports import ModelAnswer, ModelCall, OnDelta
 from loom.domain.core.messages import Message, ToolCall, Usage
 from loom.domain.core.tool_names import DELEGATE
@@ -58,6 +59,8 @@ def decide(scene: Scene) -> Decision:
     # Check for a lookup first, because the request for a lookup may also mention a report.
     if _LOOK_UP.search(scene.task):
         return look_up(scene)
+    if decision := whole_file_task(scene):
+        return decision
     return audit(scene) if _AUDIT.search(scene.task) else text_task(scene) or _look_around(scene)
 
 

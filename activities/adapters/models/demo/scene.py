@@ -57,6 +57,8 @@ class Page:
     path: str
     text: str
     is_whole: bool
+    note: str = ""
+    """The tool's words, if it has returned no lines, such as of an image or of an empty file."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +100,9 @@ class Scene:
                 lines = {int(match[1]): match[2] for match in matches if match}
                 last = max(lines, default=0)
                 text = "\n".join(lines.get(number, "") for number in range(1, last + 1))
-                yield Page(path=tried.path, text=text, is_whole=all(matches) and len(lines) == last)
+                is_whole = all(matches) and len(lines) == last
+                note = "" if lines else short(tried.output.removeprefix(f"{tried.path}: "))
+                yield Page(path=tried.path, text=text, is_whole=is_whole, note=note)
 
     @property
     def failures(self) -> str:

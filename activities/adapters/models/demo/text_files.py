@@ -17,15 +17,15 @@ from loom.activities.adapters.models.demo.scene import (
 MOST_LINES: Final = 5
 """Maximum number of lines that are shown of a file, or found."""
 
-_PATH = r"(?<![\w./-])((?:[\w-]+/)*[\w-]+(?:\.[A-Za-z]\w{0,9})+)(?![\w/])"
-_FILE = re.compile(_PATH, re.ASCII)
+PATH: Final = r"(?<![\w./-])((?:[\w-]+/)*[\w-]+(?:\.[A-Za-z]\w{0,9})+)(?![\w/])"
+_FILE = re.compile(PATH, re.ASCII)
 _CREATE = re.compile(
-    rf"\b(?:create|write|make)\b[^.\n]*?{_PATH}[`'\"]? (?:with|containing) (?:the )?"
+    rf"\b(?:create|write|make)\b[^.\n]*?{PATH}[`'\"]? (?:with|containing) (?:the )?"
     r"(?:text |content |words? |lines? )?(.+)",
     re.IGNORECASE | re.DOTALL | re.ASCII,
 )
 _REPLACE = re.compile(
-    rf"\breplace (.+?) (?:with|by) (.+?) in (?:the )?(?:file )?[`'\"]?{_PATH}", re.IGNORECASE | re.ASCII
+    rf"\breplace (.+?) (?:with|by) (.+?) in (?:the )?(?:file )?[`'\"]?{PATH}", re.IGNORECASE | re.ASCII
 )
 _TODO = re.compile(r"\bTODOs?\b", re.IGNORECASE)
 _LIST = re.compile(r"\b(?:list|show)\b.*\bfiles\b", re.IGNORECASE)
@@ -38,15 +38,15 @@ def text_task(scene: Scene) -> Decision | None:
     """Do a small task on the text files that the request names. Return None if the request isn't one."""
     request = scene.request
     if made := _CREATE.search(request):
-        return _create(scene, path=made[1], content=_bare(made[2]) + "\n")
+        return _create(scene, path=made[1], content=bare(made[2]) + "\n")
     if wanted := _REPLACE.search(request):
-        return _replace(scene, old=_bare(wanted[1]), new=_bare(wanted[2]), path=wanted[3])
+        return _replace(scene, old=bare(wanted[1]), new=bare(wanted[2]), path=wanted[3])
     if _LIST.search(request):
         return _list(scene)
     if _TODO.search(request):
         return _find(scene, "TODO")
     if wanted := _FIND.search(request):
-        return _find(scene, _bare(wanted[1]))
+        return _find(scene, bare(wanted[1]))
     paths = list(dict.fromkeys(_FILE.findall(request)))[:MOST_FILES]
     return _read(scene, paths) if paths and "read_file" in scene.offered else None
 
@@ -105,9 +105,15 @@ def _read(scene: Scene, paths: list[str]) -> Decision:
 
 
 def _counts(page: Page) -> str:
+    if page.note:
+        return f"{page.path} has no text that I can show: {page.note}"
     lines, words = len(page.text.splitlines()), len(page.text.split())
     part = "" if page.is_whole else " in the part that I read"
-    return f"{page.path} has {lines} lines and {words} words{part}."
+    return f"{page.path} has {_counted(lines, 'line')} and {_counted(words, 'word')}{part}."
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _beginning(page: Page) -> list[str]:
@@ -115,6 +121,6 @@ def _beginning(page: Page) -> list[str]:
     return [f"    {line}" for line in lines[:MOST_LINES]] + (["    …"] if len(lines) > MOST_LINES else [])
 
 
-def _bare(words: str) -> str:
+def bare(words: str) -> str:
     """Return the words without the quotes around them."""
     return words.strip().strip("`'\"")
