@@ -38,6 +38,7 @@ class Artifact:
     created_at: datetime
     """When its first part was stored, in UTC."""
     media_type: str = "text/plain"
+    """Such as `image/png`. Texts are `text/plain`."""
     name: str = ""
     """A file's name, if it is known."""
 
