@@ -48,6 +48,7 @@ class RunSummary:
     model: str
     waiting_on: str
     started_at: datetime
+    """When the run started or last continued as new. `status` shows when it started."""
     closed_at: datetime | None
     cost: float | None
     tenant: str

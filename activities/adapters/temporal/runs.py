@@ -96,6 +96,19 @@ class TemporalRuns:
         with answered(run_id):
             return await self._handle(run_id).describe()
 
+    async def started_at(self, described: WorkflowExecutionDescription) -> datetime | None:
+        """Return when a run started, even if it has continued as new since. Return None if the server has already
+        deleted the execution with which it started.
+        """
+        first = described.raw_description.workflow_execution_info.first_run_id
+        if first in ("", described.run_id):  # earlier servers don't name it
+            return described.start_time
+        try:
+            with answered(described.id):
+                return (await self._client.get_workflow_handle(described.id, run_id=first).describe()).start_time
+        except RunNotFoundError:
+            return None
+
     async def ended_as(self, execution: WorkflowExecution) -> str:
         """Return the status in a completed run's result. Return an empty string if the result no longer exists or can't
         be read.
@@ -109,18 +122,26 @@ class TemporalRuns:
 
     async def waiting_since(self, execution: WorkflowExecution) -> datetime | None:
         """Return when a run began to wait for its current reason. None if its last events don't show it."""
-        request = GetWorkflowExecutionHistoryReverseRequest(
-            namespace=self._client.namespace,
-            execution=ExecutionId(workflow_id=execution.id, run_id=execution.run_id),
-            maximum_page_size=LAST_EVENTS,
-        )
-        with answered(execution.id):
-            found = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
-        for event in found.history.events:
-            upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
-            if "LoomWaitingOn" in upserted:
-                return event.event_time.ToDatetime(tzinfo=UTC)
-        return None
+        run_id, waits_for, since = execution.run_id, b"", None
+        while run_id:
+            request = GetWorkflowExecutionHistoryReverseRequest(
+                namespace=self._client.namespace,
+                execution=ExecutionId(workflow_id=execution.id, run_id=run_id),
+                maximum_page_size=LAST_EVENTS,
+            )
+            with answered(execution.id):
+                found = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
+            for event in found.history.events:
+                upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+                if "LoomWaitingOn" not in upserted:
+                    continue
+                reason = upserted["LoomWaitingOn"].data
+                if since is not None and reason != waits_for:
+                    return since
+                waits_for, since = reason, event.event_time.ToDatetime(tzinfo=UTC)
+            # A run that has continued as new repeats its reason: it may have waited before.
+            run_id = found.history.events[-1].workflow_execution_started_event_attributes.continued_execution_run_id
+        return since
 
     async def query(self, run_id: str, name: str, result_type: Any, *arguments: object) -> Any:
         """Query a run. Raises UnreachableError if no worker answers the query."""
