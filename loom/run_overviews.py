@@ -83,7 +83,6 @@ class RunOverviews:
         except UNREADABLE:
             return None
 
-
     async def _described(self, run_id: str) -> tuple[str, datetime | None]:
         """Return the beginning of the run's task, and when the run started."""
         try:

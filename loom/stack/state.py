@@ -189,7 +189,11 @@ def _writers(home: Path) -> dict[str, int]:
         with suppress(psutil.Error, OSError):
             leads = os.getsid(process.pid) == process.pid
             for file in process.open_files():
-                if file.path in names and getattr(file, "mode", "a") == "a" and (leads or file.path == str(home / LOCK)):
+                if (
+                    file.path in names
+                    and getattr(file, "mode", "a") == "a"
+                    and (leads or file.path == str(home / LOCK))
+                ):
                     found.setdefault(names[file.path], process.pid)  # Postgres starts others like itself
     return found
 

@@ -22,7 +22,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_cut_off, is_lost, refused, unanswered
-from loom.domain.core.errors import UnreachableError
+from loom.domain.core.errors import RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
@@ -122,26 +122,18 @@ class TemporalRuns:
 
     async def waiting_since(self, execution: WorkflowExecution) -> datetime | None:
         """Return when a run began to wait for its current reason. None if its last events don't show it."""
-        run_id, waits_for, since = execution.run_id, b"", None
-        while run_id:
-            request = GetWorkflowExecutionHistoryReverseRequest(
-                namespace=self._client.namespace,
-                execution=ExecutionId(workflow_id=execution.id, run_id=run_id),
-                maximum_page_size=LAST_EVENTS,
-            )
-            with answered(execution.id):
-                found = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
-            for event in found.history.events:
-                upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
-                if "LoomWaitingOn" not in upserted:
-                    continue
-                reason = upserted["LoomWaitingOn"].data
-                if since is not None and reason != waits_for:
-                    return since
-                waits_for, since = reason, event.event_time.ToDatetime(tzinfo=UTC)
-            # A run that has continued as new repeats its reason: it may have waited before.
-            run_id = found.history.events[-1].workflow_execution_started_event_attributes.continued_execution_run_id
-        return since
+        request = GetWorkflowExecutionHistoryReverseRequest(
+            namespace=self._client.namespace,
+            execution=ExecutionId(workflow_id=execution.id, run_id=execution.run_id),
+            maximum_page_size=LAST_EVENTS,
+        )
+        with answered(execution.id):
+            found = await self._client.workflow_service.get_workflow_execution_history_reverse(request)
+        for event in found.history.events:
+            upserted = event.upsert_workflow_search_attributes_event_attributes.search_attributes.indexed_fields
+            if "LoomWaitingOn" in upserted:
+                return event.event_time.ToDatetime(tzinfo=UTC)
+        return None
 
     async def query(self, run_id: str, name: str, result_type: Any, *arguments: object) -> Any:
         """Query a run. Raises UnreachableError if no worker answers the query."""

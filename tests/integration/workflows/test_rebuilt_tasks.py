@@ -153,7 +153,7 @@ async def test_a_run_that_waits_has_moved_and_one_that_ended_before_has_not(work
 @pytest.mark.slow
 async def test_only_the_latest_executions_of_a_long_run_are_read_again(working: Working, workspace: Path) -> None:
     (workspace / "a.txt").write_text("alpha\n")
-    reads = [calls(ToolUse("read_file", {"path": "a.txt", "limit": 1 + n}, f"r{n}")) for n in range(40)]
+    reads = [calls(ToolUse("read_file", {"path": "a.txt", "limit": 1 + n}, f"r{n}")) for n in range(60)]
     loom, _ = await working(script([*reads, text("done")]), rotate_after_events=100)
     run_id = await loom.start("read it")
     await loom.client.result(run_id)

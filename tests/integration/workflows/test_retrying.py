@@ -26,7 +26,6 @@ from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, status
 from loom.testing.stream import told
 from loom.testing.waiting import eventually
 from loom.watching import Streamed
-from loom.workflows.payload_converter import data_converter
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_crews import start as start_crew
 from tests.integration.workflows.test_crews import team, you
@@ -296,12 +295,8 @@ async def test_a_run_that_ends_again_before_the_retry_reaches_it_is_reset_once_m
     run_id = await loom.start(mode="bypass")
     await loom.client.result(run_id)
     is_back.set()
-    slow = await Client.connect(
-        loom.settings.temporal_address,
-        namespace=loom.settings.temporal_namespace,
-        data_converter=data_converter(),
-        interceptors=[_SlowOnce()],
-    )
+    config = loom.client.temporal.config()
+    slow = Client(**{**config, "interceptors": [*config["interceptors"], _SlowOnce()]})
     ended = await slow.get_workflow_handle(run_id).describe()
 
     await TemporalRetries(slow).reopen(run_id, ended.run_id, {"end": 1})

@@ -75,14 +75,11 @@ async def test_an_ask_and_unread_messages_survive_a_rotation(working: Working) -
     said = await _talk_until_rotated(loom, run_id, executions=3)
 
     assert (await loom.asked(run_id))["pending_approvals"] == asked
-    first, *_, last = await loom.histories(run_id)
+    first, *_ = await loom.histories(run_id)
     runs = TemporalRuns(loom.client.temporal)
     described = await runs.described(run_id)
     (overview,) = await RunOverviews(loom.client.temporal).of([summary_of(described)])
     assert await runs.started_at(described) == overview.started_at == first.events[0].event_time.ToDatetime(UTC)
-    since = await runs.waiting_since(described)
-    assert since is not None
-    assert since < last.events[0].event_time.ToDatetime(UTC)
 
     await loom.client.approve(run_id, "w1", digest=asked[0]["digest"])
     result = await loom.client.result(run_id)

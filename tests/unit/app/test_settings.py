@@ -316,7 +316,9 @@ def test_the_stack_of_another_user_is_not_used(empty_directory: Path, monkeypatc
         up_down.down(empty_directory / ".loom")
 
 
-@pytest.mark.parametrize("written", ["", "x{", "[]", "{}", '{"version": 9}', '{"supervisor": {"id": 1}}', "\ufeff", "null"])
+@pytest.mark.parametrize(
+    "written", ["", "x{", "[]", "{}", '{"version": 9}', '{"supervisor": {"id": 1}}', "\ufeff", "null"]
+)
 def test_a_stack_whose_record_cannot_be_read_is_named_with_its_processes(
     empty_directory: Path, written: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,13 +333,19 @@ def test_a_stack_whose_record_cannot_be_read_is_named_with_its_processes(
     worker = spawn(("sleep", "600"), log=home / "logs/worker.log", env=os.environ)
     try:
         for use in uses:
-            with pytest.raises(UnreadableState, match=rf"worker \({worker.identity.pid}\)\. `kill {worker.identity.pid}`"):
+            with pytest.raises(
+                UnreadableState, match=rf"worker \({worker.identity.pid}\)\. `kill {worker.identity.pid}`"
+            ):
                 use()
         assert worker.alive()
     finally:
         end("worker", worker)
 
-    for variable, part in (("TEMPORAL_ADDRESS", "temporal"), ("LOOM_DATABASE_URL", "postgres"), ("LOOM_REDIS_URL", "redis")):
+    for variable, part in (
+        ("TEMPORAL_ADDRESS", "temporal"),
+        ("LOOM_DATABASE_URL", "postgres"),
+        ("LOOM_REDIS_URL", "redis"),
+    ):
         monkeypatch.setenv(variable, ADDRESSES[part])
     assert load_settings().temporal_address == ADDRESSES["temporal"]
 
