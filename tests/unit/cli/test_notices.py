@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from loom.activities.adapters.temporal.deployments import TemporalDeployments
 from loom.cli import connection
 from loom.cli.commands import deployments, steering
 from loom.cli.worker_preview import note_preview, running_worker
@@ -24,7 +25,7 @@ def test_no_command_waits_for_a_worker_in_silence(
     monkeypatch.setattr(
         deployments, "with_client", lambda work: asyncio.run(work(SimpleNamespace(temporal=SimpleNamespace())))
     )
-    monkeypatch.setattr(deployments.TemporalDeployments, "promote", _slow)
+    monkeypatch.setattr(TemporalDeployments, "promote", _slow)
 
     def said() -> str:
         steering._steered("run-1", _slow)
