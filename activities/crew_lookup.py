@@ -35,12 +35,11 @@ class Crews:
             )
         return self._known[asked]
 
-    def check_agents(self, crew: Crew, agents: Collection[str]) -> None:
-        """Reject a crew whose agents don't exist."""
-        unknown = sorted(agent for agent in crew.agents if agent not in agents)
-        if unknown:
-            told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in unknown)
-            raise BadRequest(f"the crew {crew.name!r} has members with unknown agents: {told}", field="crew")
+
+def unknown_members(crew: Crew, agents: Collection[str]) -> BadRequest | None:
+    """Return the error for a crew with agents that a worker doesn't have, or None if it has them all."""
+    told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in sorted(crew.agents.difference(agents)))
+    return BadRequest(f"the crew {crew.name!r} has members with unknown agents: {told}", field="crew") if told else None
 
 
 def refuse_form(crew: Crew) -> None:

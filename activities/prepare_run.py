@@ -8,7 +8,7 @@ from typing import TypeVar
 import structlog
 from temporalio import activity
 
-from loom.activities.crew_lookup import Crews, refuse_form, refuse_ignored
+from loom.activities.crew_lookup import Crews, refuse_form, refuse_ignored, unknown_members
 from loom.activities.failures import to_application_error
 from loom.activities.forks import Forks
 from loom.activities.manifest import Manifests
@@ -333,7 +333,8 @@ class Preparation:
             rounds=wanted.rounds or rounds,
             tools=given,
         )
-        self._crews.check_agents(crew, self._agents)
+        if (error := unknown_members(crew, self._agents)) is not None:
+            raise error
         asked = replace(request, budget=request.budget.or_else(spec.budget))
         limits, depth = (lineage.limits, lineage.depth) if lineage else (self._limits, 0)
         refuse_without_room(crew, asked, limits, depth=depth)
@@ -348,7 +349,8 @@ class Preparation:
         if request.output_schema is not None:
             refuse_form(crew)
             OutputSchema(request.output_schema)
-        self._crews.check_agents(crew, self._agents)
+        if (error := unknown_members(crew, self._agents)) is not None:
+            raise error
         model = request.model or self._default.model
         if model:
             self._providers.resolve(model)

@@ -7,6 +7,7 @@ all at the same time. What isn't known in time is left out.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
@@ -30,6 +31,8 @@ class RunOverview:
     summary: RunSummary
     task: str = ""
     """The beginning of the task. For a sub-agent, the label that its parent gave it."""
+    started_at: datetime | None = None
+    """When the run started, even if it has continued as new since. None if it isn't known."""
     turns: int | None = None
     cost: float | None = None
     waits_for: str = ""
@@ -60,13 +63,14 @@ class RunOverviews:
     async def _read(self, summary: RunSummary) -> RunOverview:
         async with self._reading:
             handle = self._temporal.get_workflow_handle(summary.run_id, result_type=RunResult)
-            task, told = await asyncio.gather(_task(handle), self._told(summary, handle))
+            (task, began), told = await asyncio.gather(self._described(summary.run_id), self._told(summary, handle))
+        known = replace(_bare(summary), task=task, started_at=began)
         match told:
             case RunResult(turns=turns, cost=cost):
-                return RunOverview(summary=summary, task=task, turns=turns, cost=cost)
+                return replace(known, turns=turns, cost=cost)
             case {"waiting_on": waits_for, "turn": int() as turns, "cost": cost}:  # else, another release has answered
-                return RunOverview(summary=summary, task=task, turns=turns, cost=cost, waits_for=str(waits_for or ""))
-        return replace(_bare(summary), task=task)
+                return replace(known, turns=turns, cost=cost, waits_for=str(waits_for or ""))
+        return known
 
     async def _told(self, summary: RunSummary, handle: WorkflowHandle[Any, RunResult]) -> RunResult | JsonObject | None:
         """Return the result of an ended run or the status of another one, or None if it can't be read."""
@@ -79,12 +83,13 @@ class RunOverviews:
         except UNREADABLE:
             return None
 
-
-async def _task(handle: WorkflowHandle[Any, RunResult]) -> str:
-    try:
-        return await task_summary(await handle.describe())
-    except UNREADABLE:
-        return ""
+    async def _described(self, run_id: str) -> tuple[str, datetime | None]:
+        """Return the beginning of the run's task, and when the run started."""
+        try:
+            described = await self._runs.described(run_id)
+            return await task_summary(described), await self._runs.started_at(described)
+        except UNREADABLE:
+            return "", None
 
 
 def _bare(summary: RunSummary) -> RunOverview:

@@ -55,7 +55,7 @@ class RunSummary:
     nothing.
     """
     started_at: datetime
-    """When the run's last execution started, in UTC."""
+    """When the run started or last continued as new, in UTC. `loom status` shows when it started."""
     closed_at: datetime | None
     """When that execution ended, in UTC. None while it is in progress."""
     cost: float | None

@@ -1,7 +1,8 @@
 """Connect commands to the server. Each command uses one connection and one event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from loom.stack.state import own_addresses, read
 T = TypeVar("T")
 
 SILENT: Final = 2.0
-"""Seconds after which a command says that it waits for a server which accepts the connection but doesn't answer."""
+"""Seconds after which a command says what it waits for."""
 
 
 def with_client(work: Callable[[LoomClient], Awaitable[T]], settings: Settings | None = None) -> T:
@@ -32,14 +33,10 @@ def with_client(work: Callable[[LoomClient], Awaitable[T]], settings: Settings |
         print_notice(f"server: {server_named(chosen)}")
 
     async def connected() -> T:
-        loop = asyncio.get_running_loop()
-        told = loop.call_later(SILENT, print_notice, f"waiting for the server to answer: {server_named(chosen)}")
-        try:
-            async with LoomClient.connected(chosen) as loom:
-                told.cancel()
-                return await work(loom)
-        finally:
-            told.cancel()
+        async with AsyncExitStack() as stack:
+            with notice_if_slow(f"waiting for the server to answer: {server_named(chosen)}"):
+                loom = await stack.enter_async_context(LoomClient.connected(chosen))
+            return await work(loom)
 
     try:
         return asyncio.run(connected())
@@ -50,6 +47,16 @@ def with_client(work: Callable[[LoomClient], Awaitable[T]], settings: Settings |
         if not is_named and not IS_VERBOSE.get():
             error.add_note(f"server: {server_named(chosen)}")
         raise
+
+
+@contextmanager
+def notice_if_slow(text: str) -> Iterator[None]:
+    """Print the notice if the block takes longer than two seconds, so that no command waits in silence."""
+    told = asyncio.get_running_loop().call_later(SILENT, print_notice, text)
+    try:
+        yield
+    finally:
+        told.cancel()
 
 
 def server_named(settings: Settings) -> str:

@@ -53,13 +53,13 @@ def run_table(overviews: Sequence[RunOverview], now: datetime, width: int) -> Ta
     table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=1)
     for row, overview in enumerate(overviews, 1):
         run = overview.summary
-        took = ((run.closed_at or now) - run.started_at).total_seconds()
+        began = overview.started_at
         table.add_row(
             f"@{row}",
             one_line(run.run_id, 400),
             _status(run.status, is_short=not is_wide),
-            age((now - run.started_at).total_seconds()),
-            *([seconds(took)] if is_wide else []),
+            "" if began is None else age((now - began).total_seconds()),
+            *([_took(overview, now)] if is_wide else []),
             "" if overview.turns is None else str(overview.turns),
             "" if overview.cost is None else money(overview.cost),
             *([one_line(run.agent)] if is_wide else []),
@@ -89,7 +89,7 @@ def _branch(overview: RunOverview, now: datetime, name: str) -> Text:
     facts = [run.agent] if run.agent else []
     facts += [counted(overview.turns, "turn")] if overview.turns is not None else []
     facts += [money(overview.cost)] if overview.cost is not None else []
-    facts.append(seconds(((run.closed_at or now) - run.started_at).total_seconds()))
+    facts += [took] if (took := _took(overview, now)) else []
     line = Text.assemble((f"{MARKS.get(run.status, '■')} ", style), (one_line(name, 400), "bold"))
     line.append(f" · {' · '.join(map(one_line, facts))}", "dim")
     if run.status not in MARKS:
@@ -99,6 +99,12 @@ def _branch(overview: RunOverview, now: datetime, name: str) -> Text:
     label = Text("\n").join([line, *shown])
     label.no_wrap, label.overflow = True, "ellipsis"
     return label
+
+
+def _took(overview: RunOverview, now: datetime) -> str:
+    if overview.started_at is None:
+        return ""
+    return seconds(((overview.summary.closed_at or now) - overview.started_at).total_seconds())
 
 
 def _status(status: str, *, is_short: bool) -> Text:

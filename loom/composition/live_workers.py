@@ -18,6 +18,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from loom.activities.crew_lookup import unknown_members
 from loom.activities.ports import StreamUnavailable
 from loom.composition.settings import Settings
 from loom.domain.agents.worker_catalog import WorkerCatalog
@@ -63,14 +64,16 @@ async def live_reports(settings: Settings) -> list[WorkerReport]:
 
 
 async def live_catalogs(settings: Settings) -> list[tuple[WorkerReport, WorkerCatalog]]:
-    """Return the task queue's workers with what they have, newest worker first, as `live_reports` does."""
-    with suppress(StreamUnavailable):
-        async with _reports(settings) as reports:
-            if reports is not None:
-                living = await _living(reports)
-                catalogs = await asyncio.gather(*(reports.catalog(report.identity) for report in living))
-                return [(report, has) for report, has in zip(living, catalogs, strict=True) if has is not None]
-    return []
+    """Return the task queue's workers with what they have, newest worker first. Return none without Redis.
+
+    Raises StreamUnavailable if Redis doesn't respond.
+    """
+    async with _reports(settings) as reports:
+        if reports is None:
+            return []
+        living = await _living(reports)
+        catalogs = await asyncio.gather(*(reports.catalog(report.identity) for report in living))
+        return [(report, has) for report, has in zip(living, catalogs, strict=True) if has is not None]
 
 
 @asynccontextmanager
@@ -123,7 +126,9 @@ class LiveWorkers:
     def _problems(self, request: RunRequest) -> list[BadRequest | None]:
         is_owner = self._settings.key_path.is_file()
         return [
-            problem_with(_seen_from(report, request), report, is_owner=is_owner) or _no_folder(request, report)
+            problem_with(_seen_from(report, request), report, is_owner=is_owner)
+            or _no_folder(request, report)
+            or _unknown_members(request, report)
             for report in self._reports
         ]
 
@@ -152,6 +157,15 @@ def _no_folder(request: RunRequest, report: WorkerReport) -> BadRequest | None:
     if real is not None and os.path.isdir(real):  # noqa: PTH112 - `Path.is_dir` raises if the path is too long
         return None
     return BadRequest(f"workspace {request.workspace!r} is not a folder on the worker; create it", field="workspace")
+
+
+def _unknown_members(request: RunRequest, report: WorkerReport) -> BadRequest | None:
+    """Return the error for a crew in the request with agents that the worker doesn't have, or None."""
+    if request.crew is None or isinstance(request.crew, str):
+        return None
+    from loom.app.forms.crew import read_crew  # noqa: PLC0415 - off the path of a run without a crew
+
+    return unknown_members(read_crew(request.crew), report.agents)
 
 
 def _real_path(workspace: str) -> str | None:

@@ -54,17 +54,14 @@ def misspelled_variables() -> list[str]:
 
 def _with_embedded_addresses(settings: Settings) -> Settings:
     """Fill in each address that isn't configured from the embedded stack in `settings.home`."""
-    found = own_addresses(settings.home)
     fields = {"temporal": "temporal_address", "postgres": "database_url", "redis": "redis_url"}
-    if "temporal_address" not in settings.model_fields_set and (ui := read(settings.home).ui):
-        found, fields = {**found, "ui": ui}, {**fields, "ui": "temporal_ui"}
-    return settings.model_copy(
-        update={
-            field: found[part]
-            for part, field in fields.items()
-            if part in found and field not in settings.model_fields_set
-        }
-    )
+    missing = {part: field for part, field in fields.items() if field not in settings.model_fields_set}
+    if not missing:  # a stack's record that can't be read doesn't matter
+        return settings
+    found = own_addresses(settings.home)
+    if "temporal" in missing and "temporal_ui" not in settings.model_fields_set and (ui := read(settings.home).ui):
+        found, missing = {**found, "ui": ui}, {**missing, "ui": "temporal_ui"}
+    return settings.model_copy(update={field: found[part] for part, field in missing.items() if part in found})
 
 
 def _refuse_unknown_keys() -> None:

@@ -286,7 +286,9 @@ class CallerRuns:
     async def catalogs(self) -> tuple[WorkerCatalog, ...]:
         """Return what the running workers have, that of the newest worker first."""
         self.require(Operation.READ_CATALOG)
-        return tuple(catalog for _, catalog in await live_catalogs(self._settings))
+        with suppress(StreamUnavailable):
+            return tuple(catalog for _, catalog in await live_catalogs(self._settings))
+        return ()
 
     def streams(self) -> RunStreams:
         """Return the streams of all runs, which say how many people watch how many runs."""

@@ -2,7 +2,8 @@
 
 LoomError
 └── StackError                a service does not start, the home cannot be used, or a program is missing
-    └── AlreadySupervised     another process supervises this home
+    ├── AlreadySupervised     another process supervises this home
+    └── UnreadableState       the record of the stack's processes is damaged, or has an unknown format
 
 Each message describes the failure, quotes the end of the relevant log and suggests a fix.
 """
@@ -18,6 +19,10 @@ class StackError(LoomError):
 
 class AlreadySupervised(StackError):
     """Another process supervises this home."""
+
+
+class UnreadableState(StackError):
+    """The record of the stack's processes is damaged, or has an unknown format."""
 
 
 def tail(log: Path, *, lines: int = 12, since: int = 0, width: int = 400) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loom.stack.errors import AlreadySupervised, StackError
+from loom.stack.state import LOCK
 
 ROOM_TO_BEGIN = 150 * 2**20
 """Free bytes that a new stack requires. A new stack occupies 50 MB, and the rest prevents the disk from filling up."""
@@ -48,7 +49,7 @@ def locked(home: Path) -> Iterator[None]:
 
     The kernel releases the lock when the process ends, even if it crashes.
     """
-    with (home / "supervisor.lock").open("a") as file:
+    with (home / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,13 +7,17 @@ didn't start. The file is replaced atomically, and only its owner can read it be
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from loom.stack.errors import UnreadableState
+
 FILE = "stack.json"
+LOCK = "supervisor.lock"
 FOLDER = ".loom"
 ROOT = 0
 
@@ -116,13 +120,24 @@ def _is_own(path: Path) -> bool:
 
 
 def read(home: Path) -> StackState:
-    """Return the recorded state, or an empty state if the file doesn't exist, can't be read, or isn't this user's."""
+    """Return the recorded state, or an empty state if there is no file or if it is another user's.
+
+    Raises `UnreadableState` if the file is damaged, or if a release that writes it differently has written it.
+    """
     if not _is_own(home / FILE):
         return StackState()
     try:
         return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return StackState()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    except (ValueError, KeyError, TypeError, AttributeError):
+        reason = "it is damaged, or another release of Loom has written it"
+    raise UnreadableState(f"{home / FILE} can't be read: {reason}. {_way_out(home)}", home=str(home))
+
+
+def is_foreign(home: Path) -> bool:
+    """Return whether the home's stack belongs to another user."""
+    return (home / FILE).exists() and not _is_own(home / FILE)
 
 
 def write(home: Path, state: StackState) -> None:
@@ -150,6 +165,37 @@ def own_addresses(home: Path) -> dict[str, str]:
     port = found.ports.get("temporal")
     down = {"temporal": f"unix:{socket_path(home)}" if found.private else f"127.0.0.1:{port}"} if port else {}
     return down | {name: part.address for name, part in found.living().items() if part.address is not None}
+
+
+def _way_out(home: Path) -> str:
+    """Say which processes of a stack with an unreadable record are running, and what to do."""
+    running = _writers(home.resolve())
+    if not running:
+        return "None of its processes is running: delete the file, and `loom up` starts the stack with its data."
+    named = ", ".join(f"{name} ({pid})" for name, pid in running.items())
+    if "supervisor" in running:
+        return f"Its processes are running: {named}. `kill {running['supervisor']}` stops them all and writes the file."
+    pids = " ".join(map(str, running.values()))
+    return f"Its processes are running: {named}. `kill {pids}` stops them. Then delete the file."
+
+
+def _writers(home: Path) -> dict[str, int]:
+    """Return the IDs of a stack's processes by name. Each has a session of its own and writes the log of its name. A
+    supervisor in the foreground has only the lock.
+    """
+    names = {str(path): path.stem for path in (*home.glob("logs/*.log"), home / LOCK)}
+    found: dict[str, int] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            leads = os.getsid(process.pid) == process.pid
+            for file in process.open_files():
+                if (
+                    file.path in names
+                    and getattr(file, "mode", "a") == "a"
+                    and (leads or file.path == str(home / LOCK))
+                ):
+                    found.setdefault(names[file.path], process.pid)  # Postgres starts others like itself
+    return found
 
 
 def _decode(raw: dict[str, Any]) -> StackState:

@@ -61,7 +61,12 @@ def up_here(plan: Plan, on_ready: Callable[[StackState], None], *, replaces: Rec
 
 
 def down(home: Path) -> tuple[str, ...]:
-    """Stop the processes of this home's stack, and return the names of those that were running."""
+    """Stop the processes of this home's stack, and return the names of those that were running.
+
+    Raises `StackError` if the stack is another user's, or if the record of its processes can't be read.
+    """
+    if state.is_foreign(home):
+        raise StackError(f"the stack in {home} belongs to another user: only this user can stop it", home=str(home))
     if not (home / state.FILE).exists():
         return ()
     deadline = time.monotonic() + DEADLINE

@@ -76,6 +76,9 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
         await loom.start(agent="defualt")
     with pytest.raises(BadRequest, match="there is no crew 'dsek': did you mean 'desk'"):
         await loom.client.start_crew("dsek", "work")
+    letters = {"mode": "parallel", "members": [{"name": "a", "agent": "clrek"}, {"name": "b", "agent": "clerk"}]}
+    with pytest.raises(BadRequest, match="members with unknown agents: 'clrek': did you mean 'clerk'"):
+        await loom.client.start_crew({"name": "letters", **letters}, "work")
     with pytest.raises(BadRequest, match="no such model: 'opnai:gpt-5'; did you mean 'openai:gpt-5'"):
         await loom.start(model="opnai:gpt-5")
     with pytest.raises(BadRequest, match="there is no skill 'release-note': did you mean 'release-notes'"):
@@ -186,7 +189,12 @@ async def test_lists_speak_of_the_worker_that_runs(killable: Killable, tmp_path:
     assert shown.err == f"the tools {whose}"
     assert (await cli("tools", "show", "wiegh")).err.endswith("did you mean 'weigh'?\n")
 
+    other = f"the running worker (process {worker.pid}, app {tmp_path / 'desk.py'}:app) may have another\n"
+    preview = "this is the agent that a worker started in this folder would have"
+    assert (await cli("agents", "show", "default")).err == f"{preview}; {other}"
+
     await workers.kill(worker)
+    assert (await cli("agents", "show", "default")).err == f"found no running worker: {preview}\n"
     here = "found no running worker: these are the agents that a worker started in this folder would have\n"
     assert await names("agents", "list") == ({"default"}, here)
 

@@ -22,7 +22,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import UNREADABLE, answered, is_cut_off, is_lost, refused, unanswered
-from loom.domain.core.errors import UnreachableError
+from loom.domain.core.errors import RunNotFoundError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunResult
 
@@ -95,6 +95,19 @@ class TemporalRuns:
         """Return the information that the server has about a run. This doesn't require a worker."""
         with answered(run_id):
             return await self._handle(run_id).describe()
+
+    async def started_at(self, described: WorkflowExecutionDescription) -> datetime | None:
+        """Return when a run started, even if it has continued as new since. Return None if the server has already
+        deleted the execution with which it started.
+        """
+        first = described.raw_description.workflow_execution_info.first_run_id
+        if first in ("", described.run_id):  # earlier servers don't name it
+            return described.start_time
+        try:
+            with answered(described.id):
+                return (await self._client.get_workflow_handle(described.id, run_id=first).describe()).start_time
+        except RunNotFoundError:
+            return None
 
     async def ended_as(self, execution: WorkflowExecution) -> str:
         """Return the status in a completed run's result. Return an empty string if the result no longer exists or can't

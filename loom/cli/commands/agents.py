@@ -10,7 +10,7 @@ from rich.table import Table
 from loom.cli.arguments import App, Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, seconds, visible
-from loom.cli.worker_preview import load_registry, named, running_worker, with_app
+from loom.cli.worker_preview import load_registry, named, note_preview, running_worker, with_app
 from loom.composition.build import secret_mask
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
@@ -52,13 +52,14 @@ def show(
     app: App = None,
     as_json: Json = False,
 ) -> None:
-    """Show an agent and its run statistics.
+    """Show the agent that a worker started in this folder would have, and its run statistics.
 
     The output includes everything that the agent inherits. The statistics need a server.
     """
     settings = with_app(load_settings(), app)
     registry = load_registry(settings)
     agent = named(name, agents_of(registry), "agent", otherwise=OTHERWISE)
+    note_preview(app, "agent")
     stats, hint = _stats(name, settings)
     facts = _facts(agent, agent_spec(settings, registry, agent), settings) | {"stats": stats}
     if as_json:

@@ -28,7 +28,7 @@ from loom.cli.arguments import (
 from loom.cli.commands.run import launch, unattended
 from loom.cli.commands.validate import validate as validate_files
 from loom.cli.output import console, counted, one_line, plain, print_json, visible
-from loom.cli.worker_preview import load_registry, named, running_worker, with_app
+from loom.cli.worker_preview import load_registry, named, note_preview, running_worker, with_app
 from loom.composition.load_settings import load_settings
 from loom.composition.worker_catalog import crew_summaries
 from loom.domain.core.messages import JsonObject
@@ -107,7 +107,7 @@ def run(
 
 @app.command()
 def show(crew: FileOrName, app: App = None, as_json: Json = False) -> None:
-    """Show a crew's mode, members and failure handling.
+    """Show the members and failure handling of a crew in a file, or that a worker started in this folder would have.
 
     The output explains how the members share a task, what each member does, and what happens if one fails.
     """
@@ -118,6 +118,7 @@ def show(crew: FileOrName, app: App = None, as_json: Json = False) -> None:
             " to name a file, include its suffix, such as .yaml"
         )
         found = named(crew, _crews(app), "crew", otherwise=otherwise, field="crew")
+        note_preview(app, "crew")
     if as_json:
         print_json(asdict(found))
         return

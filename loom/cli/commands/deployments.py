@@ -12,8 +12,9 @@ from temporalio.common import WorkerDeploymentVersion
 
 from loom.activities.adapters.temporal.deployments import CURRENT, DeploymentVersion, TemporalDeployments
 from loom.cli.arguments import Json
-from loom.cli.connection import with_client
+from loom.cli.connection import notice_if_slow, with_client
 from loom.cli.output import console, counted, one_line, print_json, print_notice
+from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import AGENT_RUN, CREW_RUN
 
@@ -64,7 +65,12 @@ def runs(deployment: Name, build: Build, as_json: Json = False) -> None:
 def promote(deployment: Name, build: Build, as_json: Json = False) -> None:
     """Make a version current: new runs start on it, and unversioned runs continue on it."""
     version = _version(deployment, build)
-    with_client(lambda loom: TemporalDeployments(loom.temporal).promote(version))
+
+    async def promoted(loom: LoomClient) -> None:
+        with notice_if_slow(f"waiting for a worker of {deployment} {build}"):
+            await TemporalDeployments(loom.temporal).promote(version)
+
+    with_client(promoted)
     if as_json:
         print_json({"deployment": deployment, "build": build, "status": CURRENT})
     else:

@@ -90,8 +90,9 @@ def print_status(status: JsonObject) -> None:
 
 async def _status(loom: LoomClient, run_id: str) -> JsonObject:
     """Return the run's status with its task and its times, which the server knows."""
-    found, described = await asyncio.gather(loom.status(run_id), TemporalRuns(loom.temporal).described(run_id))
-    times = {"started_at": described.start_time, "closed_at": described.close_time}
+    runs = TemporalRuns(loom.temporal)
+    found, described = await asyncio.gather(loom.status(run_id), runs.described(run_id))
+    times = {"started_at": await runs.started_at(described), "closed_at": described.close_time}
     return {**found, "task": await task_summary(described), **times}
 
 

@@ -1,11 +1,13 @@
 """The `approve`, `deny`, `pause`, `resume`, `abort` and `send` commands, which steer a run on behalf of the user."""
 
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal, TypeAlias
 
 import typer
 
 from loom.cli.abort_all import abort_all
 from loom.cli.arguments import Attach, OptionalRunId, RunId, new_app, read_attachments, read_object, user_name
+from loom.cli.connection import notice_if_slow
 from loom.cli.output import fault_told, plain, print_json, print_notice
 from loom.cli.run_names import call_named, with_run
 from loom.client import LoomClient
@@ -49,7 +51,7 @@ def approve(
         receipt = await loom.approve(run, call, scope=scope, arguments=edited, digest=expected, by=user_name())
         return {**_reference(seen), **receipt}
 
-    receipt = with_run(run_id, sent)
+    receipt = _steered(run_id, sent)
     done = f"approved{_about(receipt)}"
     _acknowledge(receipt, f"{done}{_extent(receipt)}" if for_run else done, as_json=as_json)
 
@@ -67,20 +69,20 @@ def deny(
         call, seen = await _named(loom, run, call_id)
         return {**_reference(seen), **await loom.deny(run, call, reason=reason, by=user_name())}
 
-    receipt = with_run(run_id, sent)
+    receipt = _steered(run_id, sent)
     _acknowledge(receipt, f"denied{_about(receipt)}", as_json=as_json)
 
 
 @app.command()
 def pause(run_id: RunId, as_json: Json = False) -> None:
     """Pause a run: no new work starts until `loom resume`."""
-    _acknowledge(with_run(run_id, lambda loom, run: loom.pause(run, by=user_name())), "paused", as_json=as_json)
+    _acknowledge(_steered(run_id, lambda loom, run: loom.pause(run, by=user_name())), "paused", as_json=as_json)
 
 
 @app.command()
 def resume(run_id: RunId, as_json: Json = False) -> None:
     """Resume a paused run."""
-    _acknowledge(with_run(run_id, lambda loom, run: loom.resume(run, by=user_name())), "resumed", as_json=as_json)
+    _acknowledge(_steered(run_id, lambda loom, run: loom.resume(run, by=user_name())), "resumed", as_json=as_json)
 
 
 @app.command()
@@ -109,7 +111,7 @@ def abort(
     if run_id is not None:
         if yes or which != RunFilter():
             raise BadRequest("--agent, --session, --tenant, --user and --yes are for --all", field="run_id")
-        receipt = with_run(run_id, lambda loom, run: loom.abort(run, reason=reason, by=user_name()))
+        receipt = _steered(run_id, lambda loom, run: loom.abort(run, reason=reason, by=user_name()))
         _acknowledge(receipt, "aborted", as_json=as_json)
         return
     abort_all(which, reason=reason, yes=yes, as_json=as_json)
@@ -133,8 +135,18 @@ def send(
         raise BadRequest("the message is empty: pass a text for the agent", field="text")
     parts = read_attachments(attach) if attach else None
     sender = user_name() if by is None else by
-    receipt = with_run(run_id, lambda loom, run: loom.send(run, text, parts=parts, by=sender))
+    receipt = _steered(run_id, lambda loom, run: loom.send(run, text, parts=parts, by=sender))
     _acknowledge(receipt, "sent", as_json=as_json, always_queued=True)
+
+
+def _steered(run_id: str, act: Callable[[LoomClient, str], Awaitable[JsonObject]]) -> JsonObject:
+    """Return the receipt of what the person does to the run. Without a worker, it takes several seconds."""
+
+    async def told(loom: LoomClient, run: str) -> JsonObject:
+        with notice_if_slow("waiting for a worker to answer"):
+            return await act(loom, run)
+
+    return with_run(run_id, told)
 
 
 async def _named(loom: LoomClient, run_id: str, name: str | None) -> tuple[str | None, JsonObject]:

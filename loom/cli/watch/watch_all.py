@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
 from loom.cli.output import age, console, counted, money, one_line, tokens
 from loom.cli.run_list import LONGEST_ID, MARKS, STYLES, WIDE
@@ -19,7 +20,7 @@ from loom.cli.watch import panels
 from loom.cli.watch.keyboard import Keyboard, at_terminal
 from loom.cli.watch.transcript import Transcript
 from loom.client import LoomClient
-from loom.domain.core.errors import UnreachableError
+from loom.domain.core.errors import RunNotFoundError, UnreachableError
 from loom.visibility import RunSummary
 from loom.watching import closing
 
@@ -64,6 +65,7 @@ class RunBoard:
         self._transcripts: dict[str, Transcript] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._unreadable: set[str] = set()
+        self._started: dict[str, datetime | None] = {}  # by run; the list has only the newest execution's start
         self._told: dict[str, str] = {}
         self._trouble = ""
 
@@ -126,7 +128,7 @@ class RunBoard:
             table.add_row(
                 Text.assemble((f"{MARKS.get(run.status, '?')} ", style), one_line(run.run_id, 400)),
                 *([one_line(run.agent)] if is_wide else []),
-                age(((run.closed_at or now) - run.started_at).total_seconds()),
+                self._age(run, now),
                 str(transcript.turn) if transcript else "",
                 tokens(spent.tokens_seen) if spent else "",
                 money(spent.cost_seen) if spent and spent.cost_seen is not None else "",
@@ -140,17 +142,23 @@ class RunBoard:
         """
         transcript = Transcript(run_id, live=True, answer=panels.plain_answer)
         try:
+            runs = TemporalRuns(self._loom.temporal)
+            self._started[run_id] = await runs.started_at(await runs.described(run_id))
             async with closing(self._loom.events(run_id, follow=True)) as events:
                 async for event in events:
                     self._transcripts[run_id] = transcript
                     for _ in transcript.lines_of(event.task):
                         pass  # only what the transcript keeps is shown
-        except StreamUnavailable:
+        except (StreamUnavailable, UnreachableError, RunNotFoundError):
             self._transcripts.pop(run_id, None)
             self._reading.pop(run_id, None)
         except Exception:  # noqa: BLE001 - a worker of any release may have written the events, with any key
             self._transcripts.pop(run_id, None)
             self._unreadable.add(run_id)
+
+    def _age(self, run: RunSummary, now: datetime) -> str:
+        started = self._started.get(run.run_id)
+        return "" if started is None else age(((run.closed_at or now) - started).total_seconds())
 
     def _now(self, run: RunSummary, transcript: Transcript | None) -> str:
         """Return what a run is doing. The stream says it in more detail, and the server knows of questions."""

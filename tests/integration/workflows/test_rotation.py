@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC
 from statistics import median
 from typing import Any
 
@@ -14,13 +15,16 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
 from loom.activities.adapters.postgres.payloads import PostgresPayloads
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.run_overviews import RunOverviews
 from loom.testing.harness import Harness
 from loom.testing.model_server import Script, SeenRequest, ToolUse, calls, script, text, turns
 from loom.testing.stream import assert_whole, count, told
 from loom.testing.waiting import eventually
+from loom.visibility import summary_of
 from loom.workflows import options
 from loom.workflows.agent_run import AgentRun
 from loom.workflows.payload_converter import data_converter
@@ -71,6 +75,12 @@ async def test_an_ask_and_unread_messages_survive_a_rotation(working: Working) -
     said = await _talk_until_rotated(loom, run_id, executions=3)
 
     assert (await loom.asked(run_id))["pending_approvals"] == asked
+    first, *_ = await loom.histories(run_id)
+    runs = TemporalRuns(loom.client.temporal)
+    described = await runs.described(run_id)
+    (overview,) = await RunOverviews(loom.client.temporal).of([summary_of(described)])
+    assert await runs.started_at(described) == overview.started_at == first.events[0].event_time.ToDatetime(UTC)
+
     await loom.client.approve(run_id, "w1", digest=asked[0]["digest"])
     result = await loom.client.result(run_id)
 

@@ -1,6 +1,7 @@
 """Settings: where values come from, which one wins, and how a wrong one is refused."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
-from loom.stack import state
+from loom.stack import state, up_down
+from loom.stack.errors import StackError, UnreadableState
+from loom.stack.home import locked
+from loom.stack.processes import end, spawn
 from loom.stack.state import Recorded, StackState
 
 ADDRESSES = {"temporal": "127.0.0.1:7299", "postgres": "postgresql://x@127.0.0.1/loom", "redis": "redis://127.0.0.1/0"}
@@ -308,6 +312,50 @@ def test_the_stack_of_another_user_is_not_used(empty_directory: Path, monkeypatc
 
     assert state.read(empty_directory / ".loom") == StackState()
     assert load_settings().temporal_address == "localhost:7233"
+    with pytest.raises(StackError, match="belongs to another user"):
+        up_down.down(empty_directory / ".loom")
+
+
+@pytest.mark.parametrize(
+    "written", ["", "x{", "[]", "{}", '{"version": 9}', '{"supervisor": {"id": 1}}', "\ufeff", "null"]
+)
+def test_a_stack_whose_record_cannot_be_read_is_named_with_its_processes(
+    empty_directory: Path, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = empty_directory / ".loom"
+    (home / "logs").mkdir(parents=True)
+    (home / "stack.json").write_text(written)
+    uses: tuple[Callable[[], object], ...] = (load_settings, lambda: up_down.down(home))
+    for use in uses:
+        with pytest.raises(UnreadableState, match=r"None of its processes is running: delete the file"):
+            use()
+
+    worker = spawn(("sleep", "600"), log=home / "logs/worker.log", env=os.environ)
+    try:
+        for use in uses:
+            with pytest.raises(
+                UnreadableState, match=rf"worker \({worker.identity.pid}\)\. `kill {worker.identity.pid}`"
+            ):
+                use()
+        assert worker.alive()
+    finally:
+        end("worker", worker)
+
+    for variable, part in (
+        ("TEMPORAL_ADDRESS", "temporal"),
+        ("LOOM_DATABASE_URL", "postgres"),
+        ("LOOM_REDIS_URL", "redis"),
+    ):
+        monkeypatch.setenv(variable, ADDRESSES[part])
+    assert load_settings().temporal_address == ADDRESSES["temporal"]
+
+
+def test_the_supervisor_of_an_unreadable_record_is_who_to_stop(empty_directory: Path) -> None:
+    home = empty_directory / ".loom"
+    home.mkdir()
+    (home / "stack.json").write_text("")
+    with locked(home), pytest.raises(UnreadableState, match=rf"`kill {os.getpid()}` stops them all"):
+        state.read(home)
 
 
 async def test_without_an_address_no_server_is_tried(empty_directory: Path) -> None:
