@@ -72,6 +72,17 @@ def test_a_blank_value_after_an_equals_sign_is_refused(command: Commands) -> Non
     assert (ran.code, ran.err) == (USAGE, "--tenant is empty: give it a value, or leave it out")
 
 
+def test_a_number_that_is_none_is_refused_in_words(command: Commands) -> None:
+    for option, value, says in (
+        ("--max-turns", "many", "must be a whole number, not 'many'"),
+        ("--patience", "long", "must be a number, not 'long'"),
+        ("--priority", "6", "must be at most 5, not '6'"),
+    ):
+        ran = command("run", "work", option, value)
+        assert ran.code == USAGE
+        assert ran.err.rstrip().endswith(f"Invalid value for '{option}': {says}")
+
+
 @pytest.mark.parametrize(
     ("words", "parameter"),
     [
