@@ -13,6 +13,7 @@ Methods that work on a single run take its ID, which is also the Workflow ID. Th
 """
 
 import asyncio
+import json
 from bisect import insort
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -296,6 +297,7 @@ class LoomClient:
 
     async def refuse_unserved(self, request: RunRequest) -> None:
         """Raise BadRequest if no worker can serve this request, as far as the request and the workers' reports tell."""
+        _refuse_unstorable(request)
         if request.crew is None:
             read_options(request.metadata)
         if request.output_schema is not None:
@@ -899,6 +901,18 @@ def _refuse_run_id(run_id: str) -> None:
         raise BadRequest(f"the run's id contains {strange!r}; choose another one", field="run_id")
     if len(run_id.encode()) > LONGEST_RUN_ID:
         raise BadRequest(f"the run's id is too long; choose one of up to {LONGEST_RUN_ID} bytes", field="run_id")
+
+
+def _refuse_unstorable(request: RunRequest) -> None:
+    """Raise BadRequest if a value would be stored differently from how it was given, or names nobody."""
+    if request.user_id and not request.user_id.strip():
+        raise BadRequest("user_id is empty: give it a value, or leave it out", field="user_id")
+    try:
+        json.dumps(request.metadata, allow_nan=False, ensure_ascii=False, default=str).encode()
+    except ValueError:
+        raise BadRequest(
+            "metadata must be JSON without NaN, Infinity or unpaired surrogates", field="metadata"
+        ) from None
 
 
 def _output_schema(output: Any) -> JsonObject:

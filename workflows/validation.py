@@ -23,11 +23,10 @@ from loom.domain.core.media import MOST_PARTS
 from loom.domain.core.messages import JsonObject, Part, canonical
 from loom.domain.core.model_options import read_model_options
 from loom.domain.core.requests import CREW_RUN, LONGEST_RUN, Budget, ForkedFrom, ModelOptions, RunError, RunRequest
-from loom.domain.core.tenants import TENANT_NAME
-from loom.domain.core.value_problems import problem_of_value
+from loom.domain.core.tenants import TENANT_NAME, USER_ID
+from loom.domain.core.value_problems import DIGEST, WEB_ADDRESS, problem_of_value
 from loom.domain.machine.transitions import evolve, start
 from loom.domain.memory.backfill import UpkeepRequest
-from loom.domain.memory.people import USER_ID
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.rules import parse_rules
 from loom.domain.run.carried_state import upgraded
@@ -133,8 +132,8 @@ class RequestForm(ForkForm):
 class PartForm(Form):
     data: _Text | None = None
     path: _Text | None = None
-    url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$", max_length=4000)] | None = None
-    digest: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+    url: Annotated[str, StringConstraints(pattern=WEB_ADDRESS, max_length=4000)] | None = None
+    digest: Annotated[str, StringConstraints(pattern=DIGEST)] | None = None
     name: str = Field("", max_length=300)
     # Accepted and ignored, because the content decides: a part of a transcript can be sent again.
     type: Literal["text", "image", "audio", "file"] | None = None

@@ -124,6 +124,22 @@ class Commands(TyperGroup):
             _refuse_unusable(args)
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A value that it can't take is refused in Loom's words."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if (refused := error.__cause__) is not None and hasattr(refused, "errors"):
+                from loom.domain.core.value_problems import problem_of_value  # noqa: PLC0415 - only for a wrong value
+
+                problem = refused.errors(include_url=False)[0]
+                error.message = f"{problem_of_value(problem)}, not {str(problem['input'])[:LONGEST_SHOWN]!r}"
+            raise
+
+
+LONGEST_SHOWN: Final = 200
+"""Maximum number of characters of a wrong value in an error."""
+
 
 def _refuse_unusable(words: list[str]) -> None:
     """Raise BadRequest for a blank word, such as the value of an unset shell variable, and for bytes that aren't text.

@@ -9,6 +9,8 @@ from loom.domain.core.errors import BadRequest
 
 TENANT_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 """A tenant's name is also Temporal's fairness key, which the server limits to 64 bytes."""
+USER_ID: Final = r"^[^\x00-\x1f\x7f]{1,200}$"
+"""A user's id is any name of your system, such as a number, a UUID or an address, without control characters."""
 DEFAULT_TENANT: Final = "default"
 """The limits under this name apply to each tenant that has no limits of its own."""
 

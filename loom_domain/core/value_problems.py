@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loom.domain.core.suggestions import nearest
+from loom.domain.core.tenants import TENANT_NAME, USER_ID
 
 _KINDS: Final = {
     "missing": "is missing",
@@ -37,6 +38,15 @@ _KINDS: Final = {
     "none": "must be left out",
 }
 """What each kind of problem is called, by the library's name for it or by the first word of this name."""
+WEB_ADDRESS: Final = r"^https?://\S+$"
+DIGEST: Final = r"^[0-9a-f]{64}$"
+_PATTERNS: Final = {
+    TENANT_NAME: "must begin with a letter or digit, followed by up to 62 letters, digits, dots, dashes or underscores",
+    USER_ID: "must have 1 to 200 characters, without control characters",
+    WEB_ADDRESS: "must be a URL that begins with http:// or https://, without blanks",
+    DIGEST: "must have 64 digits from 0 to 9 and a to f",
+}
+"""What the pattern of a field allows."""
 _LIMITS: Final = {
     "ge": "must be at least {}",
     "gt": "must be more than {}",
@@ -62,7 +72,8 @@ def problem_of_value(problem: Mapping[str, Any]) -> str:
     if "expected" in limits:
         return _one_of(re.findall(r"'([^']*)'", str(limits["expected"])), problem.get("input"))
     if kind == "string_pattern_mismatch":
-        return f"must match {limits.get('pattern')}"
+        pattern = str(limits.get("pattern"))
+        return _PATTERNS.get(pattern, f"must match {pattern}")
     if (limit := next((name for name in _LIMITS if name in limits), None)) is not None:
         return _LIMITS[limit].format(limits[limit])
     if (limit := next((name for name in _LENGTHS if name in limits), None)) is not None:

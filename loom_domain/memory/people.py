@@ -17,15 +17,13 @@ from typing import Final, Literal, TypeAlias
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.lexemes import asked_lexemes, lexemes_of
 from loom.domain.core.tasks import Action, Origin, Task
-from loom.domain.core.tenants import Owner, checked_tenant
+from loom.domain.core.tenants import USER_ID, Owner, checked_tenant
 from loom.domain.core.tokens import text_tokens, within
 from loom.domain.memory.blended_search import blended
 from loom.domain.memory.content import facts_from, fingerprint
 from loom.domain.memory.fact_grammar import CORRECTION, STANDING, lasting_sentences
 from loom.domain.memory.layers import Forgotten
 
-USER_ID: Final = r"^[^\x00-\x1f\x7f]{1,200}$"
-"""A user's id is any name of your system, such as a number, a UUID or an address, without control characters."""
 LONGEST_FACT: Final = 200
 """The maximum number of characters of a fact that the rule or the distiller finds."""
 LONGEST_ADDED: Final = 1_000

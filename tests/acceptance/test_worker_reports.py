@@ -97,6 +97,11 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
         await loom.start(metadata={"loom": {"pattren": "reflexion"}})
     with pytest.raises(BadRequest, match="'bsh' names no tool: did you mean bash"):
         await loom.client.schedules.add("0 9 * * *", "work", permissions={"bsh": "deny"})
+    with pytest.raises(BadRequest, match="user_id is empty"):
+        await loom.start(user_id="  ")
+    for unstorable in (float("nan"), "\ud800"):
+        with pytest.raises(BadRequest, match="metadata must be JSON without NaN, Infinity or unpaired surrogates"):
+            await loom.start(metadata={"a": unstorable})
     for strange, says in (
         ("@last", "begins with @"),
         ("a\nb", "contains"),

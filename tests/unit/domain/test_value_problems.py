@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from loom.domain.core.tenants import TENANT_NAME, USER_ID
 from loom.domain.core.value_problems import problem_of_value
+
+NAMED = "62 letters, digits, dots, dashes or underscores"
 
 
 class Inner(BaseModel):
@@ -48,6 +51,12 @@ def problem(kind: Any, value: object) -> str:
         (Annotated[str, Field(max_length=2)], "abc", "must have at most 2 characters"),
         (Annotated[list[int], Field(min_length=2)], [1], "must have at least 2 items"),
         (Annotated[str, Field(pattern="^a$")], "b", "must match ^a$"),
+        (
+            Annotated[str, Field(pattern=TENANT_NAME)],
+            "a b",
+            f"must begin with a letter or digit, followed by up to {NAMED}",
+        ),
+        (Annotated[str, Field(pattern=USER_ID)], "a\nb", "must have 1 to 200 characters, without control characters"),
         (Literal["allow", "ask", "deny"], "alow", "must be one of allow, ask, deny; did you mean 'allow'?"),
         (Literal["a"], 5, "must be a"),
         (AwareDatetime, datetime(2026, 1, 1), "must be a time with a time zone, such as 2026-01-31T12:00:00Z"),  # noqa: DTZ001
