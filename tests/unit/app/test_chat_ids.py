@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loom.chat_session import LONGEST_OWNED, chat_run_id
-from loom.domain.core.tenants import TENANT_NAME, Owner
-from loom.domain.memory.people import USER_ID
+from loom.domain.core.tenants import TENANT_NAME, USER_ID, Owner
 
 Chat = tuple[Owner, str]
 

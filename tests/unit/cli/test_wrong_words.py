@@ -17,6 +17,9 @@ WRONG_PATHS: Final = ("circle", "x" * 5000, "~nobody-has-this-name/file")
 PATHS: Final = ("DIR", "FILE", "PATH")
 
 
+ROOT: Any = get_command(build_app())
+
+
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """All commands, groups left out, with the words that call them."""
     command = command.load() if hasattr(command, "load") else command
@@ -27,10 +30,8 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield from leaves(inner, (*path, name))
 
 
-LOADED: Final = {
-    name: lazy.load() for name, lazy in get_command(build_app()).commands.items() if isinstance(lazy, LazyCommand)
-}
-COMMANDS: Final = {" ".join(path): command for path, command in leaves(get_command(build_app())) if path != ("help",)}
+LOADED: Final = {name: lazy.load() for name, lazy in ROOT.commands.items() if isinstance(lazy, LazyCommand)}
+COMMANDS: Final = {" ".join(path): command for path, command in leaves(ROOT) if path != ("help",)}
 
 
 def name_of(parameter: Any) -> str:
