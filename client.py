@@ -561,8 +561,13 @@ class LoomClient:
         return await self._ask(run_id, "abort", {"reason": reason, "by": by})
 
     async def set_permissions(self, run_id: str, rules: Mapping[str, str], *, by: str = "") -> JsonObject:
-        """Merge permission rules into the run's own rules. Calls that haven't run yet are evaluated again."""
-        return await self._ask(run_id, "set_permissions", {"rules": dict(rules), "by": by})
+        """Merge permission rules into the run's own rules. Calls that haven't run yet are evaluated again.
+
+        Raises BadRequest if a rule is invalid, or if it names no tool that a worker has.
+        """
+        payload = _checked("set_permissions", {"rules": dict(rules), "by": by})
+        await self.refuse_unserved(RunRequest(task="", permissions=payload["rules"]))
+        return await self._ask(run_id, "set_permissions", payload)
 
     async def send(
         self, run_id: str, text: str, *, parts: Sequence[PartFields] | None = None, by: str = ""
@@ -787,10 +792,11 @@ class LoomClient:
     async def estimate(self, agent: str = "default", *, model: str | None = None) -> "RunEstimate":
         """Return what a run of this agent will probably cost and take, from up to 50 of its completed runs.
 
-        With `model`, only runs with this model count. Raises BadRequest if a name is invalid.
+        With `model`, only runs with this model count. Raises BadRequest if no worker has the agent or the model.
         """
         from loom.run_costs import RunCosts  # noqa: PLC0415 - off the path of a run
 
+        await self.refuse_unserved(RunRequest(task="", agent=agent, model=model))
         return await RunCosts(self.temporal).estimate(agent, model)
 
     def secret_mask(self) -> "Mask":

@@ -9,8 +9,8 @@ also contains a `hint` that suggests a fix.
 import asyncio
 import os
 import shutil
-from collections.abc import Awaitable
-from dataclasses import asdict
+from collections.abc import Awaitable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect
 from loom.composition.worker_report import differences
 from loom.domain.core.errors import UnreachableError
+from loom.domain.permissions.bounds import Bounds
 from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
 from loom.stack.services import FAIR_QUEUES, TUNED_RATES, temporal_database
@@ -138,7 +139,7 @@ async def reported(settings: Settings) -> Entry:
     roots = report.owner_bounds.roots if report.owner_bounds.roots is not None else report.bounds.roots or ()
     told = [
         f"app {report.app or 'none'}",
-        f"workspaces in {', '.join(roots)}; modes up to {report.bounds.max_mode.value}",
+        _served(roots, report.bounds, report.owner_bounds),
         *([f"the newest of {len(reports)} workers"] if len(reports) > 1 else []),
     ]
     return {
@@ -186,8 +187,16 @@ def exposure(settings: Settings, state: StackState) -> Entry:
 def bounds(settings: Settings, state: StackState) -> Entry:
     """Return the workspaces and modes that a worker with these settings serves. `loom up` may have added workspaces."""
     roots = state.workspaces or tuple(map(str, settings.roots))
-    told = f"one started here serves workspaces in {', '.join(roots)}; modes up to {settings.max_mode.value}"
+    owner = replace(settings.owner_bounds, roots=roots) if state.workspaces else settings.owner_bounds
+    told = f"one started here serves {_served(roots, settings.bounds, owner)}"
     return {"workspaces": list(roots), "max_mode": settings.max_mode.value, "note": told}
+
+
+def _served(roots: Sequence[str], bounds: Bounds, owner: Bounds) -> str:
+    """Return in words what a worker serves. Its default bounds don't limit runs that are signed with its key."""
+    anywhere = " (signed runs: any)" if owner.roots is None else ""
+    signed = f" (signed runs: {owner.max_mode.value})" if owner.max_mode is not bounds.max_mode else ""
+    return f"workspaces in {', '.join(roots)}{anywhere}; modes up to {bounds.max_mode.value}{signed}"
 
 
 async def sandbox(settings: Settings) -> Entry:

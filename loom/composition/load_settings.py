@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from dotenv import dotenv_values
-from pydantic import AliasChoices, ValidationError
 from pydantic_settings.exceptions import SettingsError
 
-from loom.composition.settings import TOML_FILE, Settings
+from loom.composition.settings import TOML_FILE, Settings, names_of
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.value_problems import problem_of_value
 from loom.stack.state import own_addresses, read
 
 
@@ -38,15 +36,13 @@ def read_settings() -> Settings:
         _refuse_an_open_sandbox(settings)
         _refuse_an_environment_that_agents_could_change(settings)
         return settings
-    except ValidationError as error:
-        raise BadRequest("; ".join(_complaints(error)), field=_variable(error.errors()[0]["loc"])) from None
     except (tomllib.TOMLDecodeError, SettingsError, UnicodeDecodeError) as error:
         raise BadRequest(f"{TOML_FILE} or .env cannot be read: {error}", field=TOML_FILE) from None
 
 
 def misspelled_variables() -> list[str]:
     """Return a sentence for each variable in the environment that is almost a setting, such as `LOOM_MODLE`."""
-    known = {name for field in Settings.model_fields for name in _names_of(field)}
+    known = {name for field in Settings.model_fields for name in names_of(field)}
     unknown = [name for name in os.environ if name.startswith("LOOM_") and name not in known]
     near = {name: get_close_matches(name, known, n=1, cutoff=0.85) for name in sorted(unknown)}
     return [f"{name} is not a setting; did you mean {found[0]}?" for name, found in near.items() if found]
@@ -120,24 +116,3 @@ def _refuse_an_environment_that_agents_could_change(settings: Settings) -> None:
                 "create it outside",
                 field="LOOM_SANDBOX_ENVIRONMENT",
             )
-
-
-def _variable(location: tuple[int | str, ...]) -> str:
-    name = str(location[0]) if location else ""
-    if name.lower() in Settings.model_fields:
-        return _names_of(name.lower())[0]
-    return name.upper() if name.upper().startswith(("LOOM_", "TEMPORAL_")) else f"LOOM_{name.upper()}"
-
-
-def _names_of(field: str) -> tuple[str, ...]:
-    """Return the variables that a setting is read from, the usual one first."""
-    alias = Settings.model_fields[field].validation_alias
-    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else (f"LOOM_{field.upper()}",)
-
-
-def _complaints(error: ValidationError) -> list[str]:
-    """Return one sentence for each invalid value. The value itself is omitted because it may be a secret."""
-    return [
-        f"{_variable(each['loc'])}: {problem_of_value(each)}"
-        for each in error.errors(include_url=False, include_input=False)
-    ]

@@ -8,9 +8,20 @@ name.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -43,6 +54,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.notifications import EVENTS, NotifyEvent
 from loom.domain.core.requests import LONGEST_RUN
 from loom.domain.core.suggestions import nearest
+from loom.domain.core.value_problems import problem_of_value
 from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
@@ -486,6 +498,17 @@ class Settings(BaseSettings):
         description="URL of another server that implements Anthropic's API.",
     )
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_words(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise BadRequest for invalid values. The values themselves are omitted because they may be secrets."""
+        try:
+            return handler(given)
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_input=False)
+            said = "; ".join(f"{_variable(each['loc'])}: {problem_of_value(each)}" for each in problems)
+            raise BadRequest(said, field=_variable(problems[0]["loc"])) from None
+
     @field_validator("build")
     @classmethod
     def _named_with_its_deployment(cls, build: str | None, info: ValidationInfo) -> str | None:
@@ -590,3 +613,15 @@ class Settings(BaseSettings):
             raise BadRequest(f"loom.Settings has no field {unknown!r}: {advice}", field=unknown)
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml
+
+
+def names_of(field: str) -> tuple[str, ...]:
+    """Return the variables that a setting is read from, the usual one first."""
+    return _aliases(Settings.model_fields[field]) or (f"LOOM_{field.upper()}",)
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    name = str(location[0]) if location else ""
+    if name.lower() in Settings.model_fields:
+        return names_of(name.lower())[0]
+    return name.upper() if name.upper().startswith(("LOOM_", "TEMPORAL_")) else f"LOOM_{name.upper()}"

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
@@ -18,7 +18,7 @@ from loom.serve.access.roles import Operation
 from loom.serve.caller_runs import CallerRuns, Service
 from loom.serve.codec_server import CodecServer, WorkName
 from loom.serve.faces.mcp_server import mcp_app
-from loom.serve.http_input import EncodedSlashes
+from loom.serve.http_input import EncodedSlashes, refuse_unknown_parameters
 from loom.serve.metrics import Measured, Requests
 from loom.serve.problems import MEDIA_TYPE, Problem, add_problem_handlers
 from loom.serve.readiness import Readiness
@@ -80,8 +80,10 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
     app.state.service = service
     app.state.requests = Requests()
     app.state.readiness = Readiness(service.client, service.settings)
-    for each in (health, runs, steering, events, inbox, catalog, artifacts, agui, a2a, me):
-        app.include_router(each.router)
+    for each in (runs, steering, events, inbox, catalog, artifacts, agui, me):
+        app.include_router(each.router, dependencies=[Depends(refuse_unknown_parameters)])
+    for other in (health, a2a):  # probes and A2A's clients may add parameters of their own
+        app.include_router(other.router)
     app.router.routes.extend(mcp.routes)
     if (codec := service.client.temporal.data_converter.payload_codec) is not None:
         app.mount(CODEC, CodecServer(codec, origins=service.settings.serve_origins, may_use=_may_use_payloads))

@@ -6,12 +6,15 @@ from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
 from fastapi import Path, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import AfterValidator
 from pydantic_core import from_json
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from loom.client import LONGEST_RUN_ID
+from loom.domain.core.errors import BadRequest
+from loom.domain.core.suggestions import nearest
 
 LONGEST_ID: Final = LONGEST_RUN_ID
 """Maximum number of characters of a name."""
@@ -62,6 +65,19 @@ class StrictJsonRoute(APIRoute):
             return await handle(StrictJsonRequest(request.scope, request.receive))
 
         return handled
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raise BadRequest if the address has a query parameter that its route doesn't declare."""
+    known = _parameters(request.scope["route"].dependant)
+    if unknown := next((name for name in request.query_params if name not in known), None):
+        hint = nearest(unknown, known, f"known: {', '.join(sorted(known))}" if known else "leave it out")
+        raise BadRequest(f"there is no query parameter {unknown!r}; {hint}", field=unknown)
+
+
+def _parameters(dependant: Dependant) -> set[str]:
+    below = (_parameters(each) for each in dependant.dependencies)
+    return {field.alias for field in dependant.query_params}.union(*below)
 
 
 async def disconnected(receive: Receive) -> None:

@@ -89,6 +89,14 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
     for rule, meant in (("bsh", "bash"), ("Bash(git diff:*)", "bash"), ("weihg", "weigh"), ("read_fil", "read_file")):
         with pytest.raises(BadRequest, match=rf"{re.escape(rule)}' names no tool: did you mean {meant}\?"):
             await loom.start(permissions={rule: "deny"})
+        with pytest.raises(BadRequest, match=rf"{re.escape(rule)}' names no tool: did you mean {meant}\?"):
+            await loom.client.set_permissions("no-run", {rule: "deny"})
+    with pytest.raises(RunNotFoundError):  # the rules are right
+        await loom.client.set_permissions("no-run", {"mcp__*": "deny", "write_*": "ask", "bash(rm *)": "deny"})
+    with pytest.raises(BadRequest, match="unknown agent 'defualt'; did you mean 'default'"):
+        await loom.client.estimate("defualt")
+    with pytest.raises(BadRequest, match="no such model: 'opnai:gpt-5'; did you mean 'openai:gpt-5'"):
+        await loom.client.estimate(model="opnai:gpt-5")
     with pytest.raises(BadRequest, match="'mcp__nope__x' names no MCP server: known are none"):
         await loom.start(permissions={"mcp__nope__x": "deny"})
     with pytest.raises(BadRequest, match="output_schema: its schema is not a valid JSON Schema: 'strng'"):
@@ -113,6 +121,9 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
     ran = await command_line(loom)("crew", "run", "dsek", "work")
     assert (ran.code, ran.out) == (2, "")
     assert "there is no crew 'dsek': did you mean 'desk'?" in ran.err
+    ran = await command_line(loom)("inbox", "--agent", "defualt", "--json")
+    assert (ran.code, ran.json) == (0, [])
+    assert "nothing waits in runs of the agent 'defualt'; `loom agents list` shows the agents' names" in ran.err
     with pytest.raises(BadRequest, match="is outside the folders that this worker serves"):
         await loom.start(workspace=str(workspace.parent))
     with pytest.raises(BadRequest, match="permits more than this worker does"):

@@ -11,7 +11,7 @@ from temporalio.converter import DataConverter
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from loom.activities.adapters.temporal.errors import answered, failure_message, unanswered
+from loom.activities.adapters.temporal.errors import answered, failure_message
 from loom.activities.adapters.temporal.local_markers import local_activity
 from loom.domain.agents.hook_steps import HookResult
 from loom.domain.core.errors import BadRequest
@@ -98,10 +98,9 @@ class TemporalPasts:
         """
         events = self._client.get_workflow_handle(run_id).fetch_history_events(page_size=_FIRST_EVENTS)
         try:
-            await events.fetch_next_page()
+            with answered(run_id):
+                await events.fetch_next_page()
             return await _beginning(self._client.data_converter, events.current_page or ())
-        except RPCError as error:
-            raise unanswered(error, run_id) from error
         except (ValueError, TypeError, RuntimeError, ApplicationError):
             return Beginning()
 

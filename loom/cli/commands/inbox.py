@@ -16,7 +16,7 @@ from rich.text import Text
 
 from loom.cli.arguments import Json, new_app, user_name
 from loom.cli.connection import with_client
-from loom.cli.output import age, console, counted, one_line, plain, print_json, seconds
+from loom.cli.output import age, console, counted, one_line, plain, print_json, print_notice, seconds
 from loom.cli.run_list import LONGEST_ID
 from loom.cli.watch import panels
 from loom.cli.watch.approval_prompt import Prompter
@@ -55,6 +55,8 @@ def inbox(
 
     async def listed(loom: LoomClient) -> tuple[Waiting, ...]:
         found = await loom.pending(tenant=tenant, agent=agent)
+        if agent and not found:
+            print_notice(f"nothing waits in runs of the agent {agent!r}; `loom agents list` shows the agents' names")
         if answers and any(not isinstance(each, SilentRun) for each in found):
             await _answer_all(loom, found)
             return ()

@@ -34,6 +34,27 @@ async def test_a_misspelt_field_or_rule_is_answered_with_the_one_that_was_meant(
     assert await said(run_id="@1") == (422, "the run's id '@1' begins with @, as the names of other runs do")
 
 
+async def test_every_route_refuses_a_query_parameter_that_it_does_not_have(serving: Serving) -> None:
+    api = await serving(script([]))
+    paths = (await api.http.get("/openapi.json")).json()["paths"]
+    own = [
+        (method, path, operation)
+        for path, item in paths.items()
+        if path.startswith("/v1/") and "/a2a" not in path
+        for method, operation in item.items()
+    ]
+    assert len(own) > 20
+    for method, path, operation in own:
+        answer = await api.http.request(method, path, params={"zzz": "1"}, json={} if method == "post" else None)
+        assert (answer.status_code, answer.json()["field"]) == (422, "zzz"), (method, path)
+        assert "there is no query parameter 'zzz'; " in answer.json()["detail"]
+        for each in operation.get("parameters", ()):
+            if each["in"] == "query":
+                said = (await api.http.request(method, path, params={f"{each['name']}x": "1"})).json()["detail"]
+                assert said.endswith(f"; did you mean {each['name']!r}?")
+    assert (await api.http.get("/healthz", params={"probe": "1"})).status_code == 200
+
+
 async def test_an_id_with_other_letters_is_encoded_in_the_address_of_its_run(serving: Serving) -> None:
     api = await serving(script([text("done")]))
     body = {"task": "do it", "workspace": str(api.loom.workspace), "run_id": "日報"}

@@ -1,6 +1,7 @@
 """Settings: where values come from, which one wins, and how a wrong one is refused."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,11 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_variable(
     with pytest.raises(BadRequest, match=f"^{variable}: ") as refused:
         read_settings()
     assert refused.value.context["field"] == variable
+
+    monkeypatch.delenv(variable)
+    given: dict[str, Any] = {variable.removeprefix("LOOM_").lower(): value}
+    with pytest.raises(BadRequest, match=f"^{re.escape(refused.value.message)}$"):
+        Settings(**given)
 
 
 @pytest.mark.parametrize(
