@@ -9,7 +9,7 @@ from rich.table import Table
 
 from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
-from loom.cli.output import console, counted, one_line, print_json
+from loom.cli.output import console, counted, money, one_line, print_json
 from loom.domain.core.errors import BadRequest
 from loom.domain.history.costs import CostGroup, Costs, cost_key
 
@@ -85,4 +85,4 @@ def _print(found: Costs) -> None:
 
 def _money(group: CostGroup) -> str:
     is_known = group.runs > group.unknown + group.running
-    return f"${group.cost:.4f}" if is_known or group.cost else "unknown" if group.unknown else ""
+    return money(group.cost) if is_known or group.cost else "unknown" if group.unknown else ""
