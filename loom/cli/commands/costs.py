@@ -14,7 +14,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.history.costs import CostGroup, Costs, cost_key
 
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_LONGEST: Final = timedelta(days=366 * 100)
+_LONGEST: Final = 366 * 100 * 86_400
 
 app = new_app()
 
@@ -49,7 +49,7 @@ def costs(
 def read_since(text: str, now: datetime) -> datetime:
     """Read a span before now, or a date. Raises BadRequest if it is neither."""
     if match := re.fullmatch(r"(\d{1,9})([mhdw])", text.strip()):
-        return now - min(timedelta(seconds=int(match[1]) * _UNITS[match[2]]), _LONGEST)
+        return now - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], _LONGEST))
     try:
         # Dates at the ends of the calendar have no equivalent in UTC.
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
