@@ -85,7 +85,7 @@ def test_each_call_has_one_entry_in_the_models_order_with_its_earlier_attempts_b
     title, said, *lines = turn_lines(without_secrets(a_turn(), Masked()), {})
     assert title == "── turn 1 ──"
     assert said.startswith('  assistant: on it → bash({"command": [masked]) → bash({')
-    assert [line[:49] for line in lines] == [
+    assert [line[:48] for line in lines] == [
         "  ✗ bash: malformed arguments: not JSON",
         "  ✓ bash (attempt 2): built",
         "    attempt 1 gave no result: heartbeat timeout",
