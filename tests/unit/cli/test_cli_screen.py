@@ -280,10 +280,15 @@ def test_a_call_that_starts_again_without_a_result_says_so() -> None:
 def test_a_pipe_gets_the_whole_line_of_a_sub_agent_whatever_its_width(width: int) -> None:
     out = io.StringIO()
     shown = Screen(Console(file=out, width=width, color_system=None), "r", live=False)
-    below = {"run_id": "r/look-1-abcd"}
     long = "a long line of words " * 20
     result = task(Action.TOOL_RESULT, call_id="c1", tool="bash", status="success", result={"content": long})
-    tell(shown, *(replace(each, **below) for each in (task(Action.THINKING, content=long), CALLED, RUNNING, result)))
+    tell(
+        shown,
+        *(
+            replace(each, run_id="r/look-1-abcd")
+            for each in (task(Action.THINKING, content=long), CALLED, RUNNING, result)
+        ),
+    )
     lines = out.getvalue().splitlines()
     assert f"  look-1 │ {long}".rstrip() in [line.rstrip() for line in lines]
     assert lines[-1].startswith("  look-1 │   │ a long line")
