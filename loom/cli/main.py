@@ -137,6 +137,9 @@ class Commands(TyperGroup):
             raise
 
 
+STANDARD_ERROR: Final = 2
+"""The highest file descriptor of a standard stream."""
+
 LONGEST_SHOWN: Final = 200
 """Maximum number of characters of a wrong value in an error."""
 
@@ -191,6 +194,7 @@ def _before_each_command(
 
 def main() -> NoReturn:
     """Run the `loom` command and exit."""
+    _open_standard_streams()
     try:
         build_app()()
         code = 0  # never reached: build_app()() always raises SystemExit
@@ -208,6 +212,19 @@ def main() -> NoReturn:
         _complain(f"{type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)")
         code = code_of(error)
     leave(code)
+
+
+def _open_standard_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed, as `>&-` does.
+
+    Otherwise `sys.stdout` is None, and the next file or connection that the command opens becomes its standard output.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= STANDARD_ERROR:
+        os.set_inheritable(opened, True)  # noqa: FBT003 - it takes no names
+    os.close(opened)
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", STANDARD_ERROR, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 - open until the process ends
 
 
 def _complain(text: str) -> None:

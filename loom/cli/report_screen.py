@@ -79,7 +79,7 @@ def costs(spending: Spending) -> str:
     """Format a cost. Calls without a known price are counted apart."""
     if spending.unpriced and not spending.cost:
         return "unknown"
-    known = f"${spending.cost:.4f}" if spending.cost < 1 else f"${spending.cost:.2f}"
+    known = money(spending.cost)
     return f"{known} + {counted(spending.unpriced, 'unpriced call')}" if spending.unpriced else known
 
 

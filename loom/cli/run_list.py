@@ -74,7 +74,7 @@ def run_tree(overviews: Sequence[RunOverview], now: datetime) -> Tree:
     top: Tree | None = None
     for overview in sorted(overviews, key=lambda each: (each.summary.run_id.count("/"), each.summary.started_at)):
         run_id = overview.summary.run_id
-        label = _branch(overview, now, name=run_id if top is None else run_id.rpartition("/")[2])
+        label = _branch(overview, now)
         above = branches.get(run_id.rpartition("/")[0], top)
         branches[run_id] = Tree(label, guide_style="dim") if above is None else above.add(label)
         top = branches[run_id] if top is None else top
@@ -83,14 +83,14 @@ def run_tree(overviews: Sequence[RunOverview], now: datetime) -> Tree:
     return top
 
 
-def _branch(overview: RunOverview, now: datetime, name: str) -> Text:
+def _branch(overview: RunOverview, now: datetime) -> Text:
     run = overview.summary
     style = STYLES.get(run.status, "")
     facts = [run.agent] if run.agent else []
     facts += [counted(overview.turns, "turn")] if overview.turns is not None else []
     facts += [money(overview.cost)] if overview.cost is not None else []
     facts += [took] if (took := _took(overview, now)) else []
-    line = Text.assemble((f"{MARKS.get(run.status, '■')} ", style), (one_line(name, 400), "bold"))
+    line = Text.assemble((f"{MARKS.get(run.status, '■')} ", style), (one_line(run.run_id, 400), "bold"))
     line.append(f" · {' · '.join(map(one_line, facts))}", "dim")
     if run.status not in MARKS:
         line.append(f" · {run.status.replace('_', ' ')}", style)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from loom.domain.core.requests import RunResult
@@ -71,9 +72,9 @@ def estimate_of(agent: str, model: str | None, runs: Sequence[PastRun]) -> RunEs
 
 
 def spread_of(figures: Iterable[float]) -> Spread | None:
-    """Return the spread of these figures, or None if there are none. Each of its values is one of the figures."""
+    """Return the spread of these figures, or None if there are none. Its ends are figures themselves."""
     ranked = sorted(figures)
     if not ranked:
         return None
-    low, median, high = (ranked[round(share * (len(ranked) - 1))] for share in (LOW, 0.5, HIGH))
-    return Spread(low=low, median=median, high=high)
+    low, high = (ranked[round(share * (len(ranked) - 1))] for share in (LOW, HIGH))
+    return Spread(low=low, median=median(ranked), high=high)

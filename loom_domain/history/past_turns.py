@@ -61,6 +61,11 @@ class ToolAttempt:
     result: ToolResult | None = None
     error: str = ""
 
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self.request.call_id
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompressionAttempt:
@@ -98,6 +103,11 @@ class CallNotRun:
     call: ToolCall
     content: str
     is_error: bool = True
+
+    @property
+    def call_id(self) -> str:
+        """The id of the call."""
+        return self.call.id
 
     @property
     def result(self) -> ToolResult:
@@ -176,6 +186,13 @@ class PastTurn:
         """The model's final text, or None if there is none yet."""
         answers = (call.attempt.reply.message for call in reversed(self.calls) if call.attempt.reply is not None)
         return next((message for message in answers if message is not None), None)
+
+    @property
+    def outcomes(self) -> tuple[ToolAttempt | CallNotRun | ChildRun, ...]:
+        """What became of the calls, in the order in which the model made them, with all attempts at each."""
+        places = {call.id: place for place, call in enumerate(self.answer.tool_calls)} if self.answer else {}
+        found: tuple[ToolAttempt | CallNotRun | ChildRun, ...] = (*self.tools, *self.not_run, *self.children)
+        return tuple(sorted(found, key=lambda each: places.get(each.call_id, len(places))))
 
 
 def arguments_masked(message: Message, mask: Mask) -> Message:

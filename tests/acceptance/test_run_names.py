@@ -53,7 +53,10 @@ async def test_an_ambiguous_beginning_is_refused_with_the_candidates_and_code_2(
         await eventually(partial(listed, loom, run_id))
 
     ran = await command_line(loom)("status", beginning)
+    unknown = await command_line(loom)("diff", f"{beginning}-green")
 
+    assert unknown.code == 2
+    assert unknown.err.startswith(f"loom: there is no run '{beginning}-green'")
     assert ran.code == 2
     assert "the ids of 2 runs begin with" in ran.err
     assert all(run_id in ran.err for run_id in both)

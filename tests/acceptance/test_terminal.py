@@ -141,6 +141,8 @@ async def test_lists_fit_the_terminal_and_trees_show_sub_agents(working: Working
     assert ("agent" in narrow, "agent" in wide) == (False, True)
     assert [line[:4] for line in tree.splitlines()] == ["✓ te", "audi", "└── ", "    "]
     assert tree.splitlines()[-1].strip() == "look at the parser"
+    (child,) = await loom.below(run_id)
+    assert tree.splitlines()[2].startswith(f"└── ✓ {child} · ")
 
 
 async def test_runs_are_watched_until_a_key_ends_the_command_and_go_on(working: Working, workspace: Path) -> None:

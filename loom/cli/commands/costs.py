@@ -9,12 +9,12 @@ from rich.table import Table
 
 from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
-from loom.cli.output import console, counted, one_line, print_json
+from loom.cli.output import console, counted, money, one_line, print_json
 from loom.domain.core.errors import BadRequest
 from loom.domain.history.costs import CostGroup, Costs, cost_key
 
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_LONGEST: Final = timedelta(days=366 * 100)
+_LONGEST: Final = 366 * 100 * 86_400
 
 app = new_app()
 
@@ -49,7 +49,7 @@ def costs(
 def read_since(text: str, now: datetime) -> datetime:
     """Read a span before now, or a date. Raises BadRequest if it is neither."""
     if match := re.fullmatch(r"(\d{1,9})([mhdw])", text.strip()):
-        return now - min(timedelta(seconds=int(match[1]) * _UNITS[match[2]]), _LONGEST)
+        return now - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], _LONGEST))
     try:
         # Dates at the ends of the calendar have no equivalent in UTC.
         return datetime.fromisoformat(text.strip()).astimezone(UTC)
@@ -85,4 +85,4 @@ def _print(found: Costs) -> None:
 
 def _money(group: CostGroup) -> str:
     is_known = group.runs > group.unknown + group.running
-    return f"${group.cost:.4f}" if is_known or group.cost else "unknown" if group.unknown else ""
+    return money(group.cost) if is_known or group.cost else "unknown" if group.unknown else ""

@@ -1,8 +1,9 @@
 """The `show` command, which reads a run's history in Temporal and shows its turns or the context of one turn."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -14,11 +15,19 @@ from loom.cli.run_names import with_run
 from loom.client import LoomClient
 from loom.domain.context.assembler import ContextPart
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.messages import Message
+from loom.domain.core.messages import Message, ToolCall
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import describe
 from loom.domain.crews.log import choice_in
-from loom.domain.history.past_turns import PastCall, PastTurn, arguments_masked, without_secrets
+from loom.domain.history.past_turns import (
+    CallNotRun,
+    ChildRun,
+    PastCall,
+    PastTurn,
+    ToolAttempt,
+    arguments_masked,
+    without_secrets,
+)
 from loom.domain.history.task_rebuilding import Mask
 from loom.domain.run.stream_events import NOT_RUN
 
@@ -136,19 +145,29 @@ def turn_lines(turn: PastTurn, decisions: Decisions) -> Iterator[str]:
         elif reply.message is not None:
             yield f"  {_message_line(reply.message)[:MAX_CHARACTERS]}"
             yield from _chosen(reply.message)
-    for tool in turn.tools:
-        result = tool.result.content if tool.result else tool.error or "still running"
-        mark = "✓" if tool.result and tool.result.status != "error" else "✗"
-        decided = _decided(decisions.get(tool.request.call_id))
-        yield f"  {mark} {tool.request.tool}{decided}: {one_line(result, MAX_CHARACTERS)}"
-    for left in turn.not_run:
-        mark = "✗" if left.is_error else "✓"
-        decided = _decided(decisions.get(left.call.id))
-        yield f"  {mark} {one_line(describe(left.call))}{decided}: {one_line(left.content, MAX_CHARACTERS)}"
-    for child in turn.children:
-        mark = "✗" if child.answer.status == "error" else "✓"
-        decided = _decided(decisions.get(child.call_id))
-        yield f"  {mark} {one_line(child.run_id)}{decided}: {one_line(child.answer.content, MAX_CHARACTERS)}"
+    for call_id, outcomes in groupby(turn.outcomes, key=lambda each: each.call_id):
+        yield from _call_lines([*outcomes], decisions.get(call_id))
+
+
+def _call_lines(
+    outcomes: Sequence[ToolAttempt | CallNotRun | ChildRun], decision: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Return the line of a call, and below it a line for each earlier attempt."""
+    *earlier, last = outcomes
+    match last:
+        case ToolAttempt(request=request, result=result, error=error):
+            name = request.tool + (f" (attempt {request.attempt})" if earlier else "")
+        case CallNotRun(call=call, result=result):
+            name, error = describe(call), ""
+        case ChildRun(run_id=run_id, answer=result):
+            name, error = run_id, ""
+    mark = "✓" if result and result.status != "error" else "✗"
+    content = result.content if result else error or "still running"
+    yield f"  {mark} {one_line(name)}{_decided(decision)}: {one_line(content, MAX_CHARACTERS)}"
+    for each in earlier:
+        if isinstance(each, ToolAttempt):
+            ended = f"failed: {each.result.content}" if each.result else f"gave no result: {each.error}"
+            yield f"    attempt {each.request.attempt} {one_line(ended, MAX_CHARACTERS)}"
 
 
 def _decided(decision: Mapping[str, Any] | None) -> str:
@@ -190,30 +209,9 @@ def turn_view(turn: PastTurn, decisions: Decisions) -> dict[str, Any]:
             for one in turn.compressions
         ],
         "tool_calls": [
-            {
-                "call_id": tool.request.call_id,
-                "tool": tool.request.tool,
-                "attempt": tool.request.attempt,
-                "status": tool.result.status if tool.result else None,
-                "content": tool.result.content if tool.result else None,
-                "artifact": (tool.result.artifact or None) if tool.result else None,
-                "error": tool.error or None,
-                "decision": _decision_view(decisions.get(tool.request.call_id)),
-            }
-            for tool in turn.tools
-        ]
-        + [
-            {
-                "call_id": each.call.id,
-                "tool": each.call.name,
-                "attempt": NOT_RUN,
-                "status": "error" if each.is_error else "success",
-                "content": each.content,
-                "artifact": None,
-                "error": None,
-                "decision": _decision_view(decisions.get(each.call.id)),
-            }
-            for each in turn.not_run
+            {**_call_view(each), "decision": _decision_view(decisions.get(each.call_id))}
+            for each in turn.outcomes
+            if not isinstance(each, ChildRun)
         ],
         "children": [
             {
@@ -228,9 +226,30 @@ def turn_view(turn: PastTurn, decisions: Decisions) -> dict[str, Any]:
     }
 
 
+def _call_view(made: ToolAttempt | CallNotRun) -> dict[str, Any]:
+    match made:
+        case ToolAttempt(request=request, result=result):
+            tool, attempt, error = request.tool, request.attempt, made.error or None
+        case CallNotRun(call=call, result=result):
+            tool, attempt, error = call.name, NOT_RUN, None
+    return {
+        "call_id": made.call_id,
+        "tool": tool,
+        "attempt": attempt,
+        "status": result.status if result else None,
+        "content": result.content if result else None,
+        "artifact": (result.artifact or None) if result else None,
+        "error": error,
+    }
+
+
 def _message_line(message: Message) -> str:
-    calls = [f"→ {call.name}({one_line(str(dict(call.arguments)))})" for call in message.tool_calls]
+    calls = [f"→ {one_line(call.name)}({one_line(_arguments(call))})" for call in message.tool_calls]
     return " ".join([f"{message.role}: {plain(message.text).strip()}", *calls])
+
+
+def _arguments(call: ToolCall) -> str:
+    return str(dict(call.arguments)) if call.malformed is None else call.malformed
 
 
 def _chosen(message: Message) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _named(name: str) -> str:
     with explained(), suppress(RunNotFoundError):
         shadow_git().list(name)
         return name
-    with suppress(RunNotFoundError, UnreachableError):
+    with suppress(UnreachableError):
         return with_client(lambda loom: run_named(loom, name))
     return name
 

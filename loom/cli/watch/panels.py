@@ -136,7 +136,9 @@ def plain_answer(text: str) -> Text:
 
 
 def barred_lines(shown: RenderableType, bar: str) -> Iterator[RenderableType]:
-    """Render each line of a text with a bar before it, without wrapping it."""
+    """Render each line of a text with a bar before it, without wrapping it or cutting it at the console's width."""
+    if isinstance(shown, Barred) and isinstance(shown.shown, Text):
+        shown = Text("\n").join(Text.assemble((shown.bar, "dim"), part) for part in shown.shown.split("\n"))
     if isinstance(shown, Text):
         yield from (Text.assemble((bar, "dim"), part) for part in shown.split("\n"))
     else:
@@ -147,14 +149,14 @@ class Barred:
     """Renders content with a bar before each line."""
 
     def __init__(self, shown: RenderableType, bar: str) -> None:
-        self._shown = shown
-        self._bar = bar
+        self.shown = shown
+        self.bar = bar
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines with their bars."""
-        room = max(options.max_width - cell_len(self._bar), 1)
-        for line in console.render_lines(self._shown, options.update(width=room), pad=False):
-            yield Segment(self._bar, Style(dim=True))
+        room = max(options.max_width - cell_len(self.bar), 1)
+        for line in console.render_lines(self.shown, options.update(width=room), pad=False):
+            yield Segment(self.bar, Style(dim=True))
             yield from line
             yield Segment.line()
 

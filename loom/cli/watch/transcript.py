@@ -247,9 +247,12 @@ class Transcript:
         yield from self.unprinted_text()
         self.status = "running"
         summary = one_line(str(parameters.get("summary") or parameters.get("tool")))
+        attempt = parameters.get("attempt") or 1
+        # An attempt that has failed has told its result. Without one, its worker was lost, or it was too slow.
+        again = f" (attempt {attempt}: the one before gave no result)" if parameters["call_id"] in self.tools else ""
         self.tools[str(parameters["call_id"])] = RunningTool(summary=summary, since=task.created_at)
         if not self._live and _has_run(parameters):
-            yield _line(f"→ {summary}")
+            yield _line(f"→ {summary}{again if attempt > 1 else ''}")
 
     def _tool_progress(self, _: Task, parameters: Parameters) -> Lines:
         running = self.tools.get(str(parameters["call_id"]))

@@ -221,6 +221,8 @@ async def assert_seen(loom: Harness, run_id: str, fates: Mapping[str, tuple[Tool
 
     await assert_made_again(loom, run_id)
     assert set(shown) == set(exported) == set(fates)
+    below = {child["call_id"] for child in view["children"]}
+    assert [call["call_id"] for call in view["tool_calls"]] == [name for name in fates if name not in below]
     for name, (use, reason) in fates.items():
         ends = [task for task in of_call(events, name) if task.action is Action.TOOL_RESULT]
         if use.name != "ask_user":  # a question and its answer are messages

@@ -1,6 +1,7 @@
 """The table of commands: complete, true to the commands themselves, and all that `loom --help` needs."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -106,6 +107,16 @@ def test_the_table_says_what_the_commands_own_help_says(name: str) -> None:
     command = LazyCommand(name, *COMMANDS[name]).load()
     assert command.name == name
     assert command.help.partition("\n")[0] == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_break_no_command(closed: str, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("LOOM_", "TEMPORAL_"))}
+    words = ["bash", "-c", f'"$0" -m loom list {closed}', sys.executable]
+    ran = subprocess.run(
+        words, env={**env, "LOOM_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ran.returncode, "Traceback" in ran.stderr) == (UNREACHABLE, False)
 
 
 def test_help_imports_no_command_and_no_library_behind_one() -> None:

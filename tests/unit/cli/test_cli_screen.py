@@ -264,6 +264,37 @@ def test_a_failed_tool_shows_why() -> None:
     assert out.getvalue().splitlines()[1:] == ["✗ bash: pytest -q", "  │ exit code 1"]
 
 
+def test_a_call_that_starts_again_without_a_result_says_so() -> None:
+    shown, out = screen()
+    again = replace(RUNNING, parameters={**RUNNING.parameters, "attempt": 2})
+    failed = task(Action.TOOL_RESULT, status="error", call_id="c1", tool="bash", result={"content": "exit code 1"})
+    tell(shown, RUNNING, again, failed, again)
+    assert [line for line in out.getvalue().splitlines() if line.startswith("→")] == [
+        "→ bash: pytest -q",
+        "→ bash: pytest -q (attempt 2: the one before gave no result)",
+        "→ bash: pytest -q",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 90, 150])
+def test_a_pipe_gets_the_whole_line_of_a_sub_agent_whatever_its_width(width: int) -> None:
+    out = io.StringIO()
+    shown = Screen(Console(file=out, width=width, color_system=None), "r", live=False)
+    long = "a long line of words " * 20
+    result = task(Action.TOOL_RESULT, call_id="c1", tool="bash", status="success", result={"content": long})
+    tell(
+        shown,
+        *(
+            replace(each, run_id="r/look-1-abcd")
+            for each in (task(Action.THINKING, content=long), CALLED, RUNNING, result)
+        ),
+    )
+    lines = out.getvalue().splitlines()
+    assert f"  look-1 │ {long}".rstrip() in [line.rstrip() for line in lines]
+    assert lines[-1].startswith("  look-1 │   │ a long line")
+    assert lines[-1].endswith("…")
+
+
 def test_the_moving_part_shows_text_tools_and_spending() -> None:
     shown, out = screen(live=True)
     tell(shown, TURN, CALLED, RUNNING, task(Action.TOOL_PROGRESS, call_id="c1", content="test_a\ntest_b\n"))
