@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 from loom.domain.core.requests import RunResult
@@ -77,4 +76,5 @@ def spread_of(figures: Iterable[float]) -> Spread | None:
     if not ranked:
         return None
     low, high = (ranked[round(share * (len(ranked) - 1))] for share in (LOW, HIGH))
-    return Spread(low=low, median=median(ranked), high=high)
+    middle = (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
+    return Spread(low=low, median=middle, high=high)
