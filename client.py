@@ -300,6 +300,13 @@ class LoomClient:
         _refuse_unstorable(request)
         if request.crew is None:
             read_options(request.metadata)
+        else:
+            request = _with_crew_rules(request)
+        if request.permissions:
+            from loom.domain.permissions.dead_rules import dead_by_name  # noqa: PLC0415 - off the path of most runs
+
+            if dead := dead_by_name(request.permissions):
+                raise BadRequest("; ".join(dead), field="permissions")
         if request.output_schema is not None:
             from loom.activities.output_schema import OutputSchema  # noqa: PLC0415 - slow to import
 
@@ -919,6 +926,22 @@ def _refuse_unstorable(request: RunRequest) -> None:
         raise BadRequest(
             "metadata must be JSON without NaN, Infinity or unpaired surrogates", field="metadata"
         ) from None
+
+
+def _with_crew_rules(request: RunRequest) -> RunRequest:
+    """Return the request with the rules of the crew in it. Raises BadRequest if the crew's fields are wrong, or if the
+    request has options that crews don't have.
+    """
+    from loom.activities.crew_lookup import refuse_form, refuse_ignored  # noqa: PLC0415 - only for crews
+    from loom.app.forms.crew import read_crew  # noqa: PLC0415
+
+    refuse_ignored(request)
+    if request.crew is None or isinstance(request.crew, str):
+        return request
+    crew = read_crew(request.crew)
+    if request.output_schema is not None:
+        refuse_form(crew)
+    return replace(request, permissions={**crew.permissions, **request.permissions})
 
 
 def _output_schema(output: Any) -> JsonObject:

@@ -9,7 +9,9 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
+from loom.domain.core.tool_names import DONE, MADE, MCP, SEARCH_TOOLS
 from loom.domain.crews.crew import Crew, CrewMode
+from loom.domain.skills.catalog import COMPILED
 
 CREWS: Final = "agents, not to crews: leave it out, and give the members agents that have it"
 
@@ -36,10 +38,18 @@ class Crews:
         return self._known[asked]
 
 
-def unknown_members(crew: Crew, agents: Collection[str]) -> BadRequest | None:
-    """Return the error for a crew with agents that a worker doesn't have, or None if it has them all."""
-    told = "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in sorted(crew.agents.difference(agents)))
-    return BadRequest(f"the crew {crew.name!r} has members with unknown agents: {told}", field="crew") if told else None
+def unknown_members(crew: Crew, agents: Collection[str], tools: Collection[str] | None) -> BadRequest | None:
+    """Return the error for a crew with agents or tools that a worker doesn't have, or None if it has them all.
+
+    The tools of MCP servers and of agents aren't checked, and none are if `tools` is None.
+    """
+    if told := "; ".join(f"{name!r}: {_nearest(name, agents)}" for name in sorted(crew.agents.difference(agents))):
+        return BadRequest(f"the crew {crew.name!r} has members with unknown agents: {told}", field="crew")
+    named = {name for member in crew.members for name in member.tools if not name.startswith((MCP, MADE, COMPILED))}
+    if tools is not None and (unknown := sorted(named.difference(tools, (DONE, SEARCH_TOOLS)))):
+        told = "; ".join(f"{name!r}: {_nearest(name, tools)}" for name in unknown)
+        return BadRequest(f"the crew {crew.name!r} has members with unknown tools: {told}", field="crew")
+    return None
 
 
 def refuse_form(crew: Crew) -> None:

@@ -333,7 +333,7 @@ class Preparation:
             rounds=wanted.rounds or rounds,
             tools=given,
         )
-        if (error := unknown_members(crew, self._agents)) is not None:
+        if (error := unknown_members(crew, self._agents, self._tools.keys())) is not None:
             raise error
         asked = replace(request, budget=request.budget.or_else(spec.budget))
         limits, depth = (lineage.limits, lineage.depth) if lineage else (self._limits, 0)
@@ -349,7 +349,7 @@ class Preparation:
         if request.output_schema is not None:
             refuse_form(crew)
             OutputSchema(request.output_schema)
-        if (error := unknown_members(crew, self._agents)) is not None:
+        if (error := unknown_members(crew, self._agents, self._tools.keys())) is not None:
             raise error
         model = request.model or self._default.model
         if model:

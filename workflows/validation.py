@@ -251,6 +251,8 @@ STOPS: Final = ("abort", "pause")
 """The signals that stop a run. They are carried out even if the payload is malformed."""
 _LONGEST: Final = 500
 """The maximum number of characters that are kept if a text field has an invalid value."""
+_LONGEST_NAME: Final = 200
+"""The maximum number of characters of a field's name in an error."""
 
 
 def read_request(payload: object) -> RunRequest:
@@ -400,7 +402,9 @@ def _check(form: type[FormT], payload: object, what: str) -> FormT:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(step) for step in location)
+    return ".".join(
+        text if len(text := str(step)) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…" for step in location
+    )
 
 
 def _explain(problem: Mapping[str, Any], form: type[Form]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
+from loom.activities.crew_lookup import unknown_members
 from loom.app import agent_files, crew_files
 from loom.app.forms.agent import AgentForm, complaints
 from loom.app.forms.crew import CrewForm
@@ -106,8 +107,9 @@ def _agent_among(document: Document, around: Surroundings) -> Iterator[str]:
 
 def _crew_among(document: Document, around: Surroundings) -> Iterator[str]:
     crew = crew_files.read_crew_file(document.path)
-    unknown = sorted(crew.agents - {DEFAULT_AGENT, *around.registry.agents})
-    yield from (f"{document.path}: there is no agent {name!r}" for name in unknown)
+    agents = {DEFAULT_AGENT, *around.registry.agents}
+    if (error := unknown_members(crew, agents, around.registry.tools)) is not None:
+        yield f"{document.path}: {error.message}"
     yield from (f"{document.path}: permissions: {why}" for why in around.dead(crew.permissions))
 
 

@@ -26,12 +26,13 @@ from loom.domain.core.errors import BadRequest, LoomError, ToolValidationError
 from loom.domain.core.messages import JsonObject, ToolCall
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tool_calls import ToolSpec, Verdict
-from loom.domain.core.tool_names import MCP
+from loom.domain.core.tool_names import MADE, MCP
 from loom.domain.permissions.dead_rules import dead_rules
-from loom.domain.permissions.judge import Judgement, Mode, matching
+from loom.domain.permissions.judge import BUILT_IN, Judgement, Mode, matching
 from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.permissions.rules import MAIN_FIELDS, Rule
 from loom.domain.permissions.subjects import Place
+from loom.domain.skills.catalog import COMPILED
 from loom.domain.tools.mcp_servers import McpServer
 
 _EMPTY: Final = {"integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
@@ -89,8 +90,9 @@ class Checker:
     ) -> Checked:
         """Judge a call of this agent's run. `rules` override the agent's rules, and `mode` replaces the agent's mode.
 
-        Raises BadRequest with the field `agent`, `permissions` or `arguments` if one of these is invalid.
+        Raises BadRequest with the field `tool`, `agent`, `permissions` or `arguments` if one of these is invalid.
         """
+        self._refuse_unknown(call.name)
         spec = self._spec(agent, rules)
         return await self.checked_as(call, replace(spec, mode=mode or spec.mode))
 
@@ -111,6 +113,15 @@ class Checker:
         judged = _with_interceptors(stricter_of(made.judgement, objection), met, asked)
         made = replace(made, judgement=_refused(spec, tool) or judged)
         return Checked(made=made, tool=tool, name=call.name, valid=valid, rules=spec.permissions)
+
+    def _refuse_unknown(self, tool: str) -> None:
+        """Raise BadRequest if a run could have no such tool. Tools of a server that isn't reached may exist."""
+        server = tool.removeprefix(MCP).partition("__")[0] if tool.startswith(MCP) else None
+        is_reached = any(name.startswith(f"{MCP}{server}__") for name in self.tools)
+        may_exist = tool in BUILT_IN or tool.startswith((MADE, COMPILED)) or (server in self.servers and not is_reached)
+        if tool not in self.tools and not may_exist:
+            hint = nearest(tool, {**self.tools, **BUILT_IN}, "`loom tools list` shows all tools")
+            raise BadRequest(f"there is no tool {tool!r}: {hint}", field="tool")
 
     def _spec(self, agent: str, rules: Mapping[str, str]) -> AgentSpec:
         key = (agent, frozenset(rules.items()))

@@ -160,12 +160,12 @@ def _no_folder(request: RunRequest, report: WorkerReport) -> BadRequest | None:
 
 
 def _unknown_members(request: RunRequest, report: WorkerReport) -> BadRequest | None:
-    """Return the error for a crew in the request with agents that the worker doesn't have, or None."""
+    """Return the error for a crew in the request with agents or tools that the worker doesn't have."""
     if request.crew is None or isinstance(request.crew, str):
         return None
     from loom.app.forms.crew import read_crew  # noqa: PLC0415 - off the path of a run without a crew
 
-    return unknown_members(read_crew(request.crew), report.agents)
+    return unknown_members(read_crew(request.crew), report.agents, report.tools)
 
 
 def _real_path(workspace: str) -> str | None:

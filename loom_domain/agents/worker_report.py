@@ -14,7 +14,7 @@ from loom.domain.core.model_names import is_model, unknown_model
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.permissions.bounds import Bounds
-from loom.domain.permissions.dead_rules import unknown_tools
+from loom.domain.permissions.dead_rules import dead_by_name
 from loom.domain.permissions.judge import Mode
 
 
@@ -61,8 +61,9 @@ def problem_with(request: RunRequest, report: WorkerReport, *, is_owner: bool) -
         return error  # a fork has the agent, the crew and the skills of the other run
     if request.model is not None and not is_model(request.model, report.prefixes):
         return unknown_model(request.model, report.prefixes)
-    if report.tools is not None and (unknown := unknown_tools(request.permissions, report.tools, report.servers)):
-        return BadRequest("; ".join(unknown), field="permissions")
+    workspace = request.workspace or ""
+    if dead := dead_by_name(request.permissions, report.tools, report.servers, workspace=workspace):
+        return BadRequest("; ".join(dead), field="permissions")
     bounds = report.owner_bounds if is_owner else report.bounds
     try:
         if request.mode is not None:

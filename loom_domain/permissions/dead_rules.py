@@ -6,7 +6,7 @@ tightens an agent's rules.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
@@ -77,14 +77,23 @@ def offered(tools: Sequence[ToolSpec], rules: Mapping[str, str]) -> tuple[ToolSp
     )
 
 
-def unknown_tools(rules: Mapping[str, str], tools: Collection[str], servers: Collection[str]) -> tuple[str, ...]:
-    """Return one message for each rule that names no tool, as `dead_rules` does. Needs only the names of the tools.
+def dead_by_name(
+    rules: Mapping[str, str],
+    tools: Collection[str] | None = None,
+    servers: Collection[str] | None = None,
+    *,
+    workspace: str = "",
+) -> tuple[str, ...]:
+    """Return those messages of `dead_rules` that need only the names of tools, and not their arguments.
 
-    `tools` are those that don't come from MCP servers. The names of the servers' tools aren't checked.
+    `tools` are those that don't come from MCP servers, whose names aren't checked. If `tools` is None, only the rules
+    for built-in tools are checked.
     """
-    world = _World(known=dict.fromkeys((*BUILT_IN, *tools)), servers=servers, place=_NOWHERE)
-    read = parse_rules(rules)
-    return tuple(f"permission rule {rule.text!r} {complaint}" for rule in read for complaint in _of_name(rule, world))
+    world = _World(
+        known=dict.fromkeys((*BUILT_IN, *(tools or ()))), servers=servers, place=replace(_NOWHERE, workspace=workspace)
+    )
+    read = [rule for rule in parse_rules(rules) if tools is not None or rule.tool in (DEFAULT, *BUILT_IN)]
+    return tuple(f"permission rule {rule.text!r} {complaint}" for rule in read for complaint in _of_rule(rule, world))
 
 
 def _of_rule(rule: Rule, world: _World) -> Iterator[str]:
@@ -162,7 +171,7 @@ def _own(tool: str, value: str) -> str:
 
 
 def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> Iterator[str]:
-    if "*" in rule.tool:
+    if "*" in rule.tool or (spec is None and _may_name_an_argument(rule, pattern)):
         return
     match kind_of(rule.tool):
         case Kind.NAME:
@@ -175,10 +184,14 @@ def _of_kind(rule: Rule, pattern: str, spec: ToolSpec | None, world: _World) -> 
             return
 
 
+def _may_name_an_argument(rule: Rule, pattern: str) -> bool:
+    """Whether the pattern of an ask or deny rule may be `param:value`, if the tool's arguments are unknown."""
+    is_domain = pattern.startswith(DOMAIN) and kind_of(rule.tool) is not Kind.NAME
+    return parameter(rule) is not None and rule.verdict is not Verdict.ALLOW and not is_domain
+
+
 def _of_nameless(rule: Rule, spec: ToolSpec | None) -> Iterator[str]:
-    if rule.tool in (*SKILL_TOOLS, *HANDED_ON, SAMPLING) or (
-        parameter(rule) and spec is None and rule.verdict is not Verdict.ALLOW
-    ):
+    if rule.tool in (*SKILL_TOOLS, *HANDED_ON, SAMPLING):
         return
     arguments = ", ".join(spec.parameters.get("properties", {})) if spec else ""
     yield (

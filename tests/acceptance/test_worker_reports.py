@@ -79,6 +79,13 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
     letters = {"mode": "parallel", "members": [{"name": "a", "agent": "clrek"}, {"name": "b", "agent": "clerk"}]}
     with pytest.raises(BadRequest, match="members with unknown agents: 'clrek': did you mean 'clerk'"):
         await loom.client.start_crew({"name": "letters", **letters}, "work")
+    one = {"mode": "parallel", "members": [{"name": "a", "tools": ["weihg"]}]}
+    with pytest.raises(BadRequest, match="members with unknown tools: 'weihg': did you mean 'weigh'"):
+        await loom.client.start_crew({"name": "one", **one}, "work")
+    with pytest.raises(BadRequest, match="permission rule 'bsh' names no tool: did you mean bash"):
+        await loom.client.start_crew(
+            {"name": "two", "mode": "parallel", "members": [{"name": "a"}], "permissions": {"bsh": "deny"}}, "work"
+        )
     with pytest.raises(BadRequest, match="no such model: 'opnai:gpt-5'; did you mean 'openai:gpt-5'"):
         await loom.start(model="opnai:gpt-5")
     with pytest.raises(BadRequest, match="there is no skill 'release-note': did you mean 'release-notes'"):
@@ -104,7 +111,11 @@ async def test_the_client_refuses_what_no_worker_has(working: Working, workspace
     with pytest.raises(BadRequest, match="metadata.loom has an unknown option 'pattren'; did you mean 'pattern'?"):
         await loom.start(metadata={"loom": {"pattren": "reflexion"}})
     with pytest.raises(BadRequest, match="'bsh' names no tool: did you mean bash"):
-        await loom.client.schedules.add("0 9 * * *", "work", permissions={"bsh": "deny"})
+        await loom.client.schedules.add("0 9 * * *", "work", name=loom.settings.task_queue, permissions={"bsh": "deny"})
+    with pytest.raises(BadRequest, match="there is no schedule"):
+        await loom.client.schedules.remove(loom.settings.task_queue)
+    with pytest.raises(BadRequest, match=r"'weigh\(heavy\)' has a pattern, but weigh has nothing to match it against"):
+        await loom.start(permissions={"weigh(heavy)": "deny"})
     with pytest.raises(BadRequest, match="user_id is empty"):
         await loom.start(user_id="  ")
     for unstorable in (float("nan"), "\ud800"):

@@ -19,7 +19,7 @@ from loom.domain.core.messages import ToolCall
 from loom.domain.permissions.judge import Mode
 from loom.exit_codes import COMPLETED, FAILED
 
-_OPTIONS: Final = {"agent": "--agent", "permissions": "--permissions", "arguments": "JSON"}
+_OPTIONS: Final = {"tool": "TOOL", "agent": "--agent", "permissions": "--permissions", "arguments": "JSON"}
 """The option or argument of the command line for each part of a call."""
 
 Workspace = Annotated[str, typer.Option(metavar="DIR", help="The run's workspace.")]

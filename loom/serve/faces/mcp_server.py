@@ -8,6 +8,7 @@ that come later. The list of agents is read from the running workers each time t
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from inspect import signature
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from mcp.server import MCPServer
@@ -15,7 +16,7 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import ToolAnnotations
+from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
@@ -24,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.suggestions import nearest
 from loom.domain.core.tasks import SHOWN_ONLY
 from loom.serve.access.roles import Caller
 from loom.serve.caller_runs import LONGEST_WAIT, CallerRuns, Service
@@ -74,6 +76,8 @@ class RunTools:
 
     def __init__(self, runs_of: RunsOf) -> None:
         self._runs_of = runs_of
+        self._arguments: dict[str, list[str]] = {}
+        """The names of each tool's arguments."""
 
     def server(self) -> MCPServer[Any]:
         """Return a server with these tools."""
@@ -82,7 +86,7 @@ class RunTools:
             "loom",
             instructions=INSTRUCTIONS,
             log_level="CRITICAL",
-            middleware=[self._list_agents],
+            middleware=[self._list_agents, self._refuse_unknown_arguments],
             subscriptions=False,  # it sends no notifications of its own, so a subscription would only hold a connection
         )
         for tool, annotations in (
@@ -96,6 +100,7 @@ class RunTools:
             (self.abort_run, DECIDES),
         ):
             server.add_tool(tool, annotations=annotations)
+            self._arguments[tool.__name__] = [name for name in signature(tool).parameters if name != "ctx"]
         return server
 
     async def _list_agents(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
@@ -108,6 +113,22 @@ class RunTools:
             agents = sorted({name for report in reports for name in report.agents})
             return {**answer, "tools": [_with_agents(tool, agents) for tool in answer["tools"]]}
         return answer
+
+    async def _refuse_unknown_arguments(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Refuse arguments that the tool doesn't have. The library ignores them, and a run would start without them."""
+        params = ctx.params or {}
+        tool, given = str(params.get("name")), params.get("arguments")
+        known = self._arguments.get(tool)
+        if ctx.method != "tools/call" or known is None or not isinstance(given, dict):
+            return await call_next(ctx)
+        listed = f"known: {', '.join(known)}"
+        unknown = [f"{name!r}; {nearest(name, known, listed)}" for name in given if name not in known]
+        if not unknown:
+            return await call_next(ctx)
+        said = f"BadRequest: {tool} has no argument {', '.join(unknown)}"
+        return CallToolResult(content=[TextContent(type="text", text=said)], is_error=True)
 
     async def start_run(  # noqa: PLR0917 - the tool's input schema is made from these
         self,

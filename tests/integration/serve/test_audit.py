@@ -72,6 +72,8 @@ async def test_everything_that_people_do_over_http_is_recorded_once(serving: Ser
     viewer = await api.with_token("vic", Role.VIEWER, tenant="acme")
     eve = await api.with_token("eve", Role.ADMIN, tenant="evil")
     run_id = await api.start("the secret plan", permissions=ASKS, tenant="acme", run_id="acme:audited")
+    never = {"task": "x", "tenant": "acme", "run_id": "acme:refused", "permissions": {"bash( )": "deny"}}
+    assert (await api.http.post("/v1/runs", json=never)).status_code == 422
     await api.asked(run_id)
     assert (await viewer.post(f"/v1/runs/{run_id}/abort")).status_code == 403
     assert (await eve.post(f"/v1/runs/{run_id}/abort")).status_code == 404
@@ -105,6 +107,7 @@ async def test_everything_that_people_do_over_http_is_recorded_once(serving: Ser
         "update",
     ]
     assert set(sources.values()) <= {"update", "signal"}
+    assert never["run_id"] not in {each.run_id for each in await rows_of(api.loom, 1)}
     (anonymous,) = [each for each in await rows_of(api.loom, 1) if each.act == "refuse" and not each.run_id]
     assert (anonymous.by, anonymous.identity, anonymous.subject[:5]) == ("", "127.0.0.1", "POST ")
     assert "secret" not in json.dumps([str(each) for each in acts])

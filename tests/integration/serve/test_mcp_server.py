@@ -129,6 +129,9 @@ async def test_each_request_has_the_rights_of_its_token(serving: Serving) -> Non
     viewer = await api.with_token("vera", Role.VIEWER, tenant="mcp-owner")
     other = await api.with_token("otto", Role.OPERATOR, tenant="mcp-other")
     async with over_http(api, viewer) as client:
+        misspelt = await client.call_tool("start_run", {"task": "do it", "workspce": "/"})
+        assert misspelt.is_error
+        assert "start_run has no argument 'workspce'; did you mean 'workspace'?" in str(misspelt.content)
         refused = await client.call_tool("start_run", {"task": "do it"})
         assert refused.is_error
         assert "AccessDeniedError: 'vera' has the role viewer" in str(refused.content)

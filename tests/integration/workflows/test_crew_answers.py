@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from pydantic import BaseModel
 
-from loom.domain.core.requests import RunStatus
+from loom.domain.core.requests import CREW_RUN, RunStatus
 from loom.testing.model_server import SeenRequest, text
 from tests.integration.workflows.conftest import Working
 from tests.integration.workflows.test_crews import prompts, run, start, team, you
@@ -69,7 +69,8 @@ async def test_an_answer_of_a_member_that_was_not_asked_for_the_form_is_held_aga
 )
 async def test_an_answer_that_is_put_together_takes_no_form(working: Working, mode: str, says: str) -> None:
     loom, model = await working(by_task({}))
-    result = await run(loom, team(mode, *TWO), output_schema=SCHEMA)
+    crew = team(mode, *TWO)
+    result = await loom.run_unseen("The task.", workflow=CREW_RUN, crew=crew, output_schema=SCHEMA)
     assert (result.status, result.error and result.error.type) == (RunStatus.FAILED, "BadRequest")
     assert f"the crew 'team' {says} has no single run that produces its answer" in str(result.error)
     assert model.requests == []

@@ -124,6 +124,7 @@ def test_a_yaml_list_says_the_same_as_lines_of_json(loom: Commands) -> None:
         (case("ls", "ask", permisions={}), ":2: there is no field permisions: did you mean permissions?"),
         (case("ls", "ask", mode="brave"), ":2: mode 'brave' must be one of"),
         (case("ls", "ask", agent="clerc"), ":2: agent: there is no agent 'clerc'"),
+        ({**case("ls", "ask"), "tool": "bsh"}, ":2: tool: there is no tool 'bsh': did you mean 'bash'?"),
         (case("ls", "ask", permissions={"bash": "yes"}), ":2: permissions: rule 'bash' must be allow, ask or deny"),
         (case("ls", "ask", permissions={"b*": "allow"}), ":2: permissions: permission rule 'b*' allows by a glob"),
         (case("ls", "ask", permissions={"bsh": "deny"}), ":2: permissions: permission rule 'bsh' names no tool"),

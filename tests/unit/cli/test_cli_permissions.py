@@ -116,6 +116,8 @@ def test_what_would_steer_a_terminal_is_spelled_out(tmp_path: Path) -> None:
     [
         (("bash", "{"), "JSON: not valid JSON"),
         (("bash", "[]"), "JSON: must be a JSON object"),
+        (("bsh", '{"command": "ls"}'), "TOOL: there is no tool 'bsh': did you mean 'bash'?"),
+        (("mcp__gone__tool", "{}"), "TOOL: there is no tool 'mcp__gone__tool': `loom tools list` shows all tools"),
         (("bash", "{}"), "`command` is missing"),
         (("write_file", '{"content": "a"}'), "`path` is missing"),
         (("write_file", '{"path": 7}'), "`path` must be text, got 7"),

@@ -3,7 +3,7 @@
 import pytest
 
 from loom.domain.core.tool_calls import ToolSpec
-from loom.domain.permissions.dead_rules import dead_rules, offered
+from loom.domain.permissions.dead_rules import dead_by_name, dead_rules, offered
 from loom.domain.permissions.subjects import Place
 
 PLACE = Place(workspace="/home/ann/work", home="/home/ann")
@@ -72,31 +72,60 @@ def test_a_rule_that_can_never_match_is_complained_of_once(rule: str, verdict: s
     assert repr(rule) in found[0]
 
 
-@pytest.mark.parametrize(
-    ("rule", "verdict"),
-    [
-        ("bash(npm test *)", "allow"),
-        ("bash(timeout:600)", "deny"),
-        ("bash(git diff:*)", "allow"),
-        ("read_file(limit:5)", "ask"),
-        ("read_file(src/**)", "allow"),
-        ("read_file(//etc/**)", "deny"),
-        ("read_file(//home/ann/**)", "allow"),
-        ("read_file(~/work/**)", "allow"),
-        ("http_fetch(domain:*.x.com)", "allow"),
-        ("deploy(stage:prod)", "deny"),
-        ("mcp__github", "allow"),
-        ("mcp__away__anything", "allow"),
-        ("mcp__*", "deny"),
-        ("*_file", "deny"),
-        ("todo", "ask"),
-        ("delegate_task(writer)", "deny"),
-        ("create_plan(agent:writer)", "ask"),
-        ("default", "deny"),
-    ],
-)
+CAN_MATCH = [
+    ("bash(npm test *)", "allow"),
+    ("bash(timeout:600)", "deny"),
+    ("bash(git diff:*)", "allow"),
+    ("read_file(limit:5)", "ask"),
+    ("read_file(src/**)", "allow"),
+    ("read_file(//etc/**)", "deny"),
+    ("read_file(//home/ann/**)", "allow"),
+    ("read_file(~/work/**)", "allow"),
+    ("http_fetch(domain:*.x.com)", "allow"),
+    ("deploy(stage:prod)", "deny"),
+    ("mcp__github", "allow"),
+    ("mcp__away__anything", "allow"),
+    ("mcp__*", "deny"),
+    ("*_file", "deny"),
+    ("todo", "ask"),
+    ("delegate_task(writer)", "deny"),
+    ("create_plan(agent:writer)", "ask"),
+    ("default", "deny"),
+]
+
+
+@pytest.mark.parametrize(("rule", "verdict"), CAN_MATCH)
 def test_a_rule_that_can_match_is_not_complained_of(rule: str, verdict: str) -> None:
     assert complaints({rule: verdict}) == ()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "bash( )",
+        "bash(command:ls)",
+        "default(x)",
+        "http_fetch(domain:https://x.com)",
+        "http_fetch(x.com)",
+        "http_fetch(url:x)",
+        "python(import os)",
+        "read_file(!src)",
+        "read_file(../x)",
+        "read_file(domain:x.com)",
+    ],
+)
+def test_no_worker_is_needed_to_complain_of_a_pattern_of_a_built_in_tool(rule: str) -> None:
+    (said,) = dead_by_name({rule: "deny"})
+    assert complaints({rule: "deny"})[0].startswith(said)
+
+
+def test_without_the_arguments_of_tools_no_rule_that_can_match_is_complained_of() -> None:
+    names, rules = [tool.name for tool in TOOLS if "mcp__" not in tool.name], dict(CAN_MATCH)
+    assert dead_by_name(rules, names, ("github", "away"), workspace=PLACE.workspace) == dead_by_name(rules) == ()
+    argument_of_unknown_tool = {"deploy(domain:x)": "deny", "http_fetch(raw:true)": "ask"}
+    assert dead_by_name(argument_of_unknown_tool, names) == ()
+    assert dead_by_name({"bsh": "deny", "deploy(prod)": "ask"}) == ()  # a worker may have these tools
+    assert len(dead_by_name({"bsh": "deny", "deploy(prod)": "ask"}, names)) == 2
 
 
 def test_an_allow_under_a_wider_rule_matches_and_loses_which_is_no_complaint() -> None:

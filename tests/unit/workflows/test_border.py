@@ -106,6 +106,7 @@ def test_no_input_says_what_is_needed() -> None:
         ({"task": None}, "task", "task is missing"),
         ({"task": "  "}, "task", "task must not be empty"),
         ({"task": 5}, "task", "task must be text"),
+        ({"task": "x", "z" * 3000: 5}, "z" * 200 + "…", f"unknown field '{'z' * 200}…'; known: agent, "),
         ({"task": "x", "max_turn": 5}, "max_turn", "unknown field 'max_turn', did you mean 'max_turns'?"),
         ({"task": "x", "taks": None}, "taks", "unknown field 'taks', did you mean 'task'?"),
         ({"task": "x", "zzz": 5}, "zzz", "unknown field 'zzz'; known: agent, budget, chat, forked_from, max_turns, "),
