@@ -272,12 +272,12 @@ class StreamingMask:
         """Return where a secret may begin after `start` that isn't complete, or the end of the text."""
         end = len(self._held)
         word = max(start, len(self._held.rstrip(_ASCII)))
-        places = [
-            end,
-            *(found.start() for found in _BEGINS.finditer(self._held, max(0, word - 8)) if found.end() > word),
-        ]
-        if (drawn := _DRAWN.search(self._held, word)) is not None:
-            places.append(drawn.start())
+        drawn = _DRAWN.search(self._held, word)
+        if drawn is not None and drawn.start() <= self._passed:
+            return drawn.start()  # which saves the searches
+        places = [end] if drawn is None else [drawn.start()]
+        begins = _BEGINS.finditer(self._held, max(0, word - 8))
+        places += [found.start() for found in begins if found.end() > word]
         if (known := self._mask.begun(self._held)) is not None:
             places.append(known)
         if (key := open_key(self._held)) is not None:
@@ -286,7 +286,7 @@ class StreamingMask:
         if (lines := start_of_lines(self._held, line)) < line:
             places.append(lines)
         if min(places) <= self._passed:
-            return min(places)  # which saves the search
+            return min(places)
         first = max(0, max(start, end - BEGINNING) - CONTEXT)
         for ending in _ENDINGS:
             spans = self._mask.spans(self._held[first:] + ending)
