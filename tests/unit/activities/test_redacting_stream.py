@@ -226,3 +226,9 @@ def interrupted(text: str, places: list[int], mask: SecretMask = MASK) -> str:
     stream = StreamingMask(mask, ends=WORDS)
     shown = [stream.feed(part) + stream.pause() for part in cut(text, places)]
     return "".join([*shown, stream.flush()])
+
+
+def test_a_switch_to_thinking_and_back_shows_no_half_of_a_secret() -> None:
+    secret = "gh" + "p_" + MAKER.of(ALNUM, 36)
+    made = [(Action.THINKING, secret[:20]), (Action.REASONING, "hm. "), (Action.THINKING, secret[20:])]
+    assert [text for _, text in told(made, [])] == ["[REDACTED]", "hm. ", "[REDACTED]"]
