@@ -366,8 +366,12 @@ class Streamed:
         other one comes before it, because the model made it before.
         """
         if piece and self.other is not None:
-            self.other.end()
+            self.other.pause()
         self._show(self._masked.feed(piece))
+
+    def pause(self) -> None:
+        """Report the text that was held back, except for the part that may be the start of a secret."""
+        self._show(self._masked.pause())
 
     def take_back(self) -> None:
         """Let readers discard the text so far."""

@@ -370,6 +370,12 @@ class StreamRedactor(Protocol):
         """Return the text that can be emitted after this chunk."""
         ...
 
+    def pause(self) -> str:
+        """Return the rest of the text so far, without text that may be the start of a secret, because something else
+        follows before the next chunk.
+        """
+        ...
+
     def flush(self) -> str:
         """Return the rest of the text after the last chunk."""
         ...

@@ -77,7 +77,7 @@ def _deployed(variable: str, in_cluster: str) -> AliasChoices:
 def _aliases(field: FieldInfo) -> tuple[str, ...]:
     """Return the variables of a setting that has other names than the usual one, and its TOML key."""
     alias = field.validation_alias
-    return tuple(map(str, alias.choices)) if isinstance(alias, AliasChoices) else ()
+    return (alias,) if isinstance(alias, str) else tuple(map(str, getattr(alias, "choices", ())))
 
 
 class Settings(BaseSettings):

@@ -7,7 +7,7 @@ is then found, no matter where the separators were. Long words are also decoded 
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import AnyStr, Final
 from urllib.parse import quote
 
 from loom.activities.adapters.redaction.locations import Span
@@ -61,7 +61,7 @@ class Disguises:
         before = max(0, len(text) - LONGEST_TAIL)
         places = _places(text[before:])
         tail = _squeezed(text[before:].encode("utf-8", "surrogatepass"))
-        lengths = (_overlap(tail, form) for form in self._forms)
+        lengths = (overlap(tail, form) for form in self._forms)
         longest = max(lengths, default=0)
         return before + places[len(tail) - longest] if longest >= LEAST_TAIL else None
 
@@ -76,8 +76,8 @@ class Disguises:
         return any(form in _squeezed(text) for text in _decoded(word) for form in self._forms)
 
 
-def _overlap(tail: bytes, form: bytes) -> int:
-    """Return the length of the form's longest proper prefix at the end of the tail."""
+def overlap(tail: AnyStr, form: AnyStr) -> int:
+    """Return the length of the form's longest proper prefix at the end of the tail, or 0 if it is too short."""
     lengths = range(min(len(form) - 1, len(tail)), LEAST_TAIL - 1, -1)
     return next((length for length in lengths if tail.endswith(form[:length])), 0)
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from loom.activities.adapters.redaction.disguises import Disguises
+from loom.activities.adapters.redaction.disguises import Disguises, overlap
 from loom.activities.adapters.redaction.known_secrets import hidden_parts, spellings
 from loom.activities.adapters.redaction.locations import (
     CONTEXT,
@@ -89,6 +89,14 @@ class SecretMask:
     def unfinished(self, text: str) -> int | None:
         """Return the start of a disguised known secret that is cut off at the end of the text, or None."""
         return self._disguises.unfinished(text)
+
+    def begun(self, text: str) -> int | None:
+        """Return the start of a known secret, disguised or not, that is cut off at the end of the text, or None."""
+        places = [len(text) - overlap(text, spelt) for spelt in self._known]
+        if (disguised := self.unfinished(text)) is not None:
+            places.append(disguised)
+        start = min(places, default=len(text))
+        return start if start < len(text) else None
 
     def _known_in(self, text: str) -> Iterator[Span]:
         for spelt in self._known:
@@ -174,6 +182,27 @@ _BEGUN: Final = re.compile(r"(?:[:=(,]|=>)[ \t]{0,4}\\{0,3}[\"'`][^\"'`\r\n]{0,2
 """Matches an open quote after which a value has begun, and an incomplete first line of a private key."""
 
 
+_ASCII: Final = "".join(map(chr, range(0x21, 0x7F)))
+
+_DRAWN: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?![A-Z]?[a-z]{1,40}(?![A-Za-z0-9]))"
+    r"(?:[A-Za-z0-9]{12,}|(?=[A-Za-z]{0,5}\d)(?=\d{0,5}[A-Za-z])[A-Za-z0-9]{6,})"
+)
+"""Matches what looks drawn at random rather than written: no word, no number and no short name."""
+
+_LITERALS: Final = tuple(shape.literal for shape in (*IN_RUNS, *BEFORE_RUNS, *ANYWHERE) if shape.literal != "|")
+_BEGINS: Final = re.compile(
+    "|".join(
+        re.escape(literal) if not literal[-1].isalnum() else rf"(?<![A-Za-z0-9_]){re.escape(literal)}(?=[a-z]*[A-Z0-9])"
+        for literal in sorted(_LITERALS, key=len, reverse=True)
+    )
+)
+"""Matches the start of a secret format. A format that begins like a word must go on unlike one."""
+
+_ENDINGS: Final = (" ", *(f"k7Rq2Xv9Zw4Tb8Nd{end}" for end in ('@h"', "@h'", "@h`")))
+"""Possible continuations of a secret. If text is only safe without them, it may be the start of a secret."""
+
+
 class StreamingMask:
     """Redacts the chunks of one stream, even if a secret is split between chunks. Not thread-safe.
 
@@ -206,6 +235,22 @@ class StreamingMask:
         cut = self._cut()
         return self._pass(cut) if cut > self._passed else ""
 
+    def pause(self) -> str:
+        """Return the rest of the text so far, because something else follows before the next chunk. What may be the
+        start of a secret is replaced by `[REDACTED]`, and so is the rest of that secret in later chunks.
+        """
+        if self._passed == len(self._held):
+            return ""
+        cut = self._cut()
+        rest = len(self._held) - cut
+        shown = self._pass(cut) if cut > self._passed else ""
+        start = min(len(self._held) - rest, self._passed)
+        begun = max(start, self._begun(start))
+        new, masks = self._held[self._passed : begun], max(begun, self._passed) < len(self._held)
+        self._passed = len(self._held)
+        self._forget(self._passed - LONGEST_KEY - self._line_limit)
+        return shown + new + MASK * masks
+
     def flush(self) -> str:
         """Return the rest at the end of the stream. The mask can be used again."""
         return self._pass(len(self._held))
@@ -223,6 +268,31 @@ class StreamingMask:
         key = open_key(self._held)
         return cut if key is None else self._before(key, cut)
 
+    def _begun(self, start: int) -> int:
+        """Return where a secret may begin after `start` that isn't complete, or the end of the text."""
+        end = len(self._held)
+        word = max(start, len(self._held.rstrip(_ASCII)))
+        drawn = _DRAWN.search(self._held, word)
+        if drawn is not None and drawn.start() <= self._passed:
+            return drawn.start()  # which saves the searches
+        places = [end] if drawn is None else [drawn.start()]
+        begins = _BEGINS.finditer(self._held, max(0, word - 8))
+        places += [found.start() for found in begins if found.end() > word]
+        if (known := self._mask.begun(self._held)) is not None:
+            places.append(known)
+        if (key := open_key(self._held)) is not None:
+            places.append(key)
+        line = max(self._held.rfind(end) for end in LINES) + 1
+        if (lines := start_of_lines(self._held, line)) < line:
+            places.append(lines)
+        if min(places) <= self._passed:
+            return min(places)
+        first = max(0, max(start, end - BEGINNING) - CONTEXT)
+        for ending in _ENDINGS:
+            spans = self._mask.spans(self._held[first:] + ending)
+            places += [first + at for at, until in spans if first + until > start]
+        return min(places)
+
     def _before(self, beginning: int, cut: int) -> int:
         """Return a cut position before text that may continue in the next chunk, unless the limit is exceeded."""
         return min(cut, beginning) if len(self._held) - beginning <= LONGEST_KEY + self._line_limit else cut
@@ -236,6 +306,11 @@ class StreamingMask:
             (max(start, begun) - begun, min(end, cut) - begun) for start, end in spans if start < cut and end > begun
         ]
         shown = masked(self._held[begun:cut], inside)
-        keep = max(0, cut - CONTEXT)
-        self._held, self._passed = self._held[keep:], cut - keep
+        self._passed = cut
+        self._forget(cut - CONTEXT)
         return self._mask.redact(shown) if inside else shown
+
+    def _forget(self, before: int) -> None:
+        """Drop what was emitted too long ago to belong to a secret that is yet to come."""
+        if before > 0:
+            self._held, self._passed = self._held[before:], self._passed - before

@@ -1,6 +1,7 @@
 """What comes in pieces shows no secret, wherever it is cut."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from loom.activities.adapters.redaction.disguises import LEAST_TAIL
 from loom.activities.adapters.redaction.mask import LINE_LIMIT, RESERVE, WORDS, SecretMask, StreamingMask
+from loom.activities.adapters.redaction.patterns import ANYWHERE, BEFORE_RUNS, IN_RUNS
 from loom.activities.call_model import Streamed
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import Tail
@@ -176,3 +178,57 @@ def test_no_secret_leaks_from_thinking_and_text_by_turns(parts: list[tuple[Actio
     shown = "".join(text for _, text in told(made, places))
     for (_, sample), (_, text) in zip(parts, made, strict=True):
         assert leaks(sample, MASK.redact(text)) or not leaks(sample, shown)
+
+
+LITERALS = sorted((shape.literal for shape in (*IN_RUNS, *BEFORE_RUNS, *ANYWHERE)), key=len)
+
+
+def drawn(sample: Sample) -> Sample:
+    """The sample without the part of its secret that all secrets of its format have."""
+    prefix = next((literal for literal in reversed(LITERALS) if sample.secret.startswith(literal)), "")
+    return replace(sample, secret=sample.secret.removeprefix(prefix) or sample.secret)
+
+
+DRAWN = [drawn(sample) for sample in CORPUS if not leaks(sample, MASK.redact(sample.text))]
+
+
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_half_of_any_kind_of_secret_shows_where_the_model_thinks_between_the_halves(every: int) -> None:
+    for sample in [*{each.kind: each for each in DRAWN}.values()][::every]:
+        for at in range(0, len(sample.text), max(1, len(sample.text) // 6)):
+            shown = interrupted(f"It says: {sample.text} and that is all.", [at + len("It says: ")])
+            assert not leaks(sample, shown), (sample.kind, at, shown)
+            assert shown.startswith("It says: ")
+
+
+@given(st.sampled_from(DRAWN), PLACES)
+def test_no_part_of_a_secret_shows_however_often_the_model_thinks_meanwhile(sample: Sample, places: list[int]) -> None:
+    shown = interrupted(f"It says: {sample.text} and that is all.", places)
+    assert not leaks(sample, shown), shown
+
+
+@given(st.integers(1, len(OWN) - 1), st.sampled_from([OWN, OWN.upper(), OWN[::-1]]))
+def test_no_half_of_a_known_secret_shows_either(at: int, spelt: str) -> None:
+    shown = interrupted(spelt, [at], SecretMask([OWN]))
+    assert max(len(part) for part in shown.split("[REDACTED]")) < LEAST_TAIL
+
+
+@pytest.mark.parametrize(
+    "said", ["so we use GitHub.", "It is 42", "a pattern", "in 3.5 days", "一二三 GPT-4o。", 'He said: "I']
+)
+def test_what_can_not_begin_a_secret_shows_before_the_model_thinks_again(said: str) -> None:
+    stream = StreamingMask(MASK, ends=WORDS)
+    assert stream.feed(said) + stream.pause() == said
+
+
+def interrupted(text: str, places: list[int], mask: SecretMask = MASK) -> str:
+    """What the stream shows of a text between whose parts the model thinks."""
+    stream = StreamingMask(mask, ends=WORDS)
+    shown = [stream.feed(part) + stream.pause() for part in cut(text, places)]
+    return "".join([*shown, stream.flush()])
+
+
+def test_a_switch_to_thinking_and_back_shows_no_half_of_a_secret() -> None:
+    secret = "gh" + "p_" + MAKER.of(ALNUM, 36)
+    made = [(Action.THINKING, secret[:20]), (Action.REASONING, "hm. "), (Action.THINKING, secret[20:])]
+    assert [text for _, text in told(made, [])] == ["[REDACTED]", "hm. ", "[REDACTED]"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from loom.composition.load_settings import load_settings, misspelled_variables, read_settings
 from loom.composition.settings import Settings
@@ -236,6 +237,16 @@ def test_an_argument_that_is_not_a_setting_is_refused() -> None:
     with pytest.raises(BadRequest, match="no field 'temporal_adress': did you mean 'temporal_address'") as refused:
         Settings(**misspelt)
     assert refused.value.context["field"] == "temporal_adress"
+
+
+def test_a_field_of_a_subclass_can_be_given_by_its_alias() -> None:
+    class Own(Settings):
+        shelf: str = Field(default="", alias="OWN_SHELF")
+        desk: str = Field(default="", validation_alias="OWN_DESK")
+
+    given: dict[str, Any] = {"OWN_SHELF": "a", "OWN_DESK": "b"}
+    own = Own(**given)
+    assert (own.shelf, own.desk) == ("a", "b")
 
 
 def test_secrets_do_not_show_in_the_repr(monkeypatch: pytest.MonkeyPatch) -> None:
