@@ -9,6 +9,7 @@ from loom.cli.output import counted, one_line, plain, seconds
 from loom.cli.watch.pending_approvals import PendingQuestion
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Task
+from loom.domain.run.stream_events import NOT_RUN
 from loom.pending_approvals import PendingApproval, read_approval
 
 WIDTH: Final = 110
@@ -104,7 +105,8 @@ class Teller:
             self._out.print(row, soft_wrap=True)
 
     def _result(self, task: Task) -> Text:
-        took = ((task.result or {}).get("metadata") or {}).get("execution_time")
+        has_run = task.parameters["attempt"] != NOT_RUN
+        took = ((task.result or {}).get("metadata") or {}).get("execution_time") if has_run else None
         mark = ("✓ ", "green") if task.status == "success" else ("✗ ", "red")
         summary = self._summaries.get(str(task.parameters["call_id"]), str(task.parameters["tool"]))
         return Text.assemble("  ", mark, summary, ("" if took is None else f"  {seconds(took)}", "dim"))

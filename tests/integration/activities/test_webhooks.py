@@ -69,9 +69,9 @@ async def test_every_other_answer_is_an_error_that_says_when_to_try_again(
 async def test_an_answer_without_an_end_is_an_answer_and_silence_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async with answering("200 OK", ENDLESS) as (url, _):
         await Webhook(url, None).send("msg_1", b"{}")
-    monkeypatch.setattr(webhook, "TIME_LIMIT", 0.2)
     async with answering("") as (url, _):
-        with pytest.raises(NotDeliveredError, match="didn't answer within") as silent:
+        with monkeypatch.context() as patch, pytest.raises(NotDeliveredError, match="didn't answer within") as silent:
+            patch.setattr(webhook, "TIME_LIMIT", 0.2)
             await Webhook(url, None).send("msg_1", b"{}")
     with pytest.raises(NotDeliveredError, match="can't be reached") as away:
         await Webhook(url, None).send("msg_1", b"{}")

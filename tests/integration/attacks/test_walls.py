@@ -102,6 +102,7 @@ ABOUT_NO_OWNER: Final = {
     "PostgresLedger": "results of one call of one run, by a key that only this run's worker makes",
     "PostgresMemory.by_id": "one memory, whosever it is, for operators",
     "PostgresMemory.stats": "numbers",
+    "PostgresParts.owned": "times of contents of one run, whose id and hashes the caller has",
     "PostgresPayloads": "what histories refer to, by its hash",
     "PostgresStoredData": "ids of runs to collect, and numbers",
     "PostgresTenants.charge": "numbers",

@@ -187,7 +187,7 @@ async def test_what_a_sub_agent_says_is_not_rated_with_every_run(working: Workin
 async def test_an_option_that_is_none_ends_the_run_before_it_begins(working: Working, options: Any, why: str) -> None:
     loom, _ = await working(script([]))
 
-    result = await loom.run(metadata={"loom": options})
+    result = await loom.run_unseen(metadata={"loom": options})
 
     assert result.error is not None
     assert (result.error.type, result.error.context) == ("BadRequest", {"field": "metadata.loom"})

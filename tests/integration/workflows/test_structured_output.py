@@ -112,7 +112,7 @@ async def test_a_schema_that_is_none_ends_the_run_before_it_begins(
 ) -> None:
     loom, server = await working(script([]))
 
-    result = await loom.run("Which?", output_schema=schema)
+    result = await loom.run_unseen("Which?", output_schema=schema)
 
     assert result.error is not None
     assert (result.error.type, result.error.context) == ("BadRequest", {"field": "output_schema"})

@@ -140,7 +140,7 @@ async def test_a_sub_agent_gives_its_branches_no_more_tools_than_it_has(working:
 )
 async def test_what_cannot_be_is_refused(working: Working, request_: dict[str, Any], field: str, says: str) -> None:
     loom, model = await working(by_task({}))
-    error = error_of(await loom.run(**request_))
+    error = error_of(await loom.run_unseen(**request_))
     assert (error.type, error.context["field"]) == ("BadRequest", field)
     assert says in error.message
     assert model.requests == []
