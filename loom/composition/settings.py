@@ -506,7 +506,7 @@ class Settings(BaseSettings):
             return handler(given)
         except ValidationError as error:
             problems = error.errors(include_url=False, include_input=False)
-            said = "; ".join(f"{_variable(each['loc'])}: {problem_of_value(each)}" for each in problems)
+            said = "; ".join(f"{_place(each['loc'])} {problem_of_value(each)}" for each in problems)
             raise BadRequest(said, field=_variable(problems[0]["loc"])) from None
 
     @field_validator("build")
@@ -618,6 +618,12 @@ class Settings(BaseSettings):
 def names_of(field: str) -> tuple[str, ...]:
     """Return the variables that a setting is read from, the usual one first."""
     return _aliases(Settings.model_fields[field]) or (f"LOOM_{field.upper()}",)
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    """Return the variable and, for a part of its value, which one."""
+    variable, part = _variable(location), ".".join(map(str, location[1:]))
+    return f"{variable}: {part}" if part else f"{variable}:"
 
 
 def _variable(location: tuple[int | str, ...]) -> str:

@@ -80,10 +80,10 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
     app.state.service = service
     app.state.requests = Requests()
     app.state.readiness = Readiness(service.client, service.settings)
-    for each in (runs, steering, events, inbox, catalog, artifacts, agui, me):
-        app.include_router(each.router, dependencies=[Depends(refuse_unknown_parameters)])
-    for other in (health, a2a):  # probes and A2A's clients may add parameters of their own
-        app.include_router(other.router)
+    for each in (health, runs, steering, events, inbox, catalog, artifacts, agui, a2a, me):
+        # Probes and A2A's clients may add parameters of their own.
+        strict = () if each in {health, a2a} else (Depends(refuse_unknown_parameters),)
+        app.include_router(each.router, dependencies=strict)
     app.router.routes.extend(mcp.routes)
     if (codec := service.client.temporal.data_converter.payload_codec) is not None:
         app.mount(CODEC, CodecServer(codec, origins=service.settings.serve_origins, may_use=_may_use_payloads))

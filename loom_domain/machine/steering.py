@@ -309,9 +309,7 @@ def _with_message(state: RunState, event: MessageReceived) -> RunState:
 def _abort(state: RunState, event: AbortRequested) -> RunState:
     why = f": {event.reason}" if event.reason else ""
     by = f" by {event.by}" if event.by else ""
-    turns = "1 turn" if state.turn == 1 else f"{state.turn} turns"
-    finished = state.spending.tool_calls
-    done = f"Until then: {turns}, {finished} finished tool {'call' if finished == 1 else 'calls'}."
+    done = f"Until then: {state.turn} turns, {state.spending.tool_calls} finished tool calls."
     error = RunError(
         type="ExecutionAbortedError",
         message=f"aborted{by}{why}. {done}",

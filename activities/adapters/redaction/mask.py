@@ -247,9 +247,10 @@ class StreamingMask:
         start = min(len(self._held) - rest, self._passed)
         begun = max(start, self._begun(start))
         new, masks = self._held[self._passed : begun], max(begun, self._passed) < len(self._held)
+        mark = "." if masks and self._held.endswith(".") else ""  # of a sentence, mostly
         self._passed = len(self._held)
         self._forget(self._passed - LONGEST_KEY - self._line_limit)
-        return shown + new + MASK * masks
+        return shown + new + MASK * masks + mark
 
     def flush(self) -> str:
         """Return the rest at the end of the stream. The mask can be used again."""

@@ -299,5 +299,5 @@ async def test_prices_of_one_s_own_models_apply_by_the_longest_name() -> None:
     ],
 )
 def test_a_price_that_cannot_be_is_refused(prices: Any, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(BadRequest, match=says):
         Settings(prices=prices)

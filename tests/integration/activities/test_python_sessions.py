@@ -103,7 +103,11 @@ async def test_a_stopped_call_leaves_no_process_and_says_that_variables_are_gone
     code = f"import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 60 # {mark}'], start_new_session=True)\n"
     with pytest.raises(ToolExecutionTimeout, match="(?s)half.*The variables are gone: the interpreter was stopped"):
         await runs.python(f"{code}print('half')\nwhile True: pass", timeout=3)
-    assert not [each for each in psutil.process_iter() if mark in " ".join(command_of(each))]
+
+    async def none_is_left() -> bool:
+        return not [each for each in psutil.process_iter() if mark in " ".join(command_of(each))]
+
+    await eventually(none_is_left)
     assert runs.session["a"] == ENDED
     assert await runs.python("x = 2\nx") == "2"
 

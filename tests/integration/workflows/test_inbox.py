@@ -96,7 +96,11 @@ async def test_abort_all_ends_the_runs_that_it_means_and_their_sub_agents_and_no
     late = await loom.client.temporal.start_workflow("AgentRun", request, id=f"late-{tenant}", task_queue="nobody")
     for run_id in (bobs, others):
         await loom.asked(run_id)
-    (child,) = await eventually(lambda: loom.below(tree))
+
+    async def children() -> list[str] | None:
+        return await loom.below(tree) or None
+
+    (child,) = await eventually(children)
     await loom.until(child, lambda status: status["question"])
 
     meant = {

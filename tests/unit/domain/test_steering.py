@@ -91,7 +91,7 @@ def test_an_abort_says_who_and_why_and_what_had_been_done() -> None:
             status=RunStatus.ABORTED,
             error=RunError(
                 type="ExecutionAbortedError",
-                message="aborted by ann: enough. Until then: 1 turn, 1 finished tool call.",
+                message="aborted by ann: enough. Until then: 1 turns, 1 finished tool calls.",
                 context={"reason": "enough", "by": "ann"},
             ),
         )
