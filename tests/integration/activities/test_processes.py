@@ -97,7 +97,7 @@ def shells_of(worker: asyncio.subprocess.Process) -> list[psutil.Process]:
 
 @KINDS
 async def test_a_command_stands_still_with_its_worker_and_goes_on_with_it(tmp_path: Path, kind: str) -> None:
-    worker = await begun_in_a_worker(tmp_path, kind, LIMIT)
+    worker = await begun_in_a_worker(tmp_path, kind, 10 * LIMIT)
     shells = shells_of(worker)
     worker.send_signal(signal.SIGSTOP)
 

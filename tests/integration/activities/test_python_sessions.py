@@ -100,7 +100,7 @@ async def test_code_cannot_take_the_next_command_and_exits_end_only_the_call(run
 async def test_a_stopped_call_leaves_no_process_and_says_that_variables_are_gone(runs: Runs) -> None:
     await runs.python("x = 1")
     mark = f"mark-{runs.place.parent.name}"
-    code = f"import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 60 # {mark}'], start_new_session=True)\n"
+    code = f"import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 600 # {mark}'], start_new_session=True)\n"
     with pytest.raises(ToolExecutionTimeout, match="(?s)half.*The variables are gone: the interpreter was stopped"):
         await runs.python(f"{code}print('half')\nwhile True: pass", timeout=3)
 

@@ -781,15 +781,35 @@ def test_a_status_says_how_to_answer_a_question(capsys: pytest.CaptureFixture[st
 # Keys.
 
 
+class WatchedKeyboard(Keyboard):
+    """Tells whether somebody waits for a key, and how many keys have been taken."""
+
+    waits = False
+    taken = 0
+
+    async def _next(self) -> str:
+        self.waits = True
+        key = await super()._next()
+        self.waits = False
+        self.taken += 1
+        return key
+
+
 async def pressed(keys: str, work: Callable[[Keyboard], Any]) -> Any:
-    """What becomes of `work` when these keys are pressed, one after the other."""
+    """What becomes of `work` when these keys are pressed, each when the one before it has been taken."""
     master, slave = pty.openpty()
     try:
-        keyboard = Keyboard(slave, pause=0)
+        keyboard = WatchedKeyboard(slave, pause=0)
         with keyboard.opened():
             doing = asyncio.ensure_future(work(keyboard))
+            taken = -1
+
+            async def is_awaited() -> bool:
+                return doing.done() or (keyboard.waits and keyboard.taken > taken)
+
             for key in keys.split("|"):
-                await asyncio.sleep(0.02)
+                await eventually(is_awaited)
+                taken = keyboard.taken
                 os.write(master, key.encode())
             return await asyncio.wait_for(doing, PATIENCE)
     finally:
