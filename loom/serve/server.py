@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from ipaddress import ip_address
 from typing import Final
 
@@ -16,10 +16,11 @@ from fastapi import FastAPI
 
 from loom.activities.adapters.postgres.access import PostgresCallApprovals, PostgresTokens
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.ports import StoreUnavailable
+from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.client import LoomClient
 from loom.composition.audit_log import audit_log
 from loom.composition.encryption import opened_database
+from loom.composition.live_workers import live_catalogs
 from loom.composition.settings import Settings
 from loom.domain.audit.entries import Act
 from loom.domain.core.errors import BadRequest
@@ -32,6 +33,7 @@ from loom.serve.access.openid import Issuer, OpenId
 from loom.serve.access.tokens import AccessTokens
 from loom.serve.app import build_app
 from loom.serve.caller_runs import Service
+from loom.serve.connections import Connection
 from loom.serve.faces.mcp_server import serve_stdio
 from loom.serve.run_streams import RunStreams
 from loom.serve.task_summaries import TaskSummaries
@@ -54,6 +56,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Connection,
                 log_config=None,
                 log_level="warning",
                 access_log=False,
@@ -133,6 +136,7 @@ async def serve(settings: Settings, *, host: str, port: int, insecure: bool) -> 
         async with service_for(settings) as service:
             callers = callers_of(service, is_local=is_local, insecure=insecure)
             await _tell_who_may_call(callers, is_local=is_local, insecure=insecure)
+            await _tell_dead_rules(service.approvals.policy, settings)
             app = build_app(service, callers)
             server = Server(app, service.streams)
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -164,6 +168,16 @@ async def _tell_who_may_call(callers: Callers, *, is_local: bool, insecure: bool
     if is_open:
         who = "everybody on this machine" if is_local else "everybody who reaches this address"
         _log.warning("no_tokens", may_do_everything=who, close_with="loom tokens add")
+
+
+async def _tell_dead_rules(policy: ApprovalPolicy, settings: Settings) -> None:
+    """Warn of rules of the policy that are probably misspelt. Without a running worker, nobody knows."""
+    with suppress(StreamUnavailable):
+        catalogs = [catalog for _, catalog in await live_catalogs(settings)] if policy.rules else []
+        tools = {str(tool["name"]) for catalog in catalogs for tool in catalog.tools}
+        agents = {str(agent["name"]) for catalog in catalogs for agent in catalog.agents}
+        for place, pattern in policy.unmatched(tools=tools, agents=agents) if catalogs else ():
+            _log.warning("approval_rule_unmatched", rule=place, pattern=pattern, why="no running worker has one")
 
 
 @asynccontextmanager

@@ -23,22 +23,34 @@ _BY_EFFECT: Final[Mapping[Effect, str]] = {
 }
 
 
+_FILE_GUARD: Final = "changes a file that controls programs (guard)"
+_WORK_GUARD: Final = "may destroy work (guard)"
+_FILES: Final = "changes files in the workspace"
+_SERVER: Final = "reaches an MCP server, "
+_NETWORK: Final = "reaches the network, "
+RISKS: Final = frozenset(
+    {_FILE_GUARD, _WORK_GUARD, *_BY_NAME.values()}
+    | {reached + changed for reached in ("", _SERVER, _NETWORK) for changed in (_FILES, *_BY_EFFECT.values())}
+)
+"""All texts that `risk_of` returns."""
+
+
 def risk_of(tool: str, plan: PreparedCall) -> str:
     """Return the highest known risk of a call to this tool."""
     if plan.rule.startswith(f"{GUARD}write to "):
-        return "changes a file that controls programs (guard)"
+        return _FILE_GUARD
     if plan.rule.startswith(GUARD):
-        return "may destroy work (guard)"
+        return _WORK_GUARD
     return _BY_NAME.get(tool) or _reached(tool) + _changed(tool, plan.effect_of_tool)
 
 
 def _reached(tool: str) -> str:
     if tool.startswith(MCP):
-        return "reaches an MCP server, "
-    return "reaches the network, " if kind_of(tool) is Kind.HOST else ""
+        return _SERVER
+    return _NETWORK if kind_of(tool) is Kind.HOST else ""
 
 
 def _changed(tool: str, effect: Effect) -> str:
     if kind_of(tool) is Kind.PATH and effect is not Effect.READ:
-        return "changes files in the workspace"
+        return _FILES
     return _BY_EFFECT[effect]

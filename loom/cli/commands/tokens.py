@@ -84,7 +84,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="The token's ID, as `loom tokens list` shows it.")],
     as_json: Json = False,
 ) -> None:
-    """Revoke a token. Services refuse it within five seconds, and event streams end within half a minute."""
+    """Revoke a token. Within five seconds, services refuse it and end its event streams."""
     if not _with_store(lambda store: AccessTokens(store).revoke(token_id)):
         raise BadRequest(f"there is no token {token_id!r}; `loom tokens list` shows all", field="ID")
     record_change(Act.REVOKE_TOKEN, {}, subject=token_id)

@@ -13,20 +13,28 @@ A policy is a TOML file. All rules that match a call apply together, so a rule c
 """
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from loom.domain.core.errors import AccessDeniedError, BadRequest
 from loom.domain.core.value_problems import problem_of_value
+from loom.domain.permissions.risk import RISKS
+from loom.serve.access.people import person
 
 Pattern = Annotated[str, StringConstraints(min_length=1)]
-Patterns = tuple[Pattern, ...]
+Patterns = Annotated[tuple[Pattern, ...], Field(min_length=1)]
+
+
+def _known_risks(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    if unknown := next((each for each in patterns if not any(fnmatchcase(risk, each) for risk in RISKS)), None):
+        raise ValueError(f"{unknown!r} matches no risk; the risks are: {'; '.join(sorted(RISKS))}")
+    return patterns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +42,8 @@ class JudgedCall:
     """A call, as rules see it."""
 
     tool: str
-    agent: str
+    agent: str | None
+    """None: calls of any agent are approved, because calls of the run's sub-agents are, too."""
     tenant: str
     risk: str | None
     """None: the call may turn out to have any risk, because its arguments were edited or others like it are approved,
@@ -52,16 +61,20 @@ class Requirement:
     own_runs: bool = True
     """Whether the person who started the run may approve."""
 
+    def objection(self, name: str, *, started_by: str) -> str:
+        """Return why this person may not approve the call, or an empty text."""
+        if not all(_matches(patterns, name) for patterns in self.approvers):
+            return f"{name!r} may not approve this call: the approval policy names other people"
+        if not self.own_runs and not started_by:
+            return "nobody knows who started this run, and its own person may not approve this call"
+        if not self.own_runs and person(name) == person(started_by):
+            return f"{name!r} started this run and may not approve this call: another person must decide"
+        return ""
+
     def refuse(self, name: str, *, started_by: str) -> None:
         """Raise AccessDeniedError if this person may not approve the call."""
-        if not all(_matches(patterns, name) for patterns in self.approvers):
-            raise AccessDeniedError(f"{name!r} may not approve this call: the approval policy names other people")
-        if not self.own_runs and not started_by:
-            raise AccessDeniedError("nobody knows who started this run, and its own person may not approve this call")
-        if not self.own_runs and name == started_by:
-            raise AccessDeniedError(
-                f"{name!r} started this run and may not approve this call: another person must decide"
-            )
+        if why := self.objection(name, started_by=started_by):
+            raise AccessDeniedError(why)
 
 
 class ApprovalRule(BaseModel):
@@ -70,7 +83,7 @@ class ApprovalRule(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tools: Patterns = ("*",)
-    risks: Patterns = ("*",)
+    risks: Annotated[Patterns, AfterValidator(_known_risks)] = ("*",)
     agents: Patterns = ("*",)
     tenants: Patterns = ("*",)
     approvers: Patterns | None = None
@@ -81,7 +94,7 @@ class ApprovalRule(BaseModel):
         """Return whether the rule is about this call."""
         return (
             _matches(self.tools, call.tool)
-            and _matches(self.agents, call.agent)
+            and (call.agent is None or _matches(self.agents, call.agent))
             and _matches(self.tenants, call.tenant)
             and (call.risk is None or _matches(self.risks, call.risk))
         )
@@ -102,6 +115,14 @@ class ApprovalPolicy(BaseModel):
             approvers=tuple(rule.approvers for rule in applied if rule.approvers is not None),
             own_runs=all(rule.own_runs for rule in applied),
         )
+
+    def unmatched(self, *, tools: Collection[str], agents: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield the patterns that match none of these tools or agents, each with its place in the file."""
+        for number, rule in enumerate(self.rules):
+            for field, patterns, known in (("tools", rule.tools, tools), ("agents", rule.agents, agents)):
+                for pattern in patterns:
+                    if not any(fnmatchcase(name, pattern) for name in known):
+                        yield f"rules.{number}.{field}", pattern
 
 
 def read_policy(path: Path) -> tuple[ApprovalPolicy, str]:

@@ -13,6 +13,7 @@ from loom.domain.core.messages import JsonObject, canonical
 from loom.inbox import PendingCall
 from loom.serve.access.approval_policy import ApprovalPolicy, JudgedCall
 from loom.serve.access.audit_trail import AuditTrail
+from loom.serve.access.people import different_people
 from loom.serve.access.roles import Caller
 
 AND: Final = ", "
@@ -45,7 +46,7 @@ class Approvals:
                 field="LOOM_APPROVAL_POLICY",
             )
         self._client = client
-        self._policy = policy
+        self.policy = policy
         self._store = store
         self._audit = audit
 
@@ -55,19 +56,21 @@ class Approvals:
         Raises AccessDeniedError if the caller may not approve this call, RefusedError if it isn't pending, and
         UnreachableError if the run doesn't say what is pending.
         """
-        if not self._policy.rules:
+        if not self.policy.rules:
             return await self._approved(asked, caller.name)
         call, tenant = await self._pending(asked)
         call_id, digest = str(call["call_id"]), str(call["digest"])
         asked = replace(asked, call_id=call_id, digest=digest)
-        needed = self._policy.requirement(_judged(call, tenant, asked))
+        needed = self.policy.requirement(_judged(call, tenant, asked))
         started_by = await self._client.started_by(asked.run_id)
         needed.refuse(caller.name, started_by=started_by)
         if needed.approvals == 1 or self._store is None:
             return await self._approved(asked, caller.name)
-        people = await self._store.add(
+        given = await self._store.add(
             asked.run_id, call_id, str(call["asked_at"]), _decision(asked, digest), caller.name
         )
+        # The policy may be another one than when the first people approved.
+        people = different_people(name for name in given if not needed.objection(name, started_by=started_by))
         if len(people) < needed.approvals:
             content = {"call_id": call_id, "scope": asked.scope, "arguments": asked.arguments, "digest": digest}
             self._audit.add(Act.APPROVE, content, caller=caller, run_id=asked.run_id, subject=call_id)
@@ -82,8 +85,8 @@ class Approvals:
         views: dict[tuple[str, str], JsonObject] = {}
         for call in calls:
             judged = JudgedCall(tool=call.tool, agent=call.agent, tenant=call.tenant, risk=call.risk)
-            people = given.get((call.run_id, call.call_id, call.asked_at), ())
-            needed = self._policy.requirement(judged).approvals
+            people = different_people(given.get((call.run_id, call.call_id, call.asked_at), ()))
+            needed = self.policy.requirement(judged).approvals
             views[call.run_id, call.call_id] = {"approvals": needed, "approved_by": people}
         return views
 
@@ -108,7 +111,9 @@ class Approvals:
 def _judged(call: Mapping[str, Any], tenant: str, asked: Approval) -> JudgedCall:
     is_as_shown = asked.arguments is None and asked.scope == "once"
     risk = str(call.get("risk", "")) if is_as_shown else None
-    return JudgedCall(tool=str(call["tool"]), agent=str(call.get("agent", "")), tenant=tenant, risk=risk)
+    # A rule that is allowed for the rest of a run also allows calls of its sub-agents, as far as theirs do.
+    agent = str(call.get("agent", "")) if asked.scope == "once" else None
+    return JudgedCall(tool=str(call["tool"]), agent=agent, tenant=tenant, risk=risk)
 
 
 def _decision(asked: Approval, digest: str) -> bytes:

@@ -13,8 +13,10 @@ from loom.serve.access.roles import Caller
 from loom.serve.caller_runs import Service
 from loom.serve.problems import address_in, problem_of
 
-CHECKED_EVERY: Final = 30.0
-"""Seconds between two checks whether the caller of a long request may still call."""
+CHECKED_EVERY: Final = 2.0
+"""Seconds between two checks whether the caller of a long request may still call. With the time for which a service
+relies on what it knows about a token, a revoked token ends everywhere within five seconds.
+"""
 NO_LONGER: Final = "the token has expired or was revoked while the request was waiting"
 
 
@@ -97,10 +99,16 @@ class Authentication:
 
 
 def bearer_token(headers: Headers) -> str | None:
-    """Return the bearer token of a request, or None. Raises NotAuthenticatedError if the header has another form."""
-    if (given := headers.get("authorization")) is None:
-        return None
-    scheme, _, token = given.partition(" ")
+    """Return the bearer token of a request, or None. Raises NotAuthenticatedError if the header has another form, or if
+    there are several, of which a proxy may have looked at another one.
+    """
+    match headers.getlist("authorization"):
+        case []:
+            return None
+        case [given]:
+            scheme, _, token = given.partition(" ")
+        case _:
+            raise NotAuthenticatedError("send one header Authorization")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticatedError("the header Authorization must be `Bearer` and a token")
     return token.strip()

@@ -1,6 +1,7 @@
 """Callers who sign in elsewhere: JSON Web Tokens of an OpenID Connect issuer, verified with its public keys."""
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import structlog
 from loom.domain.core.errors import AccessDeniedError, NotAuthenticatedError, UnreachableError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tenants import TENANT_NAME
+from loom.serve.access.people import LONGEST_NAME, is_valid_name
 from loom.serve.access.roles import Caller, Role
 
 _log = structlog.get_logger("loom.serve")
@@ -24,6 +26,8 @@ _KEY_TYPES: Final = frozenset({"RSA", "EC", "OKP"})
 LEEWAY: Final = 30
 """Seconds by which the issuer's clock may differ."""
 ANSWER_WITHIN: Final = 5.0
+"""Seconds that the issuer has to return its keys."""
+LARGEST_ANSWER: Final = 1_000_000
 KEYS_KEPT: Final = 3600.0
 """Seconds after which keys are read again, so that withdrawn keys stop working."""
 LOOK: Final = 30.0
@@ -85,10 +89,11 @@ class OpenId:
         name = claims.get(issuer.name_claim)
         if not isinstance(name, str) or not name.strip():
             raise AccessDeniedError(f"the token has no claim {issuer.name_claim!r}, which names the caller")
-        if "," in name:
+        if not is_valid_name(name):
             raise AccessDeniedError(
-                f"the token's claim {issuer.name_claim!r} must not contain a comma, which separates the names of"
-                " several approvers: set LOOM_OIDC_NAME_CLAIM to another claim"
+                f"the token's claim {issuer.name_claim!r} is not a caller's name: it must have 1 to {LONGEST_NAME}"
+                " visible characters, no space at its ends, and no comma, which separates the names of several"
+                " approvers. Set LOOM_OIDC_NAME_CLAIM to another claim"
             )
         return Caller(name=name, role=self._role(claims.get(issuer.role_claim)), tenant=self._tenant(claims))
 
@@ -139,23 +144,33 @@ class OpenId:
 
     async def _read_keys(self) -> Mapping[str, JsonObject]:
         try:
-            async with httpx2.AsyncClient(timeout=ANSWER_WITHIN) as http:
+            async with asyncio.timeout(ANSWER_WITHIN), httpx2.AsyncClient(timeout=ANSWER_WITHIN) as http:
                 url = self._issuer.keys_url or await self._keys_url(http)
                 found = await _object_at(http, url)
             keys = [key for key in found["keys"] if key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig"]
             return {str(key.get("kid", "")): key for key in keys}
-        except (httpx2.HTTPError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnreachableError(f"the keys of {self._issuer.url} can't be read: {error}") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, LookupError, TypeError, AttributeError,
+            RecursionError) as error:  # fmt: skip
+            why = str(error) or type(error).__name__
+            raise UnreachableError(f"the keys of {self._issuer.url} can't be read: {why}") from error
 
     async def _keys_url(self, http: httpx2.AsyncClient) -> str:
         found = await _object_at(http, f"{self._issuer.url.rstrip('/')}/.well-known/openid-configuration")
         if found["issuer"] != self._issuer.url:
             raise ValueError(f"its configuration is that of {found['issuer']}")
-        return str(found["jwks_uri"])
+        url = str(found["jwks_uri"])
+        if self._issuer.url.startswith("https:") and not url.startswith("https:"):
+            raise ValueError(f"its configuration names keys at {url}, which anybody on the way could replace")
+        return url
 
 
 async def _object_at(http: httpx2.AsyncClient, url: str) -> JsonObject:
-    answer = await http.get(url)
-    answer.raise_for_status()
-    found: JsonObject = answer.json()
+    async with http.stream("GET", url, follow_redirects=False) as answer:
+        answer.raise_for_status()
+        body = bytearray()
+        async for chunk in answer.aiter_bytes():
+            body += chunk
+            if len(body) > LARGEST_ANSWER:
+                raise ValueError(f"{url} returns more than {LARGEST_ANSWER:,} bytes")
+    found: JsonObject = json.loads(body)
     return found
