@@ -4,6 +4,9 @@ import asyncio
 from typing import Final
 from urllib.parse import quote
 
+import pytest
+
+from loom.serve import connections
 from loom.serve.access.roles import Role
 from loom.serve.app import LARGEST_BODY, PUBLIC
 from loom.testing.model_server import script, text
@@ -89,6 +92,26 @@ async def test_hostile_requests_of_a_caller_are_refused(serving: Serving) -> Non
     for last in (run_id, "-1", "1e3", "9" * 40, "1,2"):
         answer = await eve.get(f"/v1/runs/{own}/events", headers={"Last-Event-ID": last})
         assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID"), last
+
+
+async def test_a_stranger_holds_no_connection_without_a_request(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends a byte now and then, so that the connection doesn't look idle."""
+    monkeypatch.setattr(connections, "REQUEST_WITHIN", 0.5)
+    api = await serving(script([]))
+
+    async def hold(begin: bytes) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(api.url.rpartition(":")[2]))
+        writer.write(begin)
+        reading = asyncio.create_task(reader.read())
+        while not (await asyncio.wait({reading}, timeout=0.1))[0]:
+            writer.write(b"x")
+        writer.close()
+
+    post = b"POST /v1/runs HTTP/1.1\r\nHost: a\r\nContent-Length: 999\r\n\r\n"
+    async with asyncio.timeout(10):
+        await asyncio.gather(hold(b""), hold(b"GET /healthz HTTP/1.1\r\nHost: a\r\nA: "), hold(post))
 
 
 async def test_an_mcp_client_holds_no_streams_on_which_nothing_is_sent(serving: Serving) -> None:

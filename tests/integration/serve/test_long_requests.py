@@ -6,7 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from loom.serve.access import authentication
+from loom.serve.access import authentication, tokens
 from loom.serve.access.roles import Role
 from loom.testing.model_server import ToolUse, calls, script
 from loom.testing.waiting import eventually
@@ -65,6 +65,10 @@ async def test_requests_that_wait_end_when_their_token_is_revoked(
     assert '"result"' not in called.text
     await api.http.post(f"/v1/runs/{run_id}/abort")
     await api.result(run_id)
+
+
+def test_a_revoked_token_ends_within_five_seconds() -> None:
+    assert tokens.KEPT + authentication.CHECKED_EVERY < 5
 
 
 async def test_a_caller_follows_only_so_many_runs_at_once(serving: Serving) -> None:

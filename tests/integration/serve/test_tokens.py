@@ -39,7 +39,7 @@ def test_a_token_is_shown_once_and_only_its_hash_is_stored(
         wrong = loom("tokens", "revoke", "never")
         assert (wrong.code, wrong.err) == (2, "there is no token 'never'; `loom tokens list` shows all")
         for words, why in (
-            (("two words", "--role", "viewer"), "is not a valid name"),
+            *(((name, "--role", "viewer"), "is not a valid name") for name in ("two words", "a,b", "an\u200bn")),
             (("ann", "--role", "viewer", "--tenant", "a b"), "is not a valid name for a tenant"),
             (("ann", "--role", "viewer", "--expires", "soon"), "is not a duration"),
         ):
@@ -93,3 +93,6 @@ async def test_a_revoked_token_ends(serving: Serving) -> None:
     for wrong in ("Basic YTpi", "Bearer", "Bearer loom_", "Bearer a.b.c", "Bearer \u00e9"):
         answer = await api.anonymous.get("/v1/runs", headers={"Authorization": wrong.encode()})
         assert answer.status_code == 401, wrong
+    twice = [("Authorization", api.http.headers["authorization"]), ("Authorization", f"Bearer {token}")]
+    assert (await api.anonymous.get("/v1/runs", headers=twice)).status_code == 401
+    assert (await api.anonymous.get("/v1/runs", headers=twice[:1])).status_code == 200

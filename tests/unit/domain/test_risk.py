@@ -3,7 +3,7 @@
 import pytest
 
 from loom.domain.core.tool_calls import Effect, PreparedCall
-from loom.domain.permissions.risk import risk_of
+from loom.domain.permissions.risk import RISKS, risk_of
 
 
 @pytest.mark.parametrize(
@@ -27,3 +27,4 @@ from loom.domain.permissions.risk import risk_of
 )
 def test_the_risk_is_the_worst_that_is_known_of_a_call(tool: str, effect: Effect, rule: str, risk: str) -> None:
     assert risk_of(tool, PreparedCall(effect=effect, rule=rule)) == risk
+    assert risk in RISKS

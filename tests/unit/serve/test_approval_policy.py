@@ -1,5 +1,6 @@
 """Who may approve what: pure rules."""
 
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -78,13 +79,14 @@ def test_a_rule_more_never_makes_approving_easier(
 
 
 @given(POLICIES, CALLS, NAMES, NAMES)
-def test_an_unknown_risk_is_judged_like_the_worst_one(
+def test_an_unknown_risk_or_agent_is_judged_like_the_worst_one(
     policy: ApprovalPolicy, call: JudgedCall, name: str, starter: str
 ) -> None:
-    any_risk = JudgedCall(tool=call.tool, agent=call.agent, tenant=call.tenant, risk=None)
-    known, unknown = policy.requirement(call), policy.requirement(any_risk)
-    assert unknown.approvals >= known.approvals
-    assert is_allowed(known, name, starter) or not is_allowed(unknown, name, starter)
+    known = policy.requirement(call)
+    for any_call in (replace(call, risk=None), replace(call, agent=None), replace(call, risk=None, agent=None)):
+        unknown = policy.requirement(any_call)
+        assert unknown.approvals >= known.approvals
+        assert is_allowed(known, name, starter) or not is_allowed(unknown, name, starter)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,11 @@ def test_an_unknown_risk_is_judged_like_the_worst_one(
         ("[[rules]]\napproval = 2", "rules.0.approval is not a known field"),
         ("[[rules]]\napprovals = 0", "rules.0.approvals must be at least 1"),
         ("[[rules]", "Expected ']]'"),
+        *(
+            (f"[[rules]]\n{field} = []", f"rules.0.{field} must not be empty")
+            for field in ("tools", "risks", "agents", "tenants", "approvers")
+        ),
+        ('[[rules]]\nrisks = ["*may destory*"]', "rules.0.risks '*may destory*' matches no risk; the risks are: "),
     ],
 )
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, why: str) -> None:
@@ -100,3 +107,9 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, why: str) -> 
     with pytest.raises(BadRequest, match="LOOM_APPROVAL_POLICY") as refused:
         read_policy(tmp_path / "policy.toml")
     assert why in refused.value.message
+
+
+def test_patterns_that_match_no_known_tool_or_agent_are_found() -> None:
+    rules = ApprovalRule(tools=("bash", "wirte_*")), ApprovalRule(agents=("deploy*", "*"))
+    unmatched = ApprovalPolicy(rules=rules).unmatched(tools={"bash", "write_file"}, agents={"default"})
+    assert list(unmatched) == [("rules.0.tools", "wirte_*"), ("rules.1.agents", "deploy*")]
