@@ -1,11 +1,13 @@
 """Who may do what over HTTP: every role on every route, tenants, and tokens that end."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
 
+import httpx2
 import pytest
+from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 
 from loom.serve.access.roles import Role
 from loom.serve.app import CODEC, PUBLIC, build_app
@@ -25,6 +27,15 @@ BODIES: dict[str, Any] = {
     "set_permissions": {"rules": {"bash": "deny"}},
 }
 """Valid bodies that change nothing that later requests need. Other routes need none."""
+NEEDED_OVER_A2A: Final = {
+    **dict.fromkeys(JsonRpcDispatcher.METHOD_TO_MODEL, Role.VIEWER),
+    "SendMessage": Role.OPERATOR,
+    "SendStreamingMessage": Role.OPERATOR,
+    "CancelTask": Role.OPERATOR,
+    "SendMessage to approve": Role.APPROVER,
+    "SendMessage to deny": Role.APPROVER,
+}
+"""The least role for each method of A2A."""
 ELSEWHERE: Final = {MCP: "test_mcp_server.py", CODEC: "test_codec.py", "": "test_page.py"}
 """Routes that the schema doesn't describe, and the files that test who may use them."""
 
@@ -61,7 +72,8 @@ async def test_every_route_refuses_every_role_below_its_own_and_nobody_else(serv
     await api.asked(run_id)
     refused, expected = {}, {}
     people = {role: await api.with_token("ann", role) for role in Role}
-    for method, path, what in await operations(api):
+    found = await operations(api)
+    for method, path, what in found:
         needed = Role(what[ROLE])
         for role, http in people.items():
             place = path.format(run_id=run_id, artifact_id="none", agent="default")
@@ -75,6 +87,37 @@ async def test_every_route_refuses_every_role_below_its_own_and_nobody_else(serv
         )
         assert (anonymous.status_code, anonymous.headers["www-authenticate"]) == (401, "Bearer"), path
     assert refused == expected
+    for path in {path.format(run_id=run_id, artifact_id="none", agent="default") for _, path, _ in found} | {MCP}:
+        for method in ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE"):
+            answer = await people[Role.ADMIN].request(method, path)
+            assert answer.status_code in {404, 405}, (method, path)
+    assert await refusals_over_a2a(people, run_id) == {
+        (method, role): not role.includes(needed) for method, needed in NEEDED_OVER_A2A.items() for role in Role
+    }
+
+
+async def refusals_over_a2a(people: Mapping[Role, httpx2.AsyncClient], run_id: str) -> dict[tuple[str, Role], bool]:
+    """Which methods refuse which roles, for the run's pending call and for an empty task."""
+
+    def message(said: Any, **more: str) -> Any:
+        return {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [said], **more}}
+
+    decisions = [{"data": {"approved": each, "call_id": "never"}} for each in (True, False)]
+    params: dict[str, Any] = {
+        **{method: {"id": "never", "taskId": "never"} for method in JsonRpcDispatcher.METHOD_TO_MODEL},
+        "SendMessage": message({"text": " "}),
+        "SendStreamingMessage": message({"text": " "}),
+        "SendMessage to approve": message(decisions[0], taskId=run_id),
+        "SendMessage to deny": message(decisions[1], taskId=run_id),
+    }
+    refused = {}
+    for name, given in params.items():
+        body = {"jsonrpc": "2.0", "id": 1, "method": name.split()[0], "params": given}
+        for role, http in people.items():
+            answer = await http.post("/v1/agents/default/a2a", json=body, headers={"A2A-Version": "1.0"})
+            assert "error" in answer.json() or answer.status_code == 403, (name, answer.text)
+            refused[name, role] = answer.status_code == 403 and "needed" in answer.json()
+    return refused
 
 
 async def test_no_path_leads_out_of_the_folders_for_workspaces(serving: Serving) -> None:
