@@ -71,7 +71,7 @@ def requests_about(described: Sequence[tuple[str, str, Any]], run_id: str, call_
         if "{run_id}" in path
     ]
     filters = [("GET", f"/v1/runs?{name}={in_path}", None) for name in ("below", "session", "tenant")]
-    starts = [
+    starts: list[dict[str, Any]] = [
         {"run_id": run_id},
         {"forked_from": {"run_id": run_id, "turn": 0}},
         {"tenant": run_id.partition(":")[0]},
