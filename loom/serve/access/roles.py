@@ -74,6 +74,13 @@ class Caller:
         """Return whether the caller's role includes the operation."""
         return self.role.includes(NEEDED[operation])
 
+    @property
+    def offers(self) -> tuple[Operation, ...]:
+        """The operations that the service offers the caller. Metrics are about all tenants."""
+        return tuple(
+            each for each in Operation if self.may(each) and (self.tenant is None or each is not Operation.READ_METRICS)
+        )
+
     def refuse_unless_allowed(self, operation: Operation) -> None:
         """Raise AccessDeniedError if the caller's role doesn't include the operation."""
         if not self.may(operation):

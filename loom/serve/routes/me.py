@@ -34,7 +34,7 @@ async def read_caller(request: Request, runs: Runs) -> Me:
         name=caller.name,
         role=caller.role,
         tenant=caller.tenant,
-        may=[operation for operation in Operation if caller.may(operation)],
+        may=list(caller.offers),
         temporal_ui=f"{ui.rstrip('/')}/namespaces/{quote(settings.temporal_namespace, safe='')}/workflows/"
         if ui
         else None,

@@ -1,6 +1,7 @@
 """Who may do what over HTTP: every role on every route, tenants, and tokens that end."""
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Final
@@ -57,6 +58,23 @@ def test_no_route_is_left_out_of_the_tests_of_access() -> None:
     assert set(paths_of(app.routes)) == {*described, *ELSEWHERE, "/openapi.json"}
     without_role = {path for path, methods in described.items() if any(ROLE not in what for what in methods.values())}
     assert without_role == PUBLIC - {"/openapi.json"}
+
+
+def test_no_body_says_who_sends_it() -> None:
+    client = SimpleNamespace(temporal=SimpleNamespace(data_converter=SimpleNamespace(payload_codec=None)))
+    service: Any = SimpleNamespace(settings=SimpleNamespace(serve_origins=()), client=client)
+    schema = build_app(service, SimpleNamespace()).openapi()
+    found = 0
+    for path, methods in schema["paths"].items():
+        for method, what in methods.items():
+            assert not {"by", "name", "user"} & {each["name"] for each in what.get("parameters", ())}, (method, path)
+            for name in re.findall(r"#/components/schemas/(\w+)", str(what.get("requestBody"))):
+                body = schema["components"]["schemas"][name]
+                is_own = not path.endswith("/agui")  # whose fields are those of the protocol
+                assert "by" not in body["properties"], name
+                assert body.get("additionalProperties") is False or not is_own, name
+                found += 1
+    assert found >= 10
 
 
 async def operations(api: Served) -> list[tuple[str, str, Any]]:
