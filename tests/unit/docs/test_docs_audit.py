@@ -20,7 +20,7 @@ TEXTS: Final = [field.name for field in fields(AuditEntry) if field.name != "at"
 
 def check(lines: list[str], kept: str | None = None) -> tuple[list[str], int, int]:
     namespace: dict[str, Any] = {"__name__": "check_export"}
-    exec(PROGRAM, namespace)  # noqa: S102 - the program of the page
+    exec(PROGRAM, namespace)
     found: tuple[list[str], int, int] = namespace["check"](lines, kept)
     return found
 
