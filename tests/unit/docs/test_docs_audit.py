@@ -30,7 +30,7 @@ def log(*, secret: bytes | None = None, eve_from: int | None = None) -> list[Aud
     rows: list[AuditRow] = []
     for number in range(1, 7):
         texts = {name: f"{name} {number} é\u2028\x85" for name in TEXTS}
-        entry = AuditEntry(**texts, at=AT + timedelta(seconds=number))  # type: ignore[arg-type]  # all are texts
+        entry = AuditEntry(**texts, at=AT + timedelta(seconds=number))
         if eve_from is not None and number >= eve_from:
             entry = replace(entry, by="eve")
         after = rows[-1].checkpoint if rows else Checkpoint()
