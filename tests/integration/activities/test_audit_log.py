@@ -238,10 +238,12 @@ async def test_rows_are_neither_changed_nor_deleted(addresses: Addresses) -> Non
 async def test_many_processes_append_to_one_chain_and_record_each_act_once(addresses: Addresses) -> None:
     async with fresh_database(addresses.database) as url, opened(url) as log, opened(url) as other:
         acts = [act(number) for number in range(40)]
-        added = await asyncio.gather(
+        writing = asyncio.gather(
             *((log, other)[turn % 2].append(acts[turn : turn + 10]) for turn in range(0, 31, 5) for _ in range(2))
         )
-        assert sum(added) == len(acts)
+        while not writing.done():
+            assert not (await log.verify(await log.checkpoint())).findings  # also while others write
+        assert sum(await writing) == len(acts)
         found = await log.verify()
         assert (found.findings, found.checkpoint.sequence) == ([], len(acts))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from a2a.client import A2AClientError
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
@@ -40,6 +41,9 @@ from tests.databases import as_superuser, fresh_database, rows
 from tests.docs_pages import blocks
 from tests.integration.serve.conftest import Serving
 from tests.integration.serve.served import Served
+from tests.integration.serve.test_a2a import client_of, events, message, user
+from tests.integration.serve.test_agui import agui, answer_to, interrupt
+from tests.integration.serve.test_mcp_server import over_http
 
 MESSAGES = 100
 """So many signals make a run continue as new."""
@@ -115,6 +119,42 @@ async def test_everything_that_people_do_over_http_is_recorded_once(serving: Ser
     (anonymous,) = [each for each in await rows_of(api.loom, 1) if each.act == "refuse" and not each.run_id]
     assert (anonymous.by, anonymous.identity, anonymous.subject[:5]) == ("", "127.0.0.1", "POST ")
     assert "secret" not in json.dumps([str(each) for each in acts])
+
+
+async def test_what_people_do_over_other_protocols_is_recorded_once_and_so_is_what_they_may_not(
+    serving: Serving,
+) -> None:
+    api: Served = await serving(script([writes("a"), text("done")] * 3), audit="on")
+    viewer = await api.with_token("vic", Role.VIEWER)
+
+    work = {"task": "write", "workspace": str(api.loom.workspace), "run_id": "over-mcp"}
+    async with over_http(api, viewer) as client:
+        assert (await client.call_tool("start_run", work)).is_error
+    async with over_http(api, api.http) as client:
+        assert not (await client.call_tool("start_run", work)).is_error
+        api.loom.started.append("over-mcp")
+        pending = await api.asked("over-mcp")
+        decision = {"run_id": "over-mcp", "call_id": pending["call_id"], "digest": pending["digest"]}
+        assert not (await client.call_tool("approve_call", decision)).is_error
+    await api.result("over-mcp")
+
+    asked = interrupt(await agui(api))
+    await agui(api, resume=answer_to(asked, {"approved": True}))
+
+    async with client_of(api.url, user(viewer), streaming=False) as client:
+        with pytest.raises(A2AClientError, match="403"):
+            await events(client.send_message(message("write")))
+    async with client_of(api.url, user(api.http), streaming=False) as client:
+        (waits,) = await events(client.send_message(message("write")), api)
+        await events(client.send_message(message("approve", task=waits.task)))
+
+    acts = await rows_of(api.loom, 8)
+    assert Counter((each.act, each.by) for each in acts) == {
+        ("start", "root"): 3,
+        ("approve", "root"): 3,
+        ("refuse", "vic"): 2,
+    }
+    assert {each.subject for each in acts if each.act == "refuse"} == {"start"}
 
 
 async def test_requests_of_strangers_do_not_fill_the_log(serving: Serving, tmp_path: Path) -> None:
