@@ -37,7 +37,7 @@ from loom.domain.core.errors import (
     UnreachableError,
 )
 from loom.domain.core.messages import JsonObject, Message, Usage
-from loom.domain.core.requests import AGENT_RUN, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.requests import AGENT_RUN, STARTED_BY, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import Owner
 from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
@@ -150,7 +150,7 @@ class ChatSession:
             raise BadRequest(f"run {self.run_id!r} is not a chat; choose another session", field="session_id")
         run_id = self.run_id
         if handling == "own_run":
-            run_id = await self._own_run(text, chosen, int(receipt.get("answered_turn") or 0))
+            run_id = await self._own_run(text, chosen, int(receipt.get("answered_turn") or 0), by)
         return SentMessage(message_id=chosen, run_id=run_id, handling=handling)
 
     async def answer(self, sent: SentMessage) -> ChatAnswer:
@@ -241,7 +241,7 @@ class ChatSession:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             task_timeout=TASK_TIMEOUT,
-            memo={TASK: asked.task[:SUMMARY_LENGTH]},
+            memo={TASK: asked.task[:SUMMARY_LENGTH]} | ({STARTED_BY: by} if (by := payload.get("by")) else {}),
             static_summary=asked.task[:SUMMARY_LENGTH],
             priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
         )
@@ -264,16 +264,16 @@ class ChatSession:
             name = payload["message_id"]
             raise UnreachableError(f"the server has not taken message {name!r}: send it again with this id") from None
 
-    async def _own_run(self, text: str, message_id: str, turn: int) -> str:
+    async def _own_run(self, text: str, message_id: str, turn: int, by: str) -> str:
         """Start the run that answers the message beside the chat, and return its id. It is started once."""
         # The escaped message id can't make this id another owner's chat, nor a sub-agent of this one.
         run_id = f"{self.run_id}-{_escaped(message_id)}"
         with suppress(RunExistsError):
             if turn:
-                await self._loom.fork(self.run_id, turn=turn, message=text, fork_id=run_id)
+                await self._loom.fork(self.run_id, turn=turn, message=text, fork_id=run_id, by=by)
             else:
                 others = {name: value for name, value in self._request.items() if name != "chat"}
-                await self._loom.start(text, run_id=run_id, **others)  # type: ignore[arg-type]
+                await self._loom.start(text, run_id=run_id, by=by, **others)  # type: ignore[arg-type]
         return run_id
 
     async def _forgotten(self, message_id: str) -> ChatAnswer:

@@ -30,7 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import UNREADABLE, unanswered
 from loom.domain.core.errors import BadRequest, UnreachableError
-from loom.domain.core.requests import AGENT_RUN, RunRequest
+from loom.domain.core.requests import AGENT_RUN, STARTED_BY, RunRequest
 from loom.domain.core.schedules import SCHEDULED, checked_cron
 from loom.request_fields import RunFields
 from loom.visibility import SUMMARY_LENGTH, TASK
@@ -87,12 +87,13 @@ class Schedules:
         timezone: str = "UTC",
         overlap: Overlap = "skip",
         paused: bool = False,
+        by: str = "",
         **request: Unpack[RunFields],
     ) -> str:
         """Start a run at each time that `cron` names, and return the schedule's name.
 
-        The id of each run is `schedule-NAME-` and the time at which it was due, in UTC. The other arguments are the
-        fields of the runs' request. A schedule's requests can't have `parts`.
+        The id of each run is `schedule-NAME-` and the time at which it was due, in UTC. `by` is who starts the runs.
+        The other arguments are the fields of the runs' request. A schedule's requests can't have `parts`.
 
         Raises BadRequest if the expression, the time zone, the name or the request is invalid, or if the name is
         in use.
@@ -118,7 +119,7 @@ class Schedules:
             id=f"{SCHEDULED}{chosen}",
             task_queue=self._task_queue,
             task_timeout=TASK_TIMEOUT,
-            memo={TASK: asked.task[:SUMMARY_LENGTH]},
+            memo={TASK: asked.task[:SUMMARY_LENGTH]} | ({STARTED_BY: by} if by else {}),
             static_summary=asked.task[:SUMMARY_LENGTH],
             priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
         )

@@ -61,6 +61,24 @@ class Checkpoint:
         return f"{self.sequence}:{self.hash.hex()}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OmittedRows:
+    """Successive rows that an export leaves out. They keep the place of these rows in the chain."""
+
+    first: int
+    last: int
+    previous: bytes
+    """The hash of the row before the first one."""
+    hash: bytes
+    """The hash of the last row."""
+
+    @classmethod
+    def with_row(cls, row: AuditRow, before: "OmittedRows | None") -> "OmittedRows":
+        """Return the rows that are left out `before` this row, together with this row."""
+        first, previous = (row.sequence, row.previous) if before is None else (before.first, before.previous)
+        return cls(first=first, last=row.sequence, previous=previous, hash=row.hash)
+
+
 def read_checkpoint(text: str) -> Checkpoint:
     """Read a checkpoint such as `42:9f86d0…`. Raises BadRequest if the text isn't one."""
     if (match := _CHECKPOINT.fullmatch(text.strip())) is None:
@@ -95,9 +113,9 @@ def encoded(sequence: int, recorded_at: datetime, entry: AuditEntry, key_id: str
     texts = (
         FORMAT,
         str(sequence),
-        _time(recorded_at),
+        utc_text(recorded_at),
         entry.key,
-        _time(entry.at),
+        utc_text(entry.at),
         entry.act,
         entry.source,
         entry.by,
@@ -112,7 +130,8 @@ def encoded(sequence: int, recorded_at: datetime, entry: AuditEntry, key_id: str
     return b"".join(len(field).to_bytes(_LENGTH, "big") + field for field in fields)
 
 
-def _time(at: datetime) -> str:
+def utc_text(at: datetime) -> str:
+    """Return the time as a row's hash covers it."""
     offset = at.utcoffset() or timedelta()
     return (at - offset).replace(tzinfo=UTC).isoformat(timespec="microseconds")
 
@@ -164,7 +183,8 @@ class ChainCheck:
     def _order(self, row: AuditRow) -> Iterator[Finding]:
         expected = self.last.sequence + 1
         if row.sequence > expected:
-            yield Finding(sequence=expected, problem=f"{_rows(expected, row.sequence - 1)} missing")
+            missing = f"{_rows(expected, row.sequence - 1)} missing" if row.sequence > expected + 1 else "it is missing"
+            yield Finding(sequence=expected, problem=missing)
         elif row.sequence < expected:
             yield Finding(sequence=row.sequence, problem=f"it comes after row {self.last.sequence}")
         elif row.previous != self.last.hash:

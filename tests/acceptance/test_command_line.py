@@ -102,6 +102,7 @@ async def test_a_run_is_started_approved_and_read(working: Working, workspace: P
 
     started = await cli("run", "write it", "--id", run_id, "--workspace", str(workspace), "--detach", "--json")
     assert started.json == {"run_id": run_id}
+    assert await loom.client.started_by(run_id) == getpass.getuser()
     watching = asyncio.create_task(cli("watch", run_id, "--json"))
     await loom.asked(run_id)
     assert (await cli("approve", run_id, "w1", "--json")).json["accepted"]

@@ -1,5 +1,6 @@
 """`loom fork` and `loom diff-runs` end to end."""
 
+import getpass
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ async def test_a_run_is_forked_with_the_files_of_the_turn_and_compared(working: 
     assert f"the files as of the end of turn 1 are in {folder}" in went.err
     assert ((folder / "out.txt").read_text(), (workspace / "out.txt").read_text()) == ("first", "second")
     assert (await cli.status(fork))["forked_from"] == {"run_id": origin, "turn": 1}
+    assert {await loom.client.started_by(each) for each in (origin, fork)} == {getpass.getuser()}
 
     told = (await cli("diff-runs", origin, fork, "--json")).json
     assert told["first_difference"]["differs"] == ["calls", "results"]

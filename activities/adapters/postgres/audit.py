@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from loom.activities.adapters.postgres.database import Connection, Database, storable
-from loom.domain.audit.chain import START, AuditRow, ChainCheck, Checkpoint, Finding, next_row
+from loom.domain.audit.chain import START, AuditRow, ChainCheck, Checkpoint, Finding, OmittedRows, next_row
 from loom.domain.audit.entries import AuditEntry
 
 if TYPE_CHECKING:  # importing cryptography takes time, and most stacks don't encrypt
@@ -32,15 +32,14 @@ _KNOWN: Final = "SELECT key FROM loom_audit WHERE key = ANY(%s)"
 _LAST: Final = "SELECT sequence, hash FROM loom_audit ORDER BY sequence DESC LIMIT 1"
 _INSERT: Final = f"INSERT INTO loom_audit ({', '.join(_COLUMNS)}) VALUES ({', '.join('%s' for _ in _COLUMNS)})"  # noqa: S608
 _ALL: Final = f"{_SELECT} ORDER BY sequence, ctid"
-_FOUND: Final = f"""
-{_SELECT}
-WHERE (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+_CHOSEN: Final = """
+(%(tenant)s::text IS NULL OR tenant = %(tenant)s)
     AND (%(run_id)s::text IS NULL OR run_id = %(run_id)s OR starts_with(run_id, %(run_id)s || '/'))
     AND (%(by)s::text IS NULL OR %(by)s = ANY(by || string_to_array(by, ', ')))
     AND (%(since)s::timestamptz IS NULL OR at >= %(since)s)
 """
-_NEWEST: Final = f"{_FOUND} ORDER BY sequence DESC LIMIT %(limit)s"
-_OLDEST: Final = f"{_FOUND} ORDER BY sequence"
+_NEWEST: Final = f"{_SELECT} WHERE {_CHOSEN} ORDER BY sequence DESC LIMIT %(limit)s"
+_EXPORTED: Final = f"SELECT {', '.join(_COLUMNS)}, {_CHOSEN} FROM loom_audit ORDER BY sequence, ctid"  # noqa: S608
 
 _READ_UNTIL: Final = "SELECT read_until FROM loom_audit_reading WHERE server = %s AND task_queue = %s"
 _SWEPT: Final = """
@@ -136,19 +135,34 @@ class PostgresAuditLog:
             found = await connection.execute(_NEWEST, {**_filtered(chosen), "limit": limit})
             return tuple(_row(values) for values in await found.fetchall())
 
-    async def oldest(self, chosen: AuditFilter) -> AsyncIterator[AuditRow]:
-        """Yield the chosen rows, oldest first."""
-        async for row in self._read(_OLDEST, _filtered(chosen)):
+    async def export(self, chosen: AuditFilter) -> AsyncIterator[AuditRow | OmittedRows | Verification]:
+        """Yield the chosen rows, oldest first, and the rows that are left out between them. The last item is the result
+        of a check of the whole log, which is made meanwhile.
+        """
+        check = ChainCheck(self._secret)
+        findings: list[Finding] = []
+        omitted: OmittedRows | None = None
+        async for *values, is_chosen in self._read(_EXPORTED, _filtered(chosen)):
+            row = _row(values)
+            findings += check.findings(row)
+            if not is_chosen:
+                omitted = OmittedRows.with_row(row, omitted)
+                continue
+            if omitted is not None:
+                yield omitted
+            omitted = None
             yield row
+        if omitted is not None:
+            yield omitted
+        yield _verification(check, findings)
 
     async def verify(self, kept: Checkpoint | None = None) -> Verification:
         """Check the whole log. If `kept` is given, also compare the log with this checkpoint."""
         check = ChainCheck(self._secret, kept)
         findings: list[Finding] = []
-        async for row in self._read(_ALL, {}):
-            findings += check.findings(row)
-        findings += check.findings_at_end()
-        return Verification(findings=findings, checkpoint=check.last, sealed_from=check.sealed_from)
+        async for values in self._read(_ALL, {}):
+            findings += check.findings(_row(values))
+        return _verification(check, [*findings, *check.findings_at_end()])
 
     async def read_until(self, server: str, task_queue: str) -> datetime | None:
         """Return the time up to which the histories of a task queue have been read, or None. It is the server's time,
@@ -187,17 +201,21 @@ class PostgresAuditLog:
         async with self._database.connection() as connection:
             await connection.execute(_REMOVE_UNREAD, (server, task_queue, _bytes(run_id), execution))
 
-    async def _read(self, statement: str, values: dict[str, Any]) -> AsyncIterator[AuditRow]:
+    async def _read(self, statement: str, values: dict[str, Any]) -> AsyncIterator[Sequence[Any]]:
         """Yield rows as they are read, because a log can be larger than memory."""
         async with self._database.transaction(within=_LONG) as connection, connection.cursor("loom_audit") as cursor:
             await cursor.execute(statement.encode(), values)
             while found := await cursor.fetchmany(AT_ONCE):
                 for each in found:
-                    yield _row(each)
+                    yield each
 
     def _secret(self, key_id: str) -> bytes | None:
         key = self._keys.find(key_id) if self._keys is not None else None
         return None if key is None else key.derived(PURPOSE)
+
+
+def _verification(check: ChainCheck, findings: Sequence[Finding]) -> Verification:
+    return Verification(findings=findings, checkpoint=check.last, sealed_from=check.sealed_from)
 
 
 def _bytes(run_id: str) -> bytes:

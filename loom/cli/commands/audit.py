@@ -1,7 +1,7 @@
 """The `audit` commands, which show and check who did what, when, and to which run."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from loom.cli.output import console, counted, one_line, print_json, print_notice
 from loom.composition.audit_log import opened_log
 from loom.composition.encryption import opened_database
 from loom.composition.load_settings import load_settings
-from loom.domain.audit.chain import AuditRow, read_checkpoint
+from loom.domain.audit.chain import AuditRow, Checkpoint, Finding, OmittedRows, read_checkpoint, utc_text
 from loom.domain.core.errors import UnreachableError
 from loom.exit_codes import FAILED
 
@@ -103,15 +103,36 @@ def checkpoint(as_json: Json = False) -> None:
 
 @app.command()
 def export(*, tenant: Tenant = None, run: Run = None, by: By = None, since: Since = None) -> None:
-    """Print acts as JSON lines, oldest first. The first line is a checkpoint of the whole log."""
+    """Print acts as JSON lines, oldest first, so that others can verify them without Loom. See docs/audit.md.
+
+    The last line is a checkpoint of the whole log. Exit with code 1 if the log isn't intact.
+    """
     chosen = _filter(tenant, run, by, since)
 
-    async def work(log: PostgresAuditLog) -> None:
-        print_json({"checkpoint": str(await log.checkpoint())})
-        async for row in log.oldest(chosen):
-            print_json(view(row))
+    async def work(log: PostgresAuditLog) -> Sequence[Finding]:
+        findings: Sequence[Finding] = ()
+        async for each in log.export(chosen):
+            if isinstance(each, Verification):
+                findings = each.findings
+                print_json(exported_line(each.checkpoint))
+            else:
+                print_json(exported_line(each))
+        return findings
 
-    _with_log(work)
+    if found := _with_log(work):
+        print_notice(f"the audit log isn't intact: {counted(len(found), 'finding')}; `loom audit verify` shows them")
+        raise typer.Exit(FAILED)
+
+
+def exported_line(item: AuditRow | OmittedRows | Checkpoint) -> dict[str, Any]:
+    """Return a line of an export as JSON."""
+    match item:
+        case AuditRow():
+            return view(item)
+        case OmittedRows():
+            return {"omitted": [item.first, item.last], "previous": item.previous.hex(), "hash": item.hash.hex()}
+        case Checkpoint():
+            return {"checkpoint": str(item)}
 
 
 def view(row: AuditRow) -> dict[str, Any]:
@@ -119,8 +140,8 @@ def view(row: AuditRow) -> dict[str, Any]:
     entry = row.entry
     return {
         "row": row.sequence,
-        "recorded_at": row.recorded_at,
-        "at": entry.at,
+        "recorded_at": utc_text(row.recorded_at),
+        "at": utc_text(entry.at),
         "act": entry.act,
         "source": entry.source,
         "by": entry.by,
@@ -157,7 +178,9 @@ def _tell(found: Verification) -> None:
     elif found.sealed_from is None:
         typer.echo(f"{rows}, intact, but not sealed by encryption keys: compare with a checkpoint that you have stored")
     else:
-        typer.echo(f"{rows}, intact; sealed by encryption keys from row {found.sealed_from}")
+        plain = found.sealed_from - 1
+        before = f"; only a checkpoint protects the {counted(plain, 'row')} before it" if plain else ""
+        typer.echo(f"{rows}, intact; sealed by encryption keys from row {found.sealed_from}{before}")
 
 
 def _filter(tenant: str | None, run: str | None, by: str | None, since: str | None) -> AuditFilter:

@@ -24,6 +24,7 @@ from loom.cli.arguments import (
     User,
     new_app,
     read_fields,
+    user_name,
 )
 from loom.cli.commands.run import launch, unattended
 from loom.cli.commands.validate import validate as validate_files
@@ -98,7 +99,7 @@ def run(
         request = unattended(request)
     read_crew_request({"crew": requested, "task": words, **request})
     launch(
-        lambda loom: loom.start_crew(requested, words, run_id=run_id, **request),
+        lambda loom: loom.start_crew(requested, words, run_id=run_id, by=user_name(), **request),
         detach=detach,
         yes=yes,
         as_json=as_json,

@@ -18,6 +18,7 @@ from loom.cli.arguments import (
     absolute,
     new_app,
     read_fields,
+    user_name,
 )
 from loom.cli.commands.run import launch, unattended
 from loom.cli.commands.snapshots import explained, shadow_git
@@ -105,7 +106,7 @@ def fork(
                 f" may have changed them. --restore DIR restores the files of turn {turn} to a new folder;"
                 f" `loom restore {source} --turn {turn + 1}` restores them in place"
             )
-        return await loom.fork(source, turn=turn, message=message, fork_id=fork_id, **changes)
+        return await loom.fork(source, turn=turn, message=message, fork_id=fork_id, by=user_name(), **changes)
 
     launch(start, detach=detach, yes=yes, as_json=as_json)
 

@@ -140,7 +140,12 @@ def run(
     if estimate:
         _estimate(asked, as_json=as_json)
         return
-    launch(lambda loom: loom.start(words, run_id=run_id, **request), detach=detach, yes=yes, as_json=as_json)
+    launch(
+        lambda loom: loom.start(words, run_id=run_id, by=user_name(), **request),
+        detach=detach,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @app.command()

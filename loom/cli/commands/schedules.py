@@ -18,6 +18,7 @@ from loom.cli.arguments import (
     Workspace,
     new_app,
     read_fields,
+    user_name,
 )
 from loom.cli.connection import with_client
 from loom.cli.output import console, one_line, print_json
@@ -74,7 +75,7 @@ def add(
     policy = cast("Overlap", overlap)  # `add` refuses others
     added = with_client(
         lambda loom: loom.schedules.add(
-            cron, task, name=name, timezone=timezone, overlap=policy, paused=paused, **request
+            cron, task, name=name, timezone=timezone, overlap=policy, paused=paused, by=user_name(), **request
         )
     )
     if as_json:

@@ -632,8 +632,8 @@ STORE_READS: Final[dict[str, Read]] = {
         ask=lambda world, reader: world.audit.newest(AuditFilter(tenant=reader.tenant), MOST),
         sees=of_tenant(Source.AUDITED),
     ),
-    "audit.oldest": Read(
-        ask=lambda world, reader: collected(world.audit.oldest(AuditFilter(tenant=reader.tenant))),
+    "audit.export": Read(
+        ask=lambda world, reader: collected(world.audit.export(AuditFilter(tenant=reader.tenant))),
         sees=of_tenant(Source.AUDITED),
     ),
     "queue.advance": Read(

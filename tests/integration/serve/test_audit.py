@@ -1,7 +1,10 @@
 """The audit log of a real run: what people do through the client, over HTTP and at the Temporal server, each once."""
 
+import asyncio
 import getpass
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -12,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from a2a.client import A2AClientError
 from temporalio.api.common.v1 import WorkflowExecution as ExecutionId
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
@@ -33,9 +37,13 @@ from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import mortal
 from tests.commands import commands_in
-from tests.databases import fresh_database, rows
+from tests.databases import as_superuser, fresh_database, rows
+from tests.docs_pages import blocks
 from tests.integration.serve.conftest import Serving
 from tests.integration.serve.served import Served
+from tests.integration.serve.test_a2a import client_of, events, message, user
+from tests.integration.serve.test_agui import agui, answer_to, interrupt
+from tests.integration.serve.test_mcp_server import over_http
 
 MESSAGES = 100
 """So many signals make a run continue as new."""
@@ -111,6 +119,42 @@ async def test_everything_that_people_do_over_http_is_recorded_once(serving: Ser
     (anonymous,) = [each for each in await rows_of(api.loom, 1) if each.act == "refuse" and not each.run_id]
     assert (anonymous.by, anonymous.identity, anonymous.subject[:5]) == ("", "127.0.0.1", "POST ")
     assert "secret" not in json.dumps([str(each) for each in acts])
+
+
+async def test_what_people_do_over_other_protocols_is_recorded_once_and_so_is_what_they_may_not(
+    serving: Serving,
+) -> None:
+    api: Served = await serving(script([writes("a"), text("done")] * 3), audit="on")
+    viewer = await api.with_token("vic", Role.VIEWER)
+
+    work = {"task": "write", "workspace": str(api.loom.workspace), "run_id": "over-mcp"}
+    async with over_http(api, viewer) as client:
+        assert (await client.call_tool("start_run", work)).is_error
+    async with over_http(api, api.http) as client:
+        assert not (await client.call_tool("start_run", work)).is_error
+        api.loom.started.append("over-mcp")
+        pending = await api.asked("over-mcp")
+        decision = {"run_id": "over-mcp", "call_id": pending["call_id"], "digest": pending["digest"]}
+        assert not (await client.call_tool("approve_call", decision)).is_error
+    await api.result("over-mcp")
+
+    asked = interrupt(await agui(api))
+    await agui(api, resume=answer_to(asked, {"approved": True}))
+
+    async with client_of(api.url, user(viewer), streaming=False) as client:
+        with pytest.raises(A2AClientError, match="403"):
+            await events(client.send_message(message("write")))
+    async with client_of(api.url, user(api.http), streaming=False) as client:
+        (waits,) = await events(client.send_message(message("write")), api)
+        await events(client.send_message(message("approve", task=waits.task)))
+
+    acts = await rows_of(api.loom, 8)
+    assert Counter((each.act, each.by) for each in acts) == {
+        ("start", "root"): 3,
+        ("approve", "root"): 3,
+        ("refuse", "vic"): 2,
+    }
+    assert {each.subject for each in acts if each.act == "refuse"} == {"start"}
 
 
 async def test_requests_of_strangers_do_not_fill_the_log(serving: Serving, tmp_path: Path) -> None:
@@ -306,6 +350,25 @@ async def test_runs_go_on_without_the_database_and_their_acts_are_recorded_later
             assert (await log.verify()).sealed_from == 1
 
 
+async def forge(url: str) -> None:
+    await rows(url, b"SET session_replication_role = replica; UPDATE loom_audit SET by = 'eve' WHERE sequence = 1")
+
+
+def program_of_the_page() -> str:
+    (program,) = [block.text for block in blocks("python") if block.page == "docs/audit.md"]
+    return program
+
+
+def as_the_page_says(folder: Path) -> str:
+    """Run what docs/audit.md tells an auditor, where Loom isn't installed, and return the output."""
+    commands = [
+        line for block in blocks("console") if block.page == "docs/audit.md" for line in block.text.splitlines()
+    ]
+    others = [line[2:] for line in commands if line.startswith(("$ python", "$ openssl"))]
+    script = "\n".join(["set -e", f'python() {{ {sys.executable} -I "$@"; }}', *others])
+    return subprocess.run(["/bin/sh", "-c", script], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
 def test_commands_record_changes_of_policy_and_show_the_log(
     url: str, addresses: Addresses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,16 +383,27 @@ def test_commands_record_changes_of_policy_and_show_the_log(
             (2, "revoke_token", made["id"], ""),
             (1, "add_token", made["id"], "acme"),
         ]
-        assert [
-            json.loads(line)["row"] for line in loom("audit", "export", "--tenant", "acme").out.splitlines()[1:]
-        ] == [1]
+        for chosen, counted in (((), "left out: 0"), (("--tenant", "acme"), "left out: 1")):
+            exported = loom("audit", "export", *chosen).out
+            (tmp_path / "acts.jsonl").write_text(exported)
+            (tmp_path / "check_export.py").write_text(program_of_the_page())
+            said = as_the_page_says(tmp_path)
+            assert said.splitlines()[0] == f"intact; sealed rows: 0; {counted}"
+            assert said.splitlines()[-1] == "Signature Verified Successfully"
         assert "add_token" in loom("audit", "list", "--since", "1h", "--by", listed[0]["by"]).out
         intact = loom("audit", "verify", "--checkpoint", kept)
         assert (intact.code, intact.out[:15]) == (0, "2 rows, intact,")
         other = loom("audit", "verify", "--checkpoint", f"3:{'0' * 64}", "--json")
         assert (other.code, json.loads(other.out)["findings"][0]["row"]) == (1, 3)
+        asyncio.run(forge(as_superuser(addresses.home, url)))
+        assert loom("audit", "verify").out == "row 1: it was changed: its hash doesn't match its content\n"
+        assert loom("audit", "export").code == 1
         wrong = loom("audit", "verify", "--checkpoint", "yesterday")
         assert (wrong.code, "is not a checkpoint" in wrong.err) == (2, True)
         monkeypatch.setenv("LOOM_AUDIT", "off")
         loom("tokens", "add", "ben", "--role", "viewer")
         assert len(json.loads(loom("audit", "list", "--json").out)) == 2
+        monkeypatch.setenv("LOOM_DATABASE_URL", f"postgresql://x@/x?host={tmp_path}")
+        for command in ("list", "verify", "checkpoint", "export"):
+            away = loom("audit", command)
+            assert (away.code, "Loom's Postgres does not respond" in away.err) == (5, True), command

@@ -51,6 +51,7 @@ async def test_a_conversation_goes_on_from_message_to_message(working: Working, 
     assert await chat.messages() == ()
 
     first = await chat.ask("one", by="ann")
+    assert await loom.client.started_by(chat.run_id) == "ann"
     second = await ChatSession(loom.client, session).ask("two")
 
     assert (first.status, first.output, first.turns) == (RunStatus.COMPLETED, "you said: one", 1)

@@ -56,12 +56,14 @@ async def test_a_triggered_run_is_listed_like_others_and_names_its_schedule(work
         timezone="Europe/Berlin",
         tenant=f"tenant-of-{name}",
         workspace=str(loom.workspace),
+        by="ann",
     )
     assert added == name
     await schedules.pause(name, note="holidays")
     await schedules.trigger(name)
     (run,) = await runs(loom.client, name, 1)
     loom.started.append(run.run_id)
+    assert await loom.client.started_by(run.run_id) == "ann"
     assert (await loom.client.result(run.run_id)).output == "all is well"
     assert (await eventually(lambda: loom.client.list(tenant=f"tenant-of-{name}")))[0].run_id == run.run_id
     seen = await listed(loom.client, name)

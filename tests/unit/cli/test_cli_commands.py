@@ -1,5 +1,6 @@
 """The table of commands: complete, true to the commands themselves, and all that `loom --help` needs."""
 
+import ast
 import asyncio
 import os
 import re
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import loom.cli.commands
+from loom import cli
 from loom.cli.main import COMMANDS, LazyCommand, build_app
 from loom.domain.core.errors import LoomError
 from loom.exit_codes import UNREACHABLE, USAGE, code_of
@@ -234,3 +236,16 @@ def words_for(name: str, folder: Path) -> list[str]:
             words += [parameter.opts[0], OPTIONS[parameter.opts[0]]]
     has_json = any("--json" in parameter.opts for parameter in EACH[name].params)
     return [*words, *MORE.get(name, ()), *(["--json"] if has_json else [])]
+
+
+def test_every_command_that_starts_runs_says_who_starts_them() -> None:
+    """The audit log and approval policies need the name."""
+    starts = {"loom.start", "loom.start_crew", "loom.fork", "loom.schedules.add"}
+    found = [
+        (ast.unparse(node.func), "by" in {keyword.arg for keyword in node.keywords})
+        for module in Path(cli.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in starts
+    ]
+    assert {name for name, _ in found} == starts
+    assert all(says_who for _, says_who in found)
