@@ -117,9 +117,12 @@ def loom_stack(pytestconfig: pytest.Config, process_number: int) -> Addresses:
     """
     home = _stack(pytestconfig)
     home.parent.mkdir(exist_ok=True)
+    told = home.parent / "up.json"
     with (home.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        parts = json.loads(_loom(home, "up", "--detach", "--no-worker", "--json"))["parts"]
+        if not told.exists():
+            told.write_text(_loom(home, "up", "--detach", "--no-worker", "--json"))
+        parts = json.loads(told.read_text())["parts"]
         _allow_databases(admin_address(home, urlsplit(parts["postgres"]["address"]).port or 0))
     database, name = parts["postgres"]["address"], f"process_{process_number}"
     with psycopg.connect(database, autocommit=True) as connection:
