@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -47,20 +48,26 @@ class Block:
 
 def blocks(*kinds: str) -> Iterator[Block]:
     """All blocks of these kinds, or of any kind."""
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        for found in _FENCE.finditer(text):
-            margin = found["margin"]
-            lines = found["text"].splitlines()
-            block = Block(
-                page=str(page.relative_to(ROOT)),
-                line=text.count("\n", 0, found.start("kind")) + 1,
-                kind=found["kind"].partition(" ")[0],
-                text="".join(f"{line.removeprefix(margin)}\n" for line in lines),
-                why_not=found["why"] or "",
-            )
-            if not kinds or block.kind in kinds:
-                yield block
+    return (block for block in _all_blocks() if not kinds or block.kind in kinds)
+
+
+@cache
+def _all_blocks() -> tuple[Block, ...]:
+    return tuple(block for page in PAGES for block in _blocks_in(page))
+
+
+def _blocks_in(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for found in _FENCE.finditer(text):
+        margin = found["margin"]
+        lines = found["text"].splitlines()
+        yield Block(
+            page=str(page.relative_to(ROOT)),
+            line=text.count("\n", 0, found.start("kind")) + 1,
+            kind=found["kind"].partition(" ")[0],
+            text="".join(f"{line.removeprefix(margin)}\n" for line in lines),
+            why_not=found["why"] or "",
+        )
 
 
 def blocks_of(page: str, *kinds: str) -> list[Block]:

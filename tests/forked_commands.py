@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Final
 
 import loom.cli.commands
-from loom.testing.fork_server import fork_server
+from loom.testing.fork_server import WORKER_MODULES, ForkServer, fork_server
 
 STAND_IN: Final = Path(__file__).with_name("forked_commands_stand_in.py")
 
 
 def forked(*words: str) -> tuple[str, ...]:
     """The words that start `loom` with these arguments."""
-    return (sys.executable, "-I", "-S", str(STAND_IN), _address_of_server(), *words)
+    return (sys.executable, "-I", "-S", str(STAND_IN), server().address, *words)
 
 
 @cache
-def _address_of_server() -> str:
-    """The socket of a server that runs until this process ends."""
-    modules = [each.name for each in pkgutil.iter_modules(loom.cli.commands.__path__, "loom.cli.commands.")]
+def server() -> ForkServer:
+    """A server that runs until this process ends. It also forks workers, so that one import serves both."""
+    commands = [each.name for each in pkgutil.iter_modules(loom.cli.commands.__path__, "loom.cli.commands.")]
     until_exit = ExitStack()
     atexit.register(until_exit.close)
-    return until_exit.enter_context(fork_server(modules)).address
+    return until_exit.enter_context(fork_server([*commands, *WORKER_MODULES]))

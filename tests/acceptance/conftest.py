@@ -12,9 +12,11 @@ import pytest
 
 from loom.stack import up_down as stack
 from loom.stack.plan import Plan
+from loom.testing.fork_server import ForkServer
 from loom.testing.harness import Addresses, Harness
 from loom.testing.model_server import ModelServer
 from loom.testing.worker_processes import Workers, mortal
+from tests import forked_commands
 from tests.integration.workflows.conftest import Working, _patient_with_workers, working
 
 __all__ = ["Killable", "Working", "_patient_with_workers", "killable", "working"]
@@ -28,13 +30,19 @@ BEGUN: Final[list[asyncio.subprocess.Process]] = []
 Killable: TypeAlias = Callable[..., Any]
 
 
+@pytest.fixture(scope="session")
+def loom_forks() -> ForkServer:
+    """The server that forks this process' commands. It replaces the plugin's, which forks workers alone."""
+    return forked_commands.server()
+
+
 @pytest.fixture
-async def killable(addresses: Addresses, workspace: Path) -> AsyncIterator[Killable]:
+async def killable(addresses: Addresses, workspace: Path, loom_forks: ForkServer) -> AsyncIterator[Killable]:
     """`loom, model, workers = await killable(script)`: worker processes until the test ends; its runs are replayed."""
     async with AsyncExitStack() as stack:
 
         async def begin(script: Any, **settings: Any) -> tuple[Harness, ModelServer, Workers]:
-            return await stack.enter_async_context(mortal(addresses, workspace, script, **settings))
+            return await stack.enter_async_context(mortal(addresses, workspace, script, forks=loom_forks, **settings))
 
         yield begin
 

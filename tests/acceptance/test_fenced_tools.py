@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 import pytest
 
 from loom.domain.core.requests import RunStatus
-from loom.testing.fork_server import ForkServer
 from loom.testing.model_server import ToolUse, calls, script
 from loom.testing.waiting import eventually
 from tests.acceptance.conftest import Killable
@@ -97,14 +96,14 @@ def pipe(workspace: Path) -> Iterator[FileIO]:
 
 
 @pytest.fixture
-async def frozen(killable: Killable, workspace: Path, tmp_path: Path, loom_forks: ForkServer) -> Frozen:
+async def frozen(killable: Killable, workspace: Path, tmp_path: Path) -> Frozen:
     """`async with frozen(tool) as run_id`: the worker of the tool stands still, and its run was aborted meanwhile."""
 
     @asynccontextmanager
     async def frozen(tool: str) -> AsyncIterator[str]:
         (file := tmp_path / "fenced.py").write_text(APP, encoding="utf-8")
         reply = calls(ToolUse(tool, {}, "t1"))
-        loom, _, workers = await killable(script([reply]), app=f"{file}:app", forks=loom_forks)
+        loom, _, workers = await killable(script([reply]), app=f"{file}:app")
         # With a queue of its own, the frozen worker doesn't hold back the run's workflow tasks.
         queue = f"{loom.settings.task_queue}-tools"
         worker = await workers.start(LOOM_TASK_QUEUE=queue, TOOLS_QUEUE=queue)

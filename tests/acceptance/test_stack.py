@@ -36,6 +36,7 @@ from loom.stack.services import redis_program
 from loom.stack.state import Identity, Recorded, StackState
 from loom.testing.waiting import PATIENCE
 from tests.docs_pages import blocks_of
+from tests.forked_commands import forked
 
 LOOM = str(Path(sys.executable).parent / "loom")
 FOREIGN = ("TEMPORAL_", "LOOM_")
@@ -86,8 +87,9 @@ class Loom:
 
     def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
+        command = [LOOM, *words] if self.packages else forked(*words)
         return subprocess.run(
-            [LOOM, *words], env=self.env | settings, cwd=self.home.parent, capture_output=True, text=True, check=False
+            command, env=self.env | settings, cwd=self.home.parent, capture_output=True, text=True, check=False
         )
 
     def up(self) -> dict[str, Any]:

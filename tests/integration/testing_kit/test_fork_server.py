@@ -4,14 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import pytest
 
 from loom.stack.processes import wait_until
-from loom.testing.fork_server import ForkServer, fork_server
+from loom.testing.fork_server import ForkServer
 
 WAITS = {"TEMPORAL_ADDRESS": "127.0.0.1:1", "LOOM_METRICS_PORT": "off", "LOOM_MODEL": "demo"}
 """A worker with these settings waits for its server."""
@@ -26,35 +24,28 @@ with fork_server() as forks, Path("log").open("wb") as output:
 """
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    """A server that can fork workers."""
-    with fork_server() as server:
-        yield server
-
-
 def env_in(folder: Path) -> dict[str, str]:
     """The environment of a worker in this folder."""
     return {**os.environ, **WAITS, "LOOM_HOME": str(folder / ".loom"), "LOOM_WORKSPACE": str(folder)}
 
 
 def test_a_fork_has_its_own_arguments_environment_folder_output_and_exit_code(
-    forks: ForkServer, tmp_path: Path
+    loom_forks: ForkServer, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     with log.open("wb") as output:
-        told = forks.start("down", env={"LOOM_HOME": "here"}, folder=tmp_path, output=output)
+        told = loom_forks.start("down", env={"LOOM_HOME": "here"}, folder=tmp_path, output=output)
         assert told.wait() == 0
-        refused = forks.start("downwards", env={}, folder=tmp_path, output=output)
+        refused = loom_forks.start("downwards", env={}, folder=tmp_path, output=output)
         assert refused.wait() == 2
     assert (told.poll(), refused.poll()) == (0, 2)
     assert log.read_text().startswith(f"Nothing was running in {tmp_path / 'here'}.")
     assert "downwards" in log.read_text()
 
 
-def test_a_killed_fork_is_gone_and_says_by_which_signal(forks: ForkServer, tmp_path: Path) -> None:
+def test_a_killed_fork_is_gone_and_says_by_which_signal(loom_forks: ForkServer, tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as output:
-        worker = forks.start("worker", env=env_in(tmp_path), folder=tmp_path, output=output)
+        worker = loom_forks.start("worker", env=env_in(tmp_path), folder=tmp_path, output=output)
     assert wait_until(lambda: Path(psutil.Process(worker.pid).cwd()) == tmp_path, seconds=30)
     assert worker.poll() is None
     worker.kill()

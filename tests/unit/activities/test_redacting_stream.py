@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from itertools import groupby, pairwise
 from operator import itemgetter
 
@@ -189,19 +190,22 @@ def drawn(sample: Sample) -> Sample:
     return replace(sample, secret=sample.secret.removeprefix(prefix) or sample.secret)
 
 
-DRAWN = [drawn(sample) for sample in CORPUS if not leaks(sample, MASK.redact(sample.text))]
+@cache  # and not when the tests are collected, which each process does
+def drawn_corpus() -> list[Sample]:
+    """Those of the corpus that are masked in one piece."""
+    return [drawn(sample) for sample in CORPUS if not leaks(sample, MASK.redact(sample.text))]
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_half_of_any_kind_of_secret_shows_where_the_model_thinks_between_the_halves(every: int) -> None:
-    for sample in [*{each.kind: each for each in DRAWN}.values()][::every]:
+    for sample in [*{each.kind: each for each in drawn_corpus()}.values()][::every]:
         for at in range(0, len(sample.text), max(1, len(sample.text) // 6)):
             shown = interrupted(f"It says: {sample.text} and that is all.", [at + len("It says: ")])
             assert not leaks(sample, shown), (sample.kind, at, shown)
             assert shown.startswith("It says: ")
 
 
-@given(st.sampled_from(DRAWN), PLACES)
+@given(st.deferred(lambda: st.sampled_from(drawn_corpus())), PLACES)
 def test_no_part_of_a_secret_shows_however_often_the_model_thinks_meanwhile(sample: Sample, places: list[int]) -> None:
     shown = interrupted(f"It says: {sample.text} and that is all.", places)
     assert not leaks(sample, shown), shown
