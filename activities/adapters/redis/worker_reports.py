@@ -79,7 +79,10 @@ class RedisWorkerReports:
         return sorted((each for each in found if each is not None), key=lambda each: each.started_at, reverse=True)
 
     async def catalog(self, identity: str) -> WorkerCatalog | None:
-        """Return the catalog of a worker, or None if it has expired or is of another release. Raises EncryptionKeyError."""
+        """Return the catalog of a worker, or None if it has expired or is of another release.
+
+        Raises EncryptionKeyError if its worker encrypts, and this process doesn't have the key.
+        """
         data: Any = await self._link.call(lambda redis: redis.get(self._catalog_key(identity)))
         return None if data is None else _read(WorkerCatalog, await self._link.cipher.open(data, _CATALOG))
 

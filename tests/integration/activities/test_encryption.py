@@ -346,7 +346,8 @@ async def test_the_codec_opens_nothing_but_payloads(
     secret = Payload(data=b"secret").SerializeToString()
     stored = split(await sealing.cipher.seal(secret, place, tenant))
     text = split_text(await sealing.cipher.seal_text(secret.decode(), place, tenant))
-    assert stored is not None and text is not None
+    assert stored is not None
+    assert text is not None
     for key, data in (stored, text):
         names = st.one_of(st.just(key.encode()), st.just(b"words"), st.binary(max_size=60))
         metadata = {"encoding": ENCODING, KEY: changed.draw(names)}

@@ -19,9 +19,11 @@ from google.protobuf.message import Message
 from psycopg import sql
 from redis.asyncio import Redis
 from temporalio.api.common.v1 import Payload
+from temporalio.client import Client
 
 from loom.activities.adapters.encryption.codec import ENCODING
 from loom.activities.adapters.encryption.key_ring import new_key, read_keys, write_keys
+from loom.activities.adapters.temporal.errors import own_message
 from loom.client import LoomClient
 from loom.composition.encryption import encryption_from, opened_database
 from loom.composition.settings import Settings
@@ -342,3 +344,31 @@ async def test_the_key_of_a_tenant_encrypts_its_notifications(
 
 async def _listed(loom: Harness, query: str) -> list[str] | None:
     return [each.id async for each in loom.client.temporal.list_workflows(query)] or None
+
+
+async def test_a_run_whose_key_is_missing_waits_for_a_worker_that_has_it(
+    addresses: Addresses, url: str, redis: str, keys: Path, workspace: Path
+) -> None:
+    given: dict[str, Any] = {"database_url": url, "redis_url": redis, "task_queue": f"test-{uuid4().hex}"}
+    async with harness(addresses, workspace, two_asks, encryption_keys=keys, **given) as (loom, _):
+        run = await loom.start(permissions=RULES)
+        await loom.asked(run)
+        right = loom.settings
+    write_keys(other := keys.with_name("other"), [new_key()])
+    async with (
+        harness(addresses, workspace, two_asks, encryption_keys=other, **given) as (loom, _),
+        LoomClient.connected(right) as client,
+    ):
+        await client.temporal.get_workflow_handle(run).signal("approve", {"call_id": "b1"})
+        fault = await eventually(partial(_fault, loom.client.temporal, run))
+        assert read_keys(keys)[0].id in fault
+    async with harness(addresses, workspace, two_asks, encryption_keys=keys, **given) as (loom, _):
+        await loom.until(run, lambda status: [call["call_id"] for call in status["pending_approvals"]] == ["b2"])
+        await loom.client.approve(run)
+        assert (await loom.client.result(run)).output == "the end"
+
+
+async def _fault(client: Client, run: str) -> str | None:
+    """Why the run's last workflow task has failed, as this client reads it."""
+    last = (await client.get_workflow_handle(run).fetch_history()).events[-1].workflow_task_failed_event_attributes
+    return await own_message(client.data_converter, last.failure) if last.HasField("failure") else None
