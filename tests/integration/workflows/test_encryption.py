@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from psycopg import sql
 from redis.asyncio import Redis
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
 from loom.activities.adapters.encryption.codec import ENCODING
@@ -45,6 +46,7 @@ PIECES: Final = (
     *("task", "message", "argument", "result", "error", "answer", "note", "fact", "artifact", "reason"),
     *("description", "prompt", "question", "reply", "field", "provider", "forked", "stop", "agent", "persona"),
 )
+FAILED: Final = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
 RULES: Final = {"default": "allow", "bash": "ask"}
 
 
@@ -369,6 +371,7 @@ async def test_a_run_whose_key_is_missing_waits_for_a_worker_that_has_it(
 
 
 async def _fault(client: Client, run: str) -> str | None:
-    """Why the run's last workflow task has failed, as this client reads it."""
-    last = (await client.get_workflow_handle(run).fetch_history()).events[-1].workflow_task_failed_event_attributes
-    return await own_message(client.data_converter, last.failure) if last.HasField("failure") else None
+    """Why a workflow task of the run has failed, as this client reads it."""
+    events = (await client.get_workflow_handle(run).fetch_history()).events
+    failures = [each.workflow_task_failed_event_attributes.failure for each in events if each.event_type == FAILED]
+    return await own_message(client.data_converter, failures[-1]) if failures else None
