@@ -27,6 +27,7 @@ from loom.activities.adapters.encryption.key_ring import new_key, read_keys, wri
 from loom.activities.adapters.temporal.errors import own_message
 from loom.client import LoomClient
 from loom.composition.encryption import encryption_from, opened_database
+from loom.composition.live_workers import live_catalogs
 from loom.composition.settings import Settings
 from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.requests import RunStatus
@@ -209,6 +210,8 @@ async def test_no_store_contains_a_piece_of_what_runs_said(  # noqa: PLR0917 - e
         assert children
         assert not [place for each in (*events, *described) for place in plain_payloads(each)]
         assert not words_in(await _redis(redis), sealed.values()), "also in what the worker reports while it runs"
+        ((_, catalog),) = await live_catalogs(loom.settings)
+        assert sealed["agent"] in str(catalog.agents)
     assert not [found for found in (await places(sealed, addresses.home, url, redis)).items() if found[1]]
 
 
