@@ -89,7 +89,7 @@ class CrewConductor:
             except LoomError as error:
                 raise to_application_error(error, self._redact) from None
             writer.emit(crew_planned(plan_view(message, request.turn)))
-            _log.info("crew_conducted", **request.origin.log_ids, turn=request.turn, step=message.text[:200])
+            _log.info("crew_conducted", **request.origin.log_ids, turn=request.turn)
             await self._transcripts.save(run_id, request.tail, transcript.extended([message]))
             plans = await self._planner.handed_out(message.tool_calls, spec, origin=request.origin, turn=request.turn)
             self._planner.tell_asks(writer, message.tool_calls, plans, spec, turn=request.turn)

@@ -119,8 +119,8 @@ PLAIN: Final = NoEncryption()
 def missing(key: str, where: str, **context: str) -> EncryptionKeyError:
     """Return the error for data whose key this process doesn't have."""
     return EncryptionKeyError(
-        f"data in {where} is encrypted with the key {key}, which this process doesn't have: add the key to the file in"
-        " LOOM_ENCRYPTION_KEYS (`loom keys list` shows its keys)",
+        f"data in {where} is encrypted with the key {key:.40}, which this process doesn't have: add the key to the file"
+        " in LOOM_ENCRYPTION_KEYS (`loom keys list` shows its keys)",
         key=key,
         **context,
     )

@@ -27,7 +27,7 @@ from loom.activities.adapters.temporal.errors import unconnected
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, task_fault
 from loom.composition.live_workers import live_pollers, live_reports, pid_here
 from loom.composition.settings import Settings
-from loom.composition.temporal_connection import connect
+from loom.composition.temporal_connection import connect, connected
 from loom.composition.worker_report import differences
 from loom.domain.core.errors import UnreachableError
 from loom.domain.permissions.bounds import Bounds
@@ -156,13 +156,13 @@ async def reported(settings: Settings) -> Entry:
 
 async def runs(settings: Settings) -> Entry:
     """Check whether any run can't go on, because its workflow task fails again and again."""
-    client = await connect(settings)
     failing, shown = 0, []
     try:
-        failing = (await client.count_workflows(FAILING_RUNS)).count
-        async for execution in client.list_workflows(FAILING_RUNS, limit=MOST_SHOWN if failing else 1):
-            fault = await task_fault(client, execution)
-            shown.append({"run_id": execution.id, "error": "" if fault is None else fault.error})
+        async with connected(settings) as client:  # failures may be encrypted
+            failing = (await client.count_workflows(FAILING_RUNS)).count
+            async for execution in client.list_workflows(FAILING_RUNS, limit=MOST_SHOWN if failing else 1):
+                fault = await task_fault(client, execution)
+                shown.append({"run_id": execution.id, "error": "" if fault is None else fault.error})
     except RPCError as error:
         if error.status is not RPCStatusCode.INVALID_ARGUMENT:
             raise

@@ -19,7 +19,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from loom.activities.crew_lookup import unknown_members
+from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import StreamUnavailable
+from loom.composition.encryption import encryption_with
 from loom.composition.settings import Settings
 from loom.domain.agents.worker_catalog import WorkerCatalog
 from loom.domain.agents.worker_report import WorkerReport, problem_with
@@ -66,9 +68,10 @@ async def live_reports(settings: Settings) -> list[WorkerReport]:
 async def live_catalogs(settings: Settings) -> list[tuple[WorkerReport, WorkerCatalog]]:
     """Return the task queue's workers with what they have, newest worker first. Return none without Redis.
 
-    Raises StreamUnavailable if Redis doesn't respond.
+    Raises StreamUnavailable if Redis doesn't respond, and EncryptionKeyError.
     """
-    async with _reports(settings) as reports:
+    keys = encryption_with(settings.encryption_keys, url=None)  # the stack's key encrypts catalogs
+    async with _reports(settings, keys.cipher) as reports:
         if reports is None:
             return []
         living = await _living(reports)
@@ -77,7 +80,7 @@ async def live_catalogs(settings: Settings) -> list[tuple[WorkerReport, WorkerCa
 
 
 @asynccontextmanager
-async def _reports(settings: Settings) -> AsyncIterator["RedisWorkerReports | None"]:
+async def _reports(settings: Settings, cipher: Cipher = PLAIN) -> AsyncIterator["RedisWorkerReports | None"]:
     """Yield the reports in Redis, or None without Redis."""
     if not settings.redis_url:
         yield None
@@ -85,7 +88,7 @@ async def _reports(settings: Settings) -> AsyncIterator["RedisWorkerReports | No
     from loom.activities.adapters.redis.connection import RedisConnection  # noqa: PLC0415 - takes half a second
     from loom.activities.adapters.redis.worker_reports import RedisWorkerReports  # noqa: PLC0415
 
-    link = RedisConnection(settings.redis_url)
+    link = RedisConnection(settings.redis_url, cipher=cipher)
     try:
         yield RedisWorkerReports(link, namespace=settings.temporal_namespace, task_queue=settings.task_queue)
     finally:

@@ -60,7 +60,7 @@ async def worker_reporting(
     if not settings.redis_url:
         yield
         return
-    link = RedisConnection(settings.redis_url, answer_within=ANSWER_WITHIN)
+    link = RedisConnection(settings.redis_url, cipher=parts.cipher, answer_within=ANSWER_WITHIN)
     reports = RedisWorkerReports(link, namespace=settings.temporal_namespace, task_queue=task_queue)
     report = first_report(parts, settings, identity=identity)
     await _tell(reports, report, parts, settings)

@@ -89,7 +89,7 @@ async def _coded(work: Work, body: bytes | None) -> tuple[int, Any]:
         return 413, _problem(f"the request has more than {LARGEST_BODY:,} bytes")
     try:
         given = ParseDict(json.loads(body), Payloads())
-    except (ValueError, ParseError, RecursionError) as error:
+    except (TypeError, ValueError, ParseError, RecursionError) as error:
         return 400, _problem(f'the body must be {{"payloads": [...]}}: {error}')
     try:
         return 200, MessageToDict(Payloads(payloads=await work(given.payloads)))

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from loom.activities.adapters.encryption.key_ring import BYTES, KeyRing, StackKey
 from loom.activities.adapters.postgres.database import Connection, Database, storable
-from loom.activities.encryption import NONCE, TEXT, missing
+from loom.activities.encryption import KEY_ID, NONCE, TEXT, missing
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.errors import BadRequest, EncryptionKeyError
 from loom.domain.core.tenants import TENANT_NAME
@@ -131,7 +131,7 @@ class DataKeys:
             return self._of_stack[key]
         if key not in self._found and (stack := self._ring.find(key)) is not None:
             return self._derived(stack)
-        if self._database is None:
+        if self._database is None or not KEY_ID.fullmatch(key):
             raise missing(key, where)
         try:
             return await self._remembered(self._found, key, self._find)

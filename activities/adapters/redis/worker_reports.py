@@ -1,7 +1,8 @@
 """The reports of running workers in Redis.
 
 loom:worker:{namespace}:{queue}:{identity}            a report as JSON; it expires soon after its worker has ended
-loom:worker-catalog:{namespace}:{queue}:{identity}    the worker's catalog as JSON, which expires with the report
+loom:worker-catalog:{namespace}:{queue}:{identity}    the worker's catalog as JSON, which expires with the report. It is
+                                                      encrypted with the stack's key
 loom:workers:{namespace}:{queue}                      set: the identities of the queue's workers
 """
 
@@ -23,6 +24,7 @@ EVERY: Final = 5.0
 LIFETIME: Final = 20
 """Seconds after which a report expires."""
 DAY: Final = 24 * 3600
+_CATALOG: Final = "a worker's catalog"
 
 
 class RedisWorkerReports:
@@ -35,11 +37,12 @@ class RedisWorkerReports:
 
     async def write(self, report: WorkerReport, catalog: WorkerCatalog) -> None:
         """Replace a worker's report and catalog."""
+        sealed = await self._link.cipher.seal(dump_json(WorkerCatalog, catalog), _CATALOG, "")
 
         async def run(redis: "Redis") -> None:
             async with redis.pipeline(transaction=False) as pipe:
                 pipe.set(self._key(report.identity), dump_json(WorkerReport, report), ex=LIFETIME)
-                pipe.set(self._catalog_key(report.identity), dump_json(WorkerCatalog, catalog), ex=LIFETIME)
+                pipe.set(self._catalog_key(report.identity), sealed, ex=LIFETIME)
                 pipe.sadd(self._index, report.identity)
                 pipe.expire(self._index, DAY)
                 await pipe.execute()
@@ -76,9 +79,12 @@ class RedisWorkerReports:
         return sorted((each for each in found if each is not None), key=lambda each: each.started_at, reverse=True)
 
     async def catalog(self, identity: str) -> WorkerCatalog | None:
-        """Return the catalog of a worker, or None if it has expired or is of another release."""
+        """Return the catalog of a worker, or None if it has expired or is of another release.
+
+        Raises EncryptionKeyError if its worker encrypts, and this process doesn't have the key.
+        """
         data: Any = await self._link.call(lambda redis: redis.get(self._catalog_key(identity)))
-        return None if data is None else _read(WorkerCatalog, data)
+        return None if data is None else _read(WorkerCatalog, await self._link.cipher.open(data, _CATALOG))
 
     def _key(self, identity: str) -> str:
         return f"loom:worker:{self._queue}:{identity}"

@@ -15,6 +15,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionDescription, WorkflowExecutionStatus
 
 from loom.activities.adapters.temporal.errors import answered, own_message
+from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.messages import JsonObject
 
 PROBLEMS: Final = "TemporalReportedProblems"
@@ -75,7 +76,10 @@ async def task_fault(client: Client, execution: WorkflowExecution) -> TaskFault 
         if event.event_type == _FAILED and failed.cause not in _HARMLESS:
             if failed.cause != _SURE and attempt < _TRIES:
                 return None
-            message = await own_message(client.data_converter, failed.failure)
+            try:
+                message = await own_message(client.data_converter, failed.failure)
+            except EncryptionKeyError as unreadable:
+                message = unreadable.message
             return TaskFault(error=message, since=event.event_time.ToDatetime(UTC))
     return None
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, closing
 from math import dist, sqrt
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,6 +24,8 @@ from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.memory.ports import EmbedderUnavailable
 from loom.activities.memory.upkeep import embed
+from loom.composition.build import embedder_from
+from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, LLMConfigurationError
 from loom.testing.waiting import eventually
 from tests.memories import task
@@ -362,6 +365,13 @@ def test_a_setting_names_an_embedder(setting: str, model: str, dimension: int) -
     chosen = chosen_embedder(setting)
     assert chosen is not None
     assert (chosen.model, chosen.dimension) == (model, dimension)
+
+
+def test_with_encryption_there_are_no_vectors_unless_the_setting_names_an_embedder(tmp_path: Path) -> None:
+    encrypted = Settings(encryption_keys=tmp_path / "keys")
+    assert embedder_from(encrypted) is None
+    assert embedder_from(encrypted.model_copy(update={"embedder": "openai:mine@512"})) is not None
+    assert embedder_from(Settings(embedder="offline")) is not None
 
 
 def test_off_is_none() -> None:

@@ -12,12 +12,13 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from hypothesis import given
+from google.protobuf.json_format import MessageToDict
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from temporalio.api.common.v1 import Payload
+from temporalio.api.common.v1 import Payload, Payloads
 
 from loom.activities.adapters.encryption import data_keys
-from loom.activities.adapters.encryption.codec import ENCODING, RefuseEncrypted
+from loom.activities.adapters.encryption.codec import ENCODING, KEY, RefuseEncrypted
 from loom.activities.adapters.encryption.key_ring import new_key, read_keys, write_keys
 from loom.activities.adapters.encryption.run_tenants import RunTenants
 from loom.activities.adapters.postgres.database import Database
@@ -26,7 +27,7 @@ from loom.activities.adapters.postgres.memory_rows import hidden_tsvector
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.activities.adapters.postgres.parts import PostgresParts
 from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
-from loom.activities.encryption import MAGIC, PLAIN, TEXT
+from loom.activities.encryption import MAGIC, PLAIN, TEXT, split, split_text
 from loom.composition.encryption import Encryption, encryption_with
 from loom.domain.core.errors import BadRequest, EncryptionKeyError
 from loom.domain.core.requests import IN_LINE
@@ -335,18 +336,32 @@ async def test_an_encrypted_payload_still_says_that_it_stays_in_line(sealing: En
     assert await sealing.codec.decode(sealed) == [marked, plain]
 
 
+@pytest.mark.parametrize("tenant", ["", "acme"])
+@given(place=st.one_of(st.text(max_size=40), st.sampled_from(["", "payload ", ":payload"])), changed=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_the_codec_opens_nothing_but_payloads(
+    sealing: Encryption, tenant: str, place: str, changed: st.DataObject
+) -> None:
+    """Whoever reads the database, and may use the codec server, reads no values of stores with it."""
+    secret = Payload(data=b"secret").SerializeToString()
+    stored = split(await sealing.cipher.seal(secret, place, tenant))
+    text = split_text(await sealing.cipher.seal_text(secret.decode(), place, tenant))
+    assert stored is not None
+    assert text is not None
+    for key, data in (stored, text):
+        names = st.one_of(st.just(key.encode()), st.just(b"words"), st.binary(max_size=60))
+        metadata = {"encoding": ENCODING, KEY: changed.draw(names)}
+        with pytest.raises(EncryptionKeyError):
+            await sealing.codec.decode([Payload(metadata=metadata, data=data[: changed.draw(st.integers(0, 90))])])
+        with pytest.raises(EncryptionKeyError):
+            await sealing.codec.decode([Payload(metadata=metadata, data=data)])
+
+
 async def test_the_codec_server_decodes_for_a_browser_that_may_read(sealing: Encryption) -> None:
     plain = Payload(metadata={"encoding": b"json/plain"}, data=b'"secret"')
     (sealed,) = await sealing.codec.encode([plain])
     assert sealed.metadata["encoding"] == ENCODING
-    body = {
-        "payloads": [
-            {
-                "metadata": {name: base64.b64encode(value).decode() for name, value in sealed.metadata.items()},
-                "data": base64.b64encode(sealed.data).decode(),
-            }
-        ]
-    }
+    body = MessageToDict(Payloads(payloads=[sealed]))
     ui, known = "http://127.0.0.1:8233", {"authorization": "Bearer t", "origin": "http://127.0.0.1:8233"}
     app = CodecServer(sealing.codec, origins=[ui], may_use=_who_knows_the_token)
     refusing = CodecServer(RefuseEncrypted(), origins=[ui], may_use=_who_knows_the_token)
@@ -359,7 +374,8 @@ async def test_the_codec_server_decodes_for_a_browser_that_may_read(sealing: Enc
         assert again.json()["payloads"][0]["metadata"].keys() >= {"encryption-key-id"}
         stranger = await client.post("/codec/decode", json=body, headers={"origin": "http://elsewhere"})
         assert (stranger.status_code, "access-control-allow-origin" in stranger.headers) == (403, False)
-        assert (await client.post("/codec/decode", content=b"[", headers=known)).status_code == 400
+        for broken in (b"[", b"null", b"1", b"[1]", b"NaN", b"\xff", b'{"payloads": [{"data": 1}]}', b"[" * 100_000):
+            assert (await client.post("/codec/decode", content=broken, headers=known)).status_code == 400
         assert (await client.get("/codec/decode", headers=known)).status_code == 405
         assert (await client.post("/codec", json=body, headers=known)).status_code == 404
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=refusing), base_url="http://codec") as client:

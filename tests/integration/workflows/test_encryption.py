@@ -19,11 +19,15 @@ from google.protobuf.message import Message
 from psycopg import sql
 from redis.asyncio import Redis
 from temporalio.api.common.v1 import Payload
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
 
 from loom.activities.adapters.encryption.codec import ENCODING
 from loom.activities.adapters.encryption.key_ring import new_key, read_keys, write_keys
+from loom.activities.adapters.temporal.errors import own_message
 from loom.client import LoomClient
 from loom.composition.encryption import encryption_from, opened_database
+from loom.composition.live_workers import live_catalogs
 from loom.composition.settings import Settings
 from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.requests import RunStatus
@@ -41,8 +45,9 @@ from tests.webhook_receiver import SECRET, WebhookReceiver
 
 PIECES: Final = (
     *("task", "message", "argument", "result", "error", "answer", "note", "fact", "artifact", "reason"),
-    *("description", "prompt", "question", "reply", "field", "provider", "forked", "stop"),
+    *("description", "prompt", "question", "reply", "field", "provider", "forked", "stop", "agent", "persona"),
 )
+FAILED: Final = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
 RULES: Final = {"default": "allow", "bash": "ask"}
 
 
@@ -73,7 +78,7 @@ async def tell_everything(loom: Harness, words: dict[str, str], **request: Any) 
     Return the one that tells most of them.
     """
     task = f"Do the {words['task']}"
-    run = await loom.start(task, user_id="ann", permissions=RULES, **request)
+    run = await loom.start(task, agent="clerk", user_id="ann", permissions=RULES, **request)
     await loom.asked(run)
     await loom.client.send(run, f"I prefer {words['fact']} and {words['message']}")
     await loom.client.deny(run, reason=words["reason"])
@@ -90,6 +95,8 @@ async def tell_everything(loom: Harness, words: dict[str, str], **request: Any) 
 
 def telling(words: dict[str, str], workspace: Path) -> Any:
     """The script of such a run. The results are in files, so that no argument contains them."""
+    (agents := workspace.parent / "agents").mkdir(exist_ok=True)
+    (agents / "clerk.toml").write_text(f'description = "{words["agent"]}"\nsystem_prompt = "{words["persona"]}"\n')
     (workspace / "found.txt").write_text(words["result"])
     (workspace / "long.txt").write_text("\n".join(f"{number} {words['artifact']}" for number in range(9000)))
     todo = [{"task": words["field"], "status": "pending"}]
@@ -161,15 +168,10 @@ async def _tables(url: str) -> bytes:
 
 async def _redis(url: str) -> bytes:
     async with Redis.from_url(url) as client:
+        await client.config_set("rdbcompression", "no")  # else long texts are in the file in pieces
         await client.save()
         folder, file = [(await client.config_get(name))[name] for name in ("dir", "dbfilename")]
-        values = [await client.dump(key) or b"" for key in await client.keys("*")]
-        streams = [
-            str(await client.xrange(key)).encode()
-            for key in await client.keys("loom:*")
-            if await client.type(key) == b"stream"
-        ]
-    return Path(str(folder), str(file)).read_bytes() + b"".join(values) + b"".join(streams)
+    return Path(str(folder), str(file)).read_bytes()
 
 
 def test_words_are_found_in_every_disguise() -> None:
@@ -189,9 +191,10 @@ async def test_no_store_contains_a_piece_of_what_runs_said(  # noqa: PLR0917 - e
     addresses: Addresses, url: str, redis: str, keys: Path, workspace: Path, receiver: WebhookReceiver
 ) -> None:
     told = {"notify_url": receiver.url, "notify_secret": SECRET, "audit": "on"}
-    given: dict[str, Any] = {"database_url": url, "redis_url": redis, "memory": "on", **told}
+    agents = workspace.parent / "agents"
+    given: dict[str, Any] = {"database_url": url, "redis_url": redis, "memory": "on", "agents": (agents,), **told}
     plain, sealed = marked(), marked()
-    async with harness(addresses, workspace, telling(plain, workspace), **given) as (loom, _):
+    async with harness(addresses, workspace, telling(plain, workspace), embedder="off", **given) as (loom, _):
         await tell_everything(loom, plain)
         await eventually(partial(_knows_facts, loom.settings, 1))
         await eventually(partial(_has_told, plain, addresses.home, url, redis))  # else the search proves nothing
@@ -206,6 +209,9 @@ async def test_no_store_contains_a_piece_of_what_runs_said(  # noqa: PLR0917 - e
         described = [(await each.describe()).raw_description for each in handles]
         assert children
         assert not [place for each in (*events, *described) for place in plain_payloads(each)]
+        assert not words_in(await _redis(redis), sealed.values()), "also in what the worker reports while it runs"
+        ((_, catalog),) = await live_catalogs(loom.settings)
+        assert sealed["agent"] in str(catalog.agents)
     assert not [found for found in (await places(sealed, addresses.home, url, redis)).items() if found[1]]
 
 
@@ -233,7 +239,11 @@ def plain_payloads(message: Message, place: str = "") -> Iterator[str]:
 async def _has_told(words: dict[str, str], home: Path, url: str, redis: str) -> bool:
     found = await places(words, home, url, redis)
     certain = set(PIECES) - {"forked"}  # the fork may be aborted before it leaves anything outside Temporal
-    return found["temporal"] == set(PIECES) and certain <= found["tables"] & found["redis"]
+    return (
+        found["temporal"] >= set(PIECES) - {"agent"}
+        and certain - {"agent", "persona"} <= found["tables"]
+        and certain <= found["redis"]
+    )
 
 
 async def _knows_facts(settings: Settings, count: int) -> bool:
@@ -339,3 +349,32 @@ async def test_the_key_of_a_tenant_encrypts_its_notifications(
 
 async def _listed(loom: Harness, query: str) -> list[str] | None:
     return [each.id async for each in loom.client.temporal.list_workflows(query)] or None
+
+
+async def test_a_run_whose_key_is_missing_waits_for_a_worker_that_has_it(
+    addresses: Addresses, url: str, redis: str, keys: Path, workspace: Path
+) -> None:
+    given: dict[str, Any] = {"database_url": url, "redis_url": redis, "task_queue": f"test-{uuid4().hex}"}
+    async with harness(addresses, workspace, two_asks, encryption_keys=keys, **given) as (loom, _):
+        run = await loom.start(permissions=RULES)
+        await loom.asked(run)
+        right = loom.settings
+    write_keys(other := keys.with_name("other"), [new_key()])
+    async with (
+        harness(addresses, workspace, two_asks, encryption_keys=other, **given) as (loom, _),
+        LoomClient.connected(right) as client,
+    ):
+        await client.temporal.get_workflow_handle(run).signal("approve", {"call_id": "b1"})
+        fault = await eventually(partial(_fault, loom.client.temporal, run))
+        assert read_keys(keys)[0].id in fault
+    async with harness(addresses, workspace, two_asks, encryption_keys=keys, **given) as (loom, _):
+        await loom.until(run, lambda status: [call["call_id"] for call in status["pending_approvals"]] == ["b2"])
+        await loom.client.approve(run)
+        assert (await loom.client.result(run)).output == "the end"
+
+
+async def _fault(client: Client, run: str) -> str | None:
+    """Why a workflow task of the run has failed, as this client reads it."""
+    events = (await client.get_workflow_handle(run).fetch_history()).events
+    failures = [each.workflow_task_failed_event_attributes.failure for each in events if each.event_type == FAILED]
+    return await own_message(client.data_converter, failures[-1]) if failures else None
