@@ -117,8 +117,8 @@ async def _handled(request: Request, error: Exception) -> Response:
 
 def _no_route(error: HTTPException, request: Request) -> str:
     """Say why no route handles a request, instead of repeating the name of the status."""
-    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and error.headers:
-        return f"{request.url.path} doesn't support {request.method}; it supports {error.headers['Allow']}"
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{request.url.path} doesn't support {request.method}"
     if error.status_code == HTTPStatus.NOT_FOUND:
         return f"there is nothing at {request.url.path}; `GET /openapi.json` lists all paths"
     return error.detail

@@ -10,6 +10,7 @@ import pytest
 
 from loom.activities.adapters.postgres.access import PostgresTokens
 from loom.activities.adapters.postgres.database import Database
+from loom.chat_session import ChatSession
 from loom.serve.access.roles import Role
 from loom.serve.access.tokens import AccessTokens
 from loom.testing.model_server import ToolUse, calls, script, text
@@ -65,6 +66,8 @@ async def fuzzed(working: Working, tmp_path: Path, *, examples: int, seconds: in
     loom, _ = await working(script([text("done")], repeat_last=True), replay=False)
     run_id = await loom.start()
     await loom.client.result(run_id)
+    chat = ChatSession(loom.client, "known", workspace=str(loom.workspace))
+    await chat.answer(await chat.send("hello", message_id="m-1"))
     database = Database(str(loom.settings.database_url), max_connections=1)
     tokens = AccessTokens(PostgresTokens(database))
     _, token = await tokens.add("fuzzer", Role.ADMIN, tenant=None, expires_at=None, created_by="a test")
@@ -74,13 +77,15 @@ async def fuzzed(working: Working, tmp_path: Path, *, examples: int, seconds: in
         known = tmp_path / "schemathesis.toml"
         known.write_text(
             'warnings.fail-on = ["missing_auth"]\n'  # requests that are refused unread would test nothing
-            f'[parameters]\n"path.run_id" = ["{run_id}", "never", "{run_id}/t1-x"]\n'
+            f'[parameters]\n"path.run_id" = ["{run_id}", "{chat.run_id}", "never", "{run_id}/t1-x"]\n'
+            '"path.session" = ["known", "never"]\n"path.message_id" = ["m-1", "never"]\n'
+            '"path.agent" = ["default", "nobody"]\n'
         )
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).with_name("st")), "--config-file", str(known), "run", f"{url}/openapi.json"),
             *("--header", f"Authorization: Bearer {token}", "--checks", "not_a_server_error", "--no-color"),
             *("--max-examples", str(examples), "--max-time", str(seconds), "--request-timeout", "60", "--no-shrink"),
-            *("--phases", "examples,coverage,fuzzing", "--workers", "1", "--generation-database", "none"),
+            *("--phases", "examples,coverage,fuzzing,stateful", "--workers", "1", "--generation-database", "none"),
             cwd=tmp_path,
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
             stdout=asyncio.subprocess.PIPE,
