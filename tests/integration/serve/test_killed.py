@@ -79,7 +79,7 @@ async def fuzzed(working: Working, tmp_path: Path, *how: str) -> None:
         known.write_text(
             'warnings.fail-on = ["missing_auth"]\n'  # requests that are refused unread would test nothing
             f'[parameters]\n"path.run_id" = "{chat.run_id}"\n"path.session" = "known"\n"path.message_id" = "m-1"\n'
-            '"path.agent" = "default"\n'
+            '"path.agent" = "default"\n"query.wait" = 1\n'
         )
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).with_name("st")), "--config-file", str(known), "run", f"{url}/openapi.json"),
