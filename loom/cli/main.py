@@ -19,7 +19,7 @@ from loom.exit_codes import CUT_OFF, FAILED, code_of, leave
 
 COMMANDS: Final = {
     "init": ("init", "Create a project with an agent, its tests, a worker and a Compose file."),
-    "up": ("stack", "Start Temporal, Postgres, Redis and a worker on this machine."),
+    "up": ("stack", "Start Temporal, Postgres, Redis, a worker and the HTTP service on this machine."),
     "down": ("stack", "Stop everything that `loom up` started; all data is kept."),
     "backup": ("stack", "Copy the running stack to a folder, which `loom up` can start."),
     "doctor": ("stack", "Check everything that a run needs."),
@@ -55,7 +55,7 @@ COMMANDS: Final = {
     "report": ("report", "Show where a run's time, tokens and money went."),
     "export": ("export", "Export a run's complete record as JSON lines."),
     "artifact": ("export", "List and read the outputs and files that a run has stored."),
-    "costs": ("costs", "Show what runs cost, by agent, session, tenant, user or model."),
+    "costs": ("costs", "Show what runs cost, by agent, session, tenant, user, model or day."),
     "fork": ("forks", "Start a new run from a past turn of another run."),
     "diff-runs": ("forks", "Compare two runs turn by turn."),
     "permissions": ("permissions", "Check permission rules against tool calls."),

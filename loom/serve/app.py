@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -22,7 +23,7 @@ from loom.serve.http_input import EncodedSlashes, refuse_unknown_parameters
 from loom.serve.metrics import Measured, Requests
 from loom.serve.problems import MEDIA_TYPE, Problem, add_problem_handlers
 from loom.serve.readiness import Readiness
-from loom.serve.routes import a2a, agui, artifacts, catalog, events, health, inbox, me, runs, steering
+from loom.serve.routes import a2a, agui, artifacts, catalog, chats, costs, events, health, inbox, me, runs, steering
 
 PAGE: Final = Path(__file__).with_name("page")
 """The web page. It is public: what it shows comes from the API, with the token of the person who uses it."""
@@ -44,6 +45,18 @@ PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json", a2a.WELL_KNOW
 """Paths besides the page that need no authentication."""
 CODEC: Final = "/codec"
 """Where Temporal's Web UI and its command line send payloads to decode them."""
+
+
+class Page(Mount):
+    """The paths of the page. All others are those of the API, or don't exist."""
+
+    def __init__(self, paths: frozenset[str]) -> None:
+        super().__init__("/", PageFiles(directory=PAGE, html=True), name="page")
+        self._paths = paths
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See the base class."""
+        return super().matches(scope) if scope.get("path") in self._paths else (Match.NONE, {})
 
 
 class PageFiles(StaticFiles):
@@ -80,7 +93,7 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
     app.state.service = service
     app.state.requests = Requests()
     app.state.readiness = Readiness(service.client, service.settings)
-    for each in (health, runs, steering, events, inbox, catalog, artifacts, agui, a2a, me):
+    for each in (health, runs, steering, events, inbox, chats, costs, catalog, artifacts, agui, a2a, me):
         # Probes and A2A's clients may add parameters of their own.
         strict = () if each in {health, a2a} else (Depends(refuse_unknown_parameters),)
         app.include_router(each.router, dependencies=strict)
@@ -89,7 +102,7 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
         app.mount(CODEC, CodecServer(codec, origins=service.settings.serve_origins, may_use=_may_use_payloads))
     page = frozenset({"/", *(f"/{path.relative_to(PAGE)}" for path in PAGE.rglob("*"))} if PAGE.is_dir() else ())
     if page:
-        app.mount("/", PageFiles(directory=PAGE, html=True), name="page")
+        app.router.routes.append(Page(page))
     add_problem_handlers(app)
     app.add_middleware(Authentication, service=service, authenticator=authenticator, public=PUBLIC | page)
     app.add_middleware(Measured, requests=app.state.requests)
