@@ -94,22 +94,30 @@ class ServerTask(Result):
     input_requests: InputRequests = Field(default_factory=dict)
 
 
-class _GetTask(GetTaskRequest):
+class GetTask(GetTaskRequest):
+    """Asks for the state of a task."""
+
     name_param = "taskId"
 
 
-class _CancelTask(CancelTaskRequest):
+class CancelTask(CancelTaskRequest):
+    """Asks to cancel a task."""
+
     name_param = "taskId"
 
 
-class _UpdateTaskParams(RequestParams):
+class UpdateTaskParams(RequestParams):
+    """Answers to the input requests of a task."""
+
     task_id: str
     input_responses: InputResponses
 
 
-class _UpdateTask(Request[_UpdateTaskParams, Literal["tasks/update"]]):
+class UpdateTask(Request[UpdateTaskParams, Literal["tasks/update"]]):
+    """Gives a server the answers that a task needs. Only with the protocol 2026-07-28."""
+
     method: Literal["tasks/update"] = "tasks/update"
-    params: _UpdateTaskParams
+    params: UpdateTaskParams
     name_param = "taskId"
 
 
@@ -233,11 +241,11 @@ class _Polls:
 
     async def _asked(self, client: Client) -> ServerTask:
         if self._answers and _is_modern(client):
-            update = _UpdateTaskParams(task_id=self._call.task, input_responses=self._answers)
-            await client.session.send_request(_UpdateTask(params=update), EmptyResult)
+            update = UpdateTaskParams(task_id=self._call.task, input_responses=self._answers)
+            await client.session.send_request(UpdateTask(params=update), EmptyResult)
         self._answers = {}
         return await client.session.send_request(
-            _GetTask(params=GetTaskRequestParams(task_id=self._call.task)), ServerTask
+            GetTask(params=GetTaskRequestParams(task_id=self._call.task)), ServerTask
         )
 
     def _longer_pause(self) -> float:
@@ -247,7 +255,7 @@ class _Polls:
 
 async def cancel(client: Client, task: str) -> None:
     """Ask a server to cancel a task. It may have ended already."""
-    request = _CancelTask(params=CancelTaskRequestParams(task_id=task))
+    request = CancelTask(params=CancelTaskRequestParams(task_id=task))
     await client.session.send_request(request, EmptyResult)
 
 

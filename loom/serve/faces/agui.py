@@ -53,7 +53,7 @@ from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action, Task
 from loom.serve.access.roles import Operation
 from loom.serve.caller_runs import CallerRuns
-from loom.serve.faces.following import Decision, Ended, Waits, about_call, decide, follow
+from loom.serve.faces.following import NO_ANSWER, Decision, Ended, Waits, about_call, decide, follow
 from loom.serve.problems import ANTICIPATED, name_and_detail
 from loom.watching import Streamed, closing
 
@@ -62,8 +62,6 @@ RUN: Final = "loom.run"
 """The custom event that names Loom's run: `{"run_id": …}`."""
 IGNORED: Final = "loom.ignored"
 """The custom event that names the fields of the input that had no effect."""
-NO_ANSWER: Final = "(The user did not answer.)"
-
 
 Answer: TypeAlias = Annotated[str, Field(min_length=1)]
 """The payload that answers the interrupt of a question."""

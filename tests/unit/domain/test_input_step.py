@@ -143,7 +143,7 @@ def test_a_call_whose_server_runs_a_task_can_be_repeated_from_then_on() -> None:
     request = request_of(state)
     assert (request.effect, request.server_task, request.round) == (Effect.IDEMPOTENT, "t", 1)
 
-    state = evolve(state, returned(a=Failure(message="no heartbeat", kind="lost", type="Timeout")))
+    state = evolve(state, returned(a=Failure(message="", kind="lost", type="Timeout", context={})))
     assert isinstance(next_action(state), RunTools)
     again = request_of(state)
     assert (again.effect, again.server_task, again.begun) == (Effect.IDEMPOTENT, "t", True)
