@@ -79,7 +79,7 @@ async def test_a_thread_starts_a_run_answers_its_interrupts_and_gets_the_result(
     assert ignored == {"fields": ["state"]}
     read = (await api.loom.client.transcript(run["run_id"]))[0]
     assert read.text == "write a file\n\nContext from the application:\n- page: Orders"
-    assert [part.media_type for part in read.parts] == ["image/png"]
+    assert [part.type for part in read.content if not isinstance(part, str)] == ["text", "image"]
     assert kinds(first)[:4] == ["RUN_STARTED", "CUSTOM", "CUSTOM", "TEXT_MESSAGE_START"]
     assert "".join(event.delta for event in first if event.type == "TEXT_MESSAGE_CONTENT") == "I write"
     assert kinds(first)[-5:] == [

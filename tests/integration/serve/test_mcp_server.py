@@ -13,7 +13,15 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, ElicitResult, EmptyResult, GetTaskRequestParams, Tool
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitResult,
+    EmptyResult,
+    GetTaskRequestParams,
+    InputRequest,
+    Tool,
+)
 
 from loom.activities.adapters.mcp.tasks import (
     EXTENSION,
@@ -84,6 +92,11 @@ async def answer(client: Client, task: str, **responses: Any) -> None:
     await client.session.send_request(UpdateTask(params=given), EmptyResult)
 
 
+def message_of(asked: InputRequest) -> str:
+    assert isinstance(asked, ElicitRequest)
+    return asked.params.message
+
+
 def accept(**fields: Any) -> dict[str, Any]:
     return {"action": "accept", "content": fields}
 
@@ -151,12 +164,14 @@ class Following(ClientExtension):
 
 
 async def test_a_run_is_a_task_that_another_instance_goes_on_with(serving: Serving) -> None:
-    """Another of Loom's own clients follows a task to its end: tests/integration/workflows/test_mcp_tasks.py."""
     api = await serving(script([*WRITES_AND_ASKS[:2], text("done"), WRITES_AND_ASKS[1]]))
 
     def client_of(http: httpx2.AsyncClient, *, can_ask: bool = True) -> Client:
-        answering = {"elicitation_callback": nobody} if can_ask else {}
-        return Client(streamable_http_client(f"{api.url}/mcp", http_client=http), extensions=[Following()], **answering)
+        return Client(
+            streamable_http_client(f"{api.url}/mcp", http_client=http),
+            extensions=[Following()],
+            elicitation_callback=nobody if can_ask else None,
+        )
 
     async def nobody(context: Any, params: Any) -> ElicitResult:
         raise AssertionError(params)
@@ -174,8 +189,8 @@ async def test_a_run_is_a_task_that_another_instance_goes_on_with(serving: Servi
         api.loom.started.append(run_id)
         asks = await until(client, "input_required")
         ((key, asked),) = asks.input_requests.items()
-        assert asked.params.message.startswith("write_file: ")
-        assert '"content":"new\\n"' in asked.params.message
+        assert message_of(asked).startswith("write_file: ")
+        assert '"content":"new\\n"' in message_of(asked)
         other = await api.with_token("otto", Role.ADMIN, tenant="other")
         operator = await api.with_token("olga", Role.OPERATOR)
     await api.move()
@@ -185,7 +200,7 @@ async def test_a_run_is_a_task_that_another_instance_goes_on_with(serving: Servi
         await answer(client, run_id, stale={"action": "accept"}, **{key: accept(approved=True)})
         question = await until(client, "input_required")
         ((second, asked),) = question.input_requests.items()
-        assert (asked.params.message, second != key) == ("Which colour?", True)
+        assert (message_of(asked), second != key) == ("Which colour?", True)
         with pytest.raises(MCPError, match="Field required"):
             await answer(client, run_id, **{second: accept(colour="red")})
         for http in (other, operator):
