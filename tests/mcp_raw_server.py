@@ -135,7 +135,7 @@ for line in sys.stdin:
             result(message, **task("input_required"))
         case "tasks/result":
             form = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
-            about = {"io.modelcontextprotocol/related-task": {"taskId": message["params"]["taskId"]}}
-            ask(message, "elicitation/create", message="Which colour?", requestedSchema=form, _meta=about)
+            related = {"io.modelcontextprotocol/related-task": {"taskId": message["params"]["taskId"]}}
+            ask(message, "elicitation/create", message="Which colour?", requestedSchema=form, _meta=related)
         case _ if "id" in message:
             send(id=message["id"], error={"code": -32601, "message": "no such method"})
