@@ -195,23 +195,27 @@ async def test_a_run_is_a_task_that_another_instance_goes_on_with(serving: Servi
         operator = await api.with_token("olga", Role.OPERATOR)
     await api.move()
 
-    async with client_of(api.http) as client:
+    for http in (other, operator):
+        http.base_url = httpx2.URL(api.url)
+    async with client_of(api.http) as client, client_of(operator) as olga:
         assert (await state_of(client, run_id)).input_requests.keys() == {key}
+        assert (await state_of(olga, run_id)).status == "working"  # she may not approve
+        with pytest.raises(MCPError, match="AccessDeniedError"):
+            await answer(olga, run_id, **{key: accept(approved=True)})
         await answer(client, run_id, stale={"action": "accept"}, **{key: accept(approved=True)})
         question = await until(client, "input_required")
         ((second, asked),) = question.input_requests.items()
         assert (message_of(asked), second != key) == ("Which colour?", True)
         with pytest.raises(MCPError, match="Field required"):
             await answer(client, run_id, **{second: accept(colour="red")})
-        for http in (other, operator):
-            http.base_url = httpx2.URL(api.url)
         async with client_of(other) as stranger:
             for about in (state_of(stranger, run_id), cancel(stranger, run_id)):
                 with pytest.raises(MCPError, match="RunNotFoundError"):
                     await about
-        async with client_of(operator) as olga, client_of(api.http, can_ask=False) as silent:
-            assert (await state_of(olga, run_id)).status == "input_required"
-            assert (await state_of(silent, run_id)).status_message == "Which colour?"
+        assert (await state_of(olga, run_id)).status == "input_required"
+        async with client_of(api.http, can_ask=False) as silent:
+            waits = await state_of(silent, run_id)
+            assert (waits.status, waits.status_message) == ("working", "Which colour?")
         await answer(client, run_id, **{second: accept(answer="Blue")})
         ended = await until(client, "completed")
         assert ended.result is not None
