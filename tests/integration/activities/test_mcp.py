@@ -184,7 +184,7 @@ async def test_a_tool_is_described_by_its_server_and_judged_by_the_trust_rule(ec
         parameters={"properties": properties, "required": ["text"], "title": "echoArguments", "type": "object"},
         effect=Effect.READ,
         parallel=True,
-        timeout=90.0,
+        timeout=3630.0,  # the server may run any call as a task
         scope=Scope.MCP,
         declared=Verdict.ALLOW,
     )
