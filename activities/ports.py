@@ -271,6 +271,8 @@ class ToolContext:
     """The answers to the earlier requests for input."""
     server_state: str = ""
     """The MCP server's own state of the call."""
+    server_task: str = ""
+    """The ID of the task as which the MCP server runs the call."""
 
     @property
     def owner(self) -> Owner:

@@ -188,7 +188,7 @@ class ToolRunner:
                 request, scope, lambda key: run(replace(context, idempotency_key=key)), warn=told.show
             )
         if result.needs is not None:
-            if result.needs.queue:
+            if result.needs.queue or request.server_task:
                 self._keep(request, context)
             _log.info("tool_needs_input", requests=len(result.needs.requests), round=request.round + 1)
             return result
@@ -239,6 +239,7 @@ class ToolRunner:
             answers=request.answers,
             earlier_answers=request.earlier_answers,
             server_state=request.server_state,
+            server_task=request.server_task,
         )
 
 

@@ -13,13 +13,24 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
+from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
 from mcp.server.request_state import RequestStateSecurity
-from mcp_types import CreateMessageResult, SamplingMessage, TextContent, ToolAnnotations
-from pydantic import BaseModel
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CreateMessageResult,
+    RequestParams,
+    SamplingMessage,
+    TextContent,
+    ToolAnnotations,
+)
+from pydantic import BaseModel, Field
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--http", type=int)
@@ -28,14 +39,85 @@ parser.add_argument("--slow", type=float, default=0.0)
 options = parser.parse_args()
 
 READS = ToolAnnotations(read_only_hint=True)
-# With a key of its own, each process would refuse the calls that another one has begun.
-server = MCPServer("echo", log_level="CRITICAL", request_state_security=RequestStateSecurity(keys=["k" * 32]))
 
 
 def note(text: str) -> None:
     """Write down what happens."""
     with options.diary.open("a") as diary:
         diary.write(text + "\n")
+
+
+class TaskParams(RequestParams):
+    """What a request about a task says."""
+
+    task_id: str
+    input_responses: dict[str, Any] = Field(default_factory=dict)
+
+
+class Building(Extension):
+    """Runs the tool `build` as a task, which asks for a colour. A file has the tasks, because processes die."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def __init__(self) -> None:
+        self._file = options.diary.with_suffix(".tasks")
+
+    def methods(self) -> list[MethodBinding]:
+        """The requests about tasks."""
+        handlers = {"tasks/get": self._get, "tasks/update": self._update, "tasks/cancel": self._cancel}
+        return [MethodBinding(name, TaskParams, handler) for name, handler in handlers.items()]
+
+    async def intercept_tool_call(
+        self, params: CallToolRequestParams, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Create a task."""
+        if params.name != "build":
+            return await call_next(ctx)
+        note(f"build {params.arguments}")
+        self._file.write_text(json.dumps({"id": "task-1", "status": "working"}))
+        return self._state("task-1", "working", resultType="task", statusMessage="Digging.")
+
+    def _state(self, task_id: str, status: str, **more: Any) -> dict[str, Any]:
+        now = "2026-07-28T00:00:00Z"
+        told = {"taskId": task_id, "status": status, "createdAt": now, "lastUpdatedAt": now, "ttlMs": None}
+        return {"resultType": "complete", **told, "pollIntervalMs": 50, **more}
+
+    async def _get(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        task = json.loads(self._file.read_text())
+        if task["id"] != params.task_id:
+            raise MCPError(INVALID_PARAMS, "Task not found")
+        note(f"polled in {os.getpid()}")
+        match task["status"]:
+            case "working":  # until somebody writes something else
+                return self._state(task["id"], "working", statusMessage="Laying bricks.")
+            case "input_required":
+                form = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
+                asked = {"mode": "form", "message": "Which colour?", "requestedSchema": form}
+                requests = {"colour": {"method": "elicitation/create", "params": asked}}
+                return self._state(task["id"], "input_required", inputRequests=requests)
+            case colour:
+                content = [{"type": "text", "text": f"built in {colour}"}]
+                return self._state(task["id"], "completed", result={"content": content})
+
+    async def _update(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        answer = params.input_responses["colour"]
+        note(f"told {answer['action']}")
+        task = {"id": params.task_id, "status": (answer.get("content") or {}).get("colour", "grey")}
+        self._file.write_text(json.dumps(task))
+        return {"resultType": "complete"}
+
+    async def _cancel(self, ctx: ServerRequestContext[Any, Any], params: TaskParams) -> HandlerResult:
+        note(f"cancelled {params.task_id}")
+        return {"resultType": "complete"}
+
+
+server = MCPServer(
+    "echo",
+    log_level="CRITICAL",
+    # With a key of its own, each process would refuse the calls that another one has begun.
+    request_state_security=RequestStateSecurity(keys=["k" * 32]),
+    extensions=[Building()],
+)
 
 
 @server.tool(annotations=READS)
@@ -69,6 +151,12 @@ async def wait(seconds: float, mark: str) -> str:
         raise
     note(f"ended {mark}")
     return mark
+
+
+@server.tool(annotations=ToolAnnotations(destructive_hint=True))
+def build(city: str) -> str:
+    """Build a house."""
+    raise ToolError("only as a task")
 
 
 @server.tool()

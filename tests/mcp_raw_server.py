@@ -3,8 +3,8 @@
 Speaks the older protocol over its pipes and starts at once. It lists what is in the file, whatever that is, and does
 by a tool's name: die, hang (answers nothing more), quiet (never answers this call), env, child, flood, reload (the list
 has changed), session (an answer that is no answer), book (asks a person), sum (asks the model), line (prints its
-argument, with the request's id for ID); anything else is echoed. The diary has one line for each message. INSTRUCTIONS
-in the environment are JSON.
+argument, with the request's id for ID), build (only as a task, which asks a person); anything else is echoed. The
+diary has one line for each message. INSTRUCTIONS in the environment are JSON.
 """
 
 import json
@@ -47,6 +47,19 @@ def ask(request: Any, method: str, **params: Any) -> None:
     send(id=number, method=method, params=params)
 
 
+def task(status: str) -> dict[str, Any]:
+    """The only task."""
+    now = "2025-11-25T00:00:00Z"
+    return {
+        "taskId": "task-1",
+        "status": status,
+        "createdAt": now,
+        "lastUpdatedAt": now,
+        "ttl": None,
+        "pollInterval": 50,
+    }
+
+
 def heard(answer: Any) -> None:
     """Take the answer to a question."""
     given = answer.get("result") or answer["error"]
@@ -83,6 +96,12 @@ def call(request: Any) -> None:  # noqa: C901, PLR0912 - one branch for each beh
         note("book begun")
         form = {"type": "object", "properties": {"room": {"type": "string"}}, "required": ["room"]}
         ask(request, "elicitation/create", message=f"Which room in {arguments['city']}?", requestedSchema=form)
+    elif name == "build":
+        if "task" in request["params"]:
+            note("build begun")
+            result(request, task=task("working"))
+        else:
+            send(id=request["id"], error={"code": -32601, "message": "only as a task"})
     elif name == "sum":
         content = {"type": "text", "text": "Sum up."}
         ask(request, "sampling/createMessage", messages=[{"role": "user", "content": content}], maxTokens=50)
@@ -112,5 +131,11 @@ for line in sys.stdin:
             result(message, tools=json.loads(TOOLS.read_text()))
         case "tools/call":
             call(message)
+        case "tasks/get":
+            result(message, **task("input_required"))
+        case "tasks/result":
+            form = {"type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"]}
+            related = {"io.modelcontextprotocol/related-task": {"taskId": message["params"]["taskId"]}}
+            ask(message, "elicitation/create", message="Which colour?", requestedSchema=form, _meta=related)
         case _ if "id" in message:
             send(id=message["id"], error={"code": -32601, "message": "no such method"})

@@ -56,6 +56,10 @@ class McpCall:
     earlier_answers: tuple[InputAnswer, ...] = ()
     state: str = ""
     """The server's own state of the call."""
+    as_task: bool = False
+    """Whether the server may run the call as a task."""
+    task: str = ""
+    """The ID of the call's task. If it is set, the call only asks for the task's result."""
 
     @property
     def known_answers(self) -> tuple[InputAnswer, ...]:
@@ -76,8 +80,8 @@ class McpLink(Protocol):
         """
         ...
 
-    def abandon(self, call_id: str) -> None:
-        """Stop a call that waits for input, because its run has ended."""
+    def abandon(self, call_id: str, task: str = "") -> None:
+        """Stop a call that waits for input, and its task, because its run has ended."""
         ...
 
 
@@ -96,6 +100,8 @@ class McpTool:
     """Maximum number of seconds for the call itself. The spec's timeout also includes the time to restore an idle
     connection.
     """
+    task_limit: float | None = None
+    """Maximum number of seconds for a task. None if the server never runs the call as a task."""
     feature: FeatureKind | None = None
     """Set if Loom has added the tool for the server's resources or prompts."""
     sampling_server: str = ""
@@ -106,7 +112,7 @@ class McpTool:
     @property
     def longest(self) -> float:
         """The server's own limit in seconds, which an agent's timeout can't exceed."""
-        return self.limit
+        return self.limit if self.task_limit is None else self.task_limit
 
     def is_available(self) -> str | None:
         """Return None if the server is responding. Otherwise, explain the problem and what Loom does about it."""
@@ -139,7 +145,7 @@ class McpTool:
                 tool=self.name,
                 arguments=cast("JsonObject", arguments),
                 effect=effect,
-                timeout=min(self.limit, context.timeout),
+                timeout=min(self.longest if context.server_task else self.limit, context.timeout),
                 key=key,
                 progress=context.progress,
                 feature=self.feature,
@@ -149,12 +155,14 @@ class McpTool:
                 answers=context.answers,
                 earlier_answers=context.earlier_answers,
                 state=context.server_state,
+                as_task=self.task_limit is not None,
+                task=context.server_task,
             )
         )
 
     def abandon(self, context: ToolContext) -> None:
         """Stop a call that waits for input, because its run has ended."""
-        self.link.abandon(_id_of(context))
+        self.link.abandon(_id_of(context), context.server_task)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,9 +184,7 @@ def offer(server: McpServer, listed: Sequence[ListedTool], link: McpLink, instru
         if not server.offers(each.name):
             continue
         name = tool_name(server.name, each.name)
-        if each.needs_task:
-            refused.append(f"{each.name!r}: it runs only as an MCP task, which Loom doesn't support")
-        elif name in tools:
+        if name in tools:
             refused.append(f"{each.name!r}: the server lists it twice, and the first one is used")
         elif len(tools) == TOOLS_LIMIT:
             refused.append(f"{each.name!r}: the server lists more than {TOOLS_LIMIT} tools")
@@ -199,7 +205,7 @@ def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink, instr
         parameters=defused_json(schema.shown),
         effect=stands.effect,
         parallel=stands.parallel,
-        timeout=server.timeout + server.connect_timeout,
+        timeout=(server.task_timeout if listed.as_task else server.timeout) + server.connect_timeout,
         scope=Scope.MCP,
         declared=stands.declared,
     )
@@ -209,6 +215,7 @@ def _tool(server: McpServer, listed: ListedTool, name: str, link: McpLink, instr
         schema=schema,
         link=link,
         limit=server.timeout,
+        task_limit=server.task_timeout if listed.as_task else None,
         feature=listed.feature,
         sampling_server=server.name if server.sampling else "",
         instructions=instructions,

@@ -141,6 +141,12 @@ class CallerRuns:
         await self._may(Operation.READ_RUNS, run_id)
         return await self._client.status(run_id)
 
+    async def times(self, run_id: str) -> tuple[datetime, datetime]:
+        """Return when the run started or last continued as new, and when it ended: now, if it hasn't."""
+        await self._may(Operation.READ_RUNS, run_id)
+        described = await self._client.temporal.get_workflow_handle(run_id).describe()
+        return described.start_time, described.close_time or datetime.now(UTC)
+
     async def result(self, run_id: str, *, wait: float) -> RunResult | None:
         """Return the run's result, or None if the run hasn't ended within `wait` seconds."""
         await self._may(Operation.READ_RUNS, run_id)

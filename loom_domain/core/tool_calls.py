@@ -249,6 +249,15 @@ class OpenCall:
         return self.plan.is_local and self.attempt == 1 and self.decision is None
 
     @property
+    def effect(self) -> Effect:
+        """The consequence of making the next attempt twice. An attempt that asks for the result of a server's task can
+        be repeated.
+        """
+        effect = self.plan.effect_of_tool
+        goes_on = effect is Effect.ONCE and self.exchange is not None and bool(self.exchange.needed.task)
+        return Effect.IDEMPOTENT if goes_on else effect
+
+    @property
     def awaits_person(self) -> bool:
         """Whether the call still needs a person's approval, or an answer for its MCP server."""
         if self.exchange is not None:

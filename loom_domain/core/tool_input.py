@@ -62,6 +62,7 @@ class NeededInput:
     """What a server needs before it can continue a call."""
 
     requests: tuple[InputRequest, ...]
+    """Empty if the server only has told the ID of its task."""
     state: str = ""
     """The server's own state of the call, which it receives again with the answers. Servers of the protocol 2026-07-28
     keep nothing else, so any worker can continue the call.
@@ -70,6 +71,8 @@ class NeededInput:
     """The task queue of the worker that keeps the call open. Servers of older protocols wait for the answers in the
     call itself. Empty if the server keeps nothing.
     """
+    task: str = ""
+    """The ID of the task as which the server runs the call. The call goes on by asking for the task's result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

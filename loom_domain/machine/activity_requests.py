@@ -246,7 +246,7 @@ def tool_request(
         arguments_digest="" if by_value else arguments_digest(call.arguments),
         made=_tool_of_the_run(state, call),
         skill=_skill_of(state, call),
-        effect=plan.effect_of_tool,
+        effect=open_call.effect,
         begun=open_call.begun,
         failures=open_call.failures,
         accounted=state.environment.ledger and is_accounted(open_call) and not local,
@@ -288,6 +288,7 @@ def _continued(exchange: Exchange) -> dict[str, Any]:
         "answers": exchange.answers,
         "earlier_answers": exchange.earlier,
         "server_state": exchange.needed.state,
+        "server_task": exchange.needed.task,
     }
 
 

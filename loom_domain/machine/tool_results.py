@@ -328,7 +328,7 @@ def _returned(call: OpenCall, outcome: ToolResult | Failure, event: ToolsReturne
     may_retry = isinstance(after_failure(Tries(lost=call.lost), outcome), Again)
     began = outcome.kind == "lost" or outcome.context.get("has_run") is True
     # With a record of effects, the next attempt looks up this attempt's outcome. Otherwise, the outcome is unknown.
-    if not may_retry or (began and call.plan.effect is Effect.ONCE and not (ledger and is_accounted(call))):
+    if not may_retry or (began and call.effect is Effect.ONCE and not (ledger and is_accounted(call))):
         return replace(call, result=failed(UNKNOWN_OUTCOME, "lost"))
     away = call.away + (outcome.type == STORE_AWAY)
     again = replace(call, attempt=call.attempt + 1, begun=call.begun or began, away=away, lost=lost)

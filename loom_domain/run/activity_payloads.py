@@ -346,6 +346,8 @@ class ToolRequest:
     earlier_answers: tuple[InputAnswer, ...] = ()
     server_state: str = ""
     """The MCP server's own state of the call."""
+    server_task: str = ""
+    """The ID of the task as which the MCP server runs the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -26,6 +26,9 @@ turn.
 INSTRUCTIONS_LIMIT: Final = 2000
 """The maximum length, in characters, of a server's instructions. They are part of the prompt of runs with its tools."""
 
+LONGEST_TASK: Final = 604_800
+"""The maximum timeout of a call that a server runs as a task, in seconds: a week."""
+
 READING_NAME: Final = re.compile(r"read_|get_|list_|ls|grep|find|search|query|fetch|view", re.IGNORECASE)
 """Matches names that suggest a read-only tool. Such a name permits parallel calls but never affects permissions or the
 tool's effect.
@@ -72,6 +75,8 @@ class McpServer:
     """Whether to trust the server's declarations about which tools are read-only, destructive or safe to repeat."""
     timeout: float = 60.0
     """The timeout for one call, in seconds."""
+    task_timeout: float = 3600.0
+    """The timeout for a call that the server runs as a task, in seconds."""
     connect_timeout: float = 30.0
     """The timeout for connecting and receiving the tool list, in seconds."""
     enabled_tools: tuple[str, ...] = ()
@@ -119,8 +124,9 @@ class ListedTool:
     description: str = ""
     schema: JsonObject = field(default_factory=dict)
     hints: Hints = field(default_factory=Hints)
-    needs_task: bool = False
-    """Whether the server runs the tool only as a task of the protocol 2025-11-25."""
+    as_task: bool = False
+    """Whether the server may run the tool as a task. A server of the protocol 2025-11-25 then runs it in no other way.
+    """
     feature: FeatureKind | None = None
     """Set if Loom has added the tool for the server's resources or prompts."""
 
@@ -242,7 +248,7 @@ def _converted(server: str, key: str, value: object) -> Any:
             return value
         case (("trust" | "elicitation" | "sampling"), bool()):
             return value
-        case (("timeout" | "connect_timeout"), int() | float()) if not isinstance(value, bool):
+        case (("timeout" | "task_timeout" | "connect_timeout"), int() | float()) if not isinstance(value, bool):
             return float(value)
     raise BadRequest(f"mcp.{server}.{key} must be {_WANTED[key]}", field=f"mcp.{server}.{key}")
 
@@ -251,7 +257,7 @@ _OAUTH: Final = frozenset(each.name for each in fields(OAuth))
 _WANTED: Final = {
     **dict.fromkeys(("args", "enabled_tools", "disabled_tools"), "a list of strings"),
     **dict.fromkeys(("env", "headers"), "a table of strings"),
-    **dict.fromkeys(("timeout", "connect_timeout"), "a number of seconds"),
+    **dict.fromkeys(("timeout", "task_timeout", "connect_timeout"), "a number of seconds"),
     "command": "a string or a list of strings",
     "url": "a text",
     "oauth": "a table of strings: client_id, client_secret, issuer, scope",
@@ -276,8 +282,14 @@ def _complaint(server: McpServer) -> str:
         return "`headers` are for servers with `url`; one with `command` takes `env`"
     if (oauth := server.oauth) is not None and (complaint := _oauth_complaint(server, oauth)):
         return complaint
+    return _limits_complaint(server)
+
+
+def _limits_complaint(server: McpServer) -> str:
     if not (0 < server.timeout <= 3600 and 0 < server.connect_timeout <= 600):
         return "`timeout` must be over 0 and at most 3600 seconds, and `connect_timeout` over 0 and at most 600"
+    if not 0 < server.task_timeout <= LONGEST_TASK:
+        return f"`task_timeout` must be over 0 and at most {LONGEST_TASK} seconds"
     return ""
 
 

@@ -171,7 +171,7 @@ class Outside:
         contents = self._done(call.arguments)
         return output_of(CallToolResult(content=[_block(each) for each in contents]), str)
 
-    def abandon(self, call_id: str) -> None:
+    def abandon(self, call_id: str, task: str = "") -> None:
         """No call waits for input."""
 
     async def fetch(self, key: str = "", kind: str = "text") -> Any:

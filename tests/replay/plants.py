@@ -26,7 +26,7 @@ PLANTED: Final = (
         "requests",
         "run_tool",
         "loom_domain/machine/activity_requests.py",
-        "effect=plan.effect_of_tool,",
+        "effect=open_call.effect,",
         'effect=Effect("read"),',
         by="0.4.0-worker-lost-0",
         matters=True,

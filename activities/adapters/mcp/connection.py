@@ -12,7 +12,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Final, cast
@@ -20,21 +20,14 @@ from typing import Final, cast
 import anyio
 import structlog
 from mcp.client.client import Client
-from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
     REQUEST_TIMEOUT,
     CallToolResult,
-    CreateMessageRequestParams,
-    CreateMessageResult,
-    ElicitRequestParams,
-    ElicitResult,
-    ErrorData,
     InputRequiredResult,
     PromptListChangedNotification,
     RequestParamsMeta,
@@ -43,20 +36,31 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from temporalio import activity
 
 from loom.activities.adapters.mcp.error_text import SecretReplacer, readable
-from loom.activities.adapters.mcp.input_requests import asked_of_model, asked_of_person, needed, response, responses
-from loom.activities.adapters.mcp.open_calls import OpenCall, OpenCalls
+from loom.activities.adapters.mcp.input_requests import needed, responses
+from loom.activities.adapters.mcp.open_calls import OpenCall, OpenCalls, Returned
+from loom.activities.adapters.mcp.questions import Questions
 from loom.activities.adapters.mcp.resources import feature_result, feature_tools
 from loom.activities.adapters.mcp.results import data_text, forgotten, listed_tools, output_of, refusal, repeatable
 from loom.activities.adapters.mcp.stderr import StderrTail
+from loom.activities.adapters.mcp.tasks import (
+    LONGEST_CALL,
+    CreatedTask,
+    Tasks,
+    cancel,
+    create,
+    follow,
+    runs_tasks,
+)
 from loom.activities.adapters.mcp.transport import Transport, open_transport
+from loom.activities.leases import is_stopped
 from loom.activities.ports import ToolOutput
 from loom.activities.toolbox.mcp_tool import McpCall
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError
-from loom.domain.core.messages import canonical
 from loom.domain.core.tool_calls import Effect
-from loom.domain.core.tool_input import NeededInput
+from loom.domain.core.tool_input import InputRequest, NeededInput
 from loom.domain.tools.mcp_servers import ListedTool, McpServer, visible
 
 _log = structlog.get_logger("loom.mcp")
@@ -65,11 +69,8 @@ KEY: Final = "loom.dev/idempotency-key"
 """The name of the `_meta` field that contains a request's idempotency key."""
 
 _CHANGES: Final = (ToolListChangedNotification, PromptListChangedNotification, ResourceListChangedNotification)
-_LONGEST_CALL: Final = 30 * 86_400.0
 _STATE_PAUSE: Final = 0.25
 """Seconds before a call goes on whose server only needs more time."""
-_REJECTED: Final = -1
-"""The error code for a model call that a person has rejected, from the examples in the MCP specification."""
 _PAGES: Final = 50
 """Maximum number of pages in a list of tools. The limit is needed because a faulty server may never end its list."""
 
@@ -128,11 +129,11 @@ class ServerConnection:
         self._settled = anyio.Event()
         self._stale = anyio.Event()
         self._calls = OpenCalls()
+        self._questions = Questions(server.name, self._calls, self._redacted)
         self._own_queue = own_queue
         self._home = home
-        self._asks = False
-        """Whether the server has asked a question that doesn't say which call it belongs to."""
         self._turn = asyncio.Lock()
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._used = 0.0
 
     def trouble(self) -> str | None:
@@ -170,12 +171,14 @@ class ServerConnection:
         """Send the call once. Raises a domain tool error if the call fails. A canceled caller doesn't wait for the
         server's response.
         """
-        async with self._turn if self._asks else nullcontext():
+        # A question during a task names the task, and a task may take hours.
+        async with self._turn if self._questions.are_unclear and not call.task else nullcontext():
             return await self._called(call)
 
-    def abandon(self, call_id: str) -> None:
-        """Stop a call that waits for input, because its run has ended."""
+    def abandon(self, call_id: str, task: str = "") -> None:
+        """Stop a call that waits for input, and its task, because its run has ended."""
         self._calls.abandon(call_id)
+        self._cancel(task)
 
     async def _called(self, call: McpCall) -> ToolOutput:
         opened = await self._opened(call)
@@ -183,11 +186,14 @@ class ServerConnection:
             result = await opened.outcome(call.timeout)
         except asyncio.CancelledError:
             opened.cancel()  # the library notifies the server of the cancellation, and the session continues
+            if activity.in_activity() and is_stopped():  # otherwise, another attempt goes on with the task
+                self._cancel(call.task)
             raise
         except MCPError as error:
             raise self._refused(call, error) from None
         except TimeoutError:
             opened.cancel()
+            self._cancel(call.task)
             raise self._refused(call, MCPError(code=REQUEST_TIMEOUT, message="no result in time")) from None
         except (RuntimeError, ValidationError, OSError, anyio.BrokenResourceError) as error:
             reason = self._redacted(readable(error))
@@ -195,15 +201,21 @@ class ServerConnection:
                 f"the MCP server {self._server.name} returned no usable result for {call.tool} ({reason}):"
                 f" {repeatable(call)}"
             ) from None
+        if isinstance(result, InputRequest):
+            self._calls.keep(opened)
+        return self._output(call, result)
+
+    def _output(self, call: McpCall, result: Returned | InputRequest) -> ToolOutput:
         match result:
             case CallToolResult():
                 return output_of(result, self._redacted)
             case InputRequiredResult():
                 asked = result.input_requests or {}
                 return ToolOutput(needs=needed(asked, result.request_state, call, self._server.name, self._redacted))
-            case _:
-                self._calls.keep(opened)
-                return ToolOutput(needs=NeededInput(requests=(result,), queue=self._own_queue))
+            case NeededInput():
+                return ToolOutput(needs=result)
+            case InputRequest():
+                return ToolOutput(needs=NeededInput(requests=(result,), queue=self._own_queue, task=call.task))
 
     async def _opened(self, call: McpCall) -> OpenCall:
         """Send the call, or go on with a call that waits for these answers.
@@ -213,57 +225,16 @@ class ServerConnection:
         if call.round and (waiting := self._calls.take(call.id)) is not None:
             waiting.go_on(call)
             return waiting
-        if call.round and not call.state and call.effect is Effect.ONCE:
+        if call.round and not (call.state or call.task) and call.effect is Effect.ONCE:
             raise ToolExecutionError(
                 f"the connection to the MCP server {self._server.name} was lost while {call.tool} waited for input:"
                 f" {repeatable(call)}"
             )
-        client = await self._connected_client()
-        opened = OpenCall(call, asyncio.create_task(self._sent(client, call)))
+        # A server that is lost doesn't end a task, at first.
+        sending = self._followed(call) if call.task else self._sent(await self._connected_client(), call)
+        opened = OpenCall(call, asyncio.create_task(sending))
         opened.task.add_done_callback(_forget)
         self._calls.add(opened)
-        return opened
-
-    async def _on_elicitation(
-        self, context: ClientRequestContext, params: ElicitRequestParams
-    ) -> ElicitResult | ErrorData:
-        """Answer a question that a server asks during a call, before the protocol 2026-07-28."""
-        del context
-        opened = self._asking_call()
-        if opened is None:
-            return ElicitResult(action="cancel")
-        try:
-            request = asked_of_person(params, self._server.name, self._redacted, number=opened.number(params.message))
-        except LoomError as error:
-            return ErrorData(code=INVALID_PARAMS, message=error.message)
-        answer = response(await opened.ask(request))
-        return answer if isinstance(answer, ElicitResult) else ElicitResult(action="cancel")
-
-    async def _on_sampling(
-        self, context: ClientRequestContext, params: CreateMessageRequestParams
-    ) -> CreateMessageResult | ErrorData:
-        """Answer a model call that a server asks for during a call, before the protocol 2026-07-28."""
-        del context
-        opened = self._asking_call()
-        if opened is None:
-            return ErrorData(code=INTERNAL_ERROR, message="Loom can't tell for which call this is: call again")
-        try:
-            text = canonical(params.model_dump(mode="json", exclude_none=True))
-            verdict, number = opened.call.sampling, opened.number(text)
-            request = asked_of_model(params, self._server.name, self._redacted, verdict=verdict, number=number)
-        except LoomError as error:
-            return ErrorData(code=INVALID_REQUEST, message=error.message)
-        answer = await opened.ask(request)
-        if answer.action != "accept":
-            return ErrorData(code=_REJECTED, message=f"there is no answer: {answer.reason}")
-        sampled = response(answer)
-        return sampled if isinstance(sampled, CreateMessageResult) else ErrorData(code=INTERNAL_ERROR, message="")
-
-    def _asking_call(self) -> OpenCall | None:
-        self._asks = True
-        opened = self._calls.only()
-        if opened is None:
-            _log.warning("mcp_question_unclear", server=self._server.name, calls=len(list(self._calls)))
         return opened
 
     async def _run_session(self) -> bool:
@@ -289,8 +260,9 @@ class ServerConnection:
                 read_timeout_seconds=self._server.timeout,
                 message_handler=self._hear,
                 cache=None,
-                elicitation_callback=self._on_elicitation if self._server.elicitation else None,
-                sampling_callback=self._on_sampling if self._server.sampling else None,
+                elicitation_callback=self._questions.for_person if self._server.elicitation else None,
+                sampling_callback=self._questions.for_model if self._server.sampling else None,
+                extensions=[Tasks()],
             )
             async with client:
                 await self._list(client, transport)
@@ -376,7 +348,7 @@ class ServerConnection:
         cursor: str | None = None
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor)
-            found += listed_tools(page)
+            found += listed_tools(page, as_tasks=runs_tasks(client))
             cursor = page.next_cursor
             if not cursor:
                 break
@@ -418,13 +390,44 @@ class ServerConnection:
         self._used = anyio.current_time()
         return self._client
 
-    async def _sent(self, client: Client, call: McpCall) -> CallToolResult | InputRequiredResult:
+    async def _followed(self, call: McpCall) -> CallToolResult | NeededInput:
+        try:
+            result = await follow(self._connected_client, self._suspect, call, self._server.name, self._teller(call))
+            if isinstance(result, CallToolResult):
+                return result
+            asks = needed(result.input_requests, None, call, self._server.name, self._redacted)
+        except ToolExecutionError as error:
+            self._cancel(call.task)  # it needs an answer that there won't be, or it has ended
+            raise ToolExecutionError(self._redacted(error.message)) from None
+        return replace(asks, task=call.task)
+
+    def _cancel(self, task: str) -> None:
+        """Ask the server to cancel a task, without waiting for it."""
+        if task:
+            cancelling = asyncio.create_task(self._cancelled(task))
+            self._cancelling.add(cancelling)
+            cancelling.add_done_callback(self._cancelling.discard)
+
+    async def _cancelled(self, task: str) -> None:
+        try:
+            await cancel(await self._connected_client(), task)
+        except Exception as error:  # noqa: BLE001 - the server may have forgotten the task
+            _log.debug("mcp_task_not_cancelled", server=self._server.name, reason=str(error)[:200])
+
+    def _teller(self, call: McpCall) -> ProgressFnT:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             of = "" if total is None else f"/{total:g}"
             call.progress(self._redacted(visible(message or f"{progress:g}{of}"))[:2000])
 
+        return tell
+
+    async def _sent(self, client: Client, call: McpCall) -> Returned:
         if call.feature is not None:
             return await feature_result(client, call)
+        meta = cast("RequestParamsMeta", {KEY: call.key}) if call.key else None
+        if call.as_task and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            created = await create(client, call, meta)
+            return NeededInput(requests=(), task=created.task_id) if isinstance(created, CreatedTask) else created
         state = call.state or None
         given = responses(call.answers, self._server.name) if call.state else {}
         while True:
@@ -432,24 +435,34 @@ class ServerConnection:
                 call.tool,
                 dict(call.arguments),
                 # `OpenCall.outcome` limits the time, because a call may wait for a person for days.
-                read_timeout_seconds=_LONGEST_CALL,
-                progress_callback=tell,
+                read_timeout_seconds=LONGEST_CALL,
+                progress_callback=self._teller(call),
                 input_responses=given or None,
                 request_state=state,
-                meta=cast("RequestParamsMeta", {KEY: call.key}) if call.key else None,
+                meta=meta,
                 allow_input_required=True,
+                allow_claimed=True,
             )
-            if isinstance(result, CallToolResult) or result.input_requests:
+            if isinstance(result, CreatedTask):
+                return NeededInput(requests=(), task=result.task_id)
+            if isinstance(result, CallToolResult):
+                return result
+            if not isinstance(result, InputRequiredResult):
+                raise TypeError(f"a result of the type {type(result).__name__}")
+            if result.input_requests:
                 return result
             # The server needs more time, and nothing else.
             given, state = {}, result.request_state
             await asyncio.sleep(_STATE_PAUSE)
 
     def _refused(self, call: McpCall, error: MCPError) -> LoomError:
-        if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
-            self._check_alive()
+        self._suspect(error)
         said, data = (self._redacted(visible(text)) for text in (error.message, data_text(error.data)))
         return refusal(self._server.name, call, error.code, said, data)
+
+    def _suspect(self, error: MCPError) -> None:
+        if error.code in (REQUEST_TIMEOUT, CONNECTION_CLOSED) or forgotten(error.code, error.message):
+            self._check_alive()
 
     def _check_alive(self) -> None:
         """Check whether the server is alive by listing its tools. Other calls wait for the check."""
@@ -467,7 +480,7 @@ class ServerConnection:
         _log.warning("mcp_lost", server=self._server.name, reason=self._trouble)
 
 
-def _forget(task: "asyncio.Task[CallToolResult | InputRequiredResult]") -> None:
+def _forget(task: "asyncio.Task[Returned]") -> None:
     if not task.cancelled():
         task.exception()  # retrieve the exception, because every waiting caller may have been canceled
 

@@ -105,6 +105,16 @@ def mend_result(result: dict[str, Any]) -> None:
         del result["instructions"]
     if not isinstance(result.get("_meta", {}), dict):
         del result["_meta"]
+    if isinstance(result.get("task"), dict):
+        result.setdefault("content", [])  # the library knows no other results of calls
+    if isinstance(result.get("taskId"), str) and "status" in result:
+        if isinstance(result.get("result"), dict):
+            _mend_call(result["result"])
+    else:
+        _mend_content(result)
+
+
+def _mend_content(result: dict[str, Any]) -> None:
     told = result.keys() - {"_meta"}
     if told and told.isdisjoint(_OF_CALLS | _OF_OTHERS):  # a call's value without its frame
         result["structuredContent"] = {name: result.pop(name) for name in sorted(told)}

@@ -8,17 +8,21 @@ the connection sends one call at a time; a call that waits for an answer doesn't
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from mcp_types import CallToolResult, InputRequiredResult
 
 from loom.activities.toolbox.mcp_tool import McpCall
-from loom.domain.core.tool_input import InputAnswer, InputRequest
+from loom.domain.core.tool_input import InputAnswer, InputRequest, NeededInput
+
+Returned: TypeAlias = CallToolResult | InputRequiredResult | NeededInput
+"""What a server returns. With `NeededInput`, it runs the call as a task."""
 
 
 class OpenCall:
     """A call that has been sent and hasn't returned."""
 
-    def __init__(self, call: McpCall, task: "asyncio.Task[CallToolResult | InputRequiredResult]") -> None:
+    def __init__(self, call: McpCall, task: "asyncio.Task[Returned]") -> None:
         self.call = call
         self.task = task
         self._question: InputRequest | None = None
@@ -57,7 +61,7 @@ class OpenCall:
             answer = next((a for a in call.answers if a.key == key), None)
             self._answer.set_result(answer or _cancelled(self._question))
 
-    async def outcome(self, limit: float) -> CallToolResult | InputRequiredResult | InputRequest:
+    async def outcome(self, limit: float) -> Returned | InputRequest:
         """Return the server's result, or the question that it asks first. Raises TimeoutError after `limit` seconds,
         and what the call raises.
         """
@@ -120,5 +124,10 @@ class OpenCalls:
 
     def only(self) -> OpenCall | None:
         """Return the call that a question belongs to, or None if that isn't certain."""
-        running = [each for each in self._calls if each.question is None and not each.task.done()]
+        open_calls = (each for each in self._calls if not each.call.task)
+        running = [each for each in open_calls if each.question is None and not each.task.done()]
         return running[0] if len(running) == 1 else None
+
+    def of_task(self, task: str) -> OpenCall | None:
+        """Return the call that waits for the result of a task."""
+        return next((each for each in self._calls if each.call.task == task), None)

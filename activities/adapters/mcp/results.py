@@ -47,14 +47,14 @@ _SAID: Final = 2000
 _FORGOTTEN: Final = "Session terminated"
 
 
-def listed_tools(result: ListToolsResult) -> list[ListedTool]:
-    """Return the tools on one page of a server's list."""
+def listed_tools(result: ListToolsResult, *, as_tasks: bool = False) -> list[ListedTool]:
+    """Return the tools on one page of a server's list. With `as_tasks`, the server may run any of them as a task."""
     return [
         ListedTool(
             name=tool.name,
             description=tool.description or "",
             schema=tool.input_schema,
-            needs_task=tool.execution is not None and tool.execution.task_support == "required",
+            as_task=as_tasks or (tool.execution is not None and tool.execution.task_support == "required"),
             hints=Hints()
             if (given := tool.annotations) is None
             else Hints(

@@ -101,6 +101,8 @@ class McpServers:
         # Importing the library takes a second, so import it only if there are servers.
         from loom.activities.adapters.mcp.connection import ConnectionTimeouts, ServerConnection  # noqa: PLC0415
 
+        if sampling := [server.name for server in self._servers if server.sampling]:
+            _log.warning("mcp_sampling_is_deprecated", servers=sampling, since="2026-07-28")
         for server in self._servers:
             on_listed = partial(self._listed, server)
             patience = self._patience or ConnectionTimeouts()

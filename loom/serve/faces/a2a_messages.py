@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from a2a.helpers import get_data_parts
 from a2a.types import Message, Part
-from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError
+from a2a.utils.errors import InvalidParamsError
 from pydantic import ValidationError
 from pydantic_core import to_json
 
@@ -55,12 +55,13 @@ def _as_meant(value: Any) -> Any:
 
 def files_in(message: Message) -> dict[str, Any]:
     """Return the files of a message as the field `parts` of a request."""
-    raw = [
-        {"data": b64encode(part.raw).decode(), "name": part.filename} for part in message.parts if part.HasField("raw")
-    ]
-    if any(part.HasField("url") for part in message.parts):
-        raise ContentTypeNotSupportedError("message.parts: send files as `raw`; Loom doesn't fetch a `url`")
-    return {"parts": raw} if raw else {}
+    files = [_file(part) for part in message.parts if part.HasField("raw") or part.HasField("url")]
+    return {"parts": files} if files else {}
+
+
+def _file(part: Part) -> dict[str, str]:
+    source = {"data": b64encode(part.raw).decode()} if part.HasField("raw") else {"url": part.url}
+    return {**source, "name": part.filename}
 
 
 def decision_in(part: Part) -> CallDecision:

@@ -13,9 +13,13 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from ag_ui.core import (
     AssistantMessage,
+    AudioPart,
     BaseEvent,
     CustomEvent,
+    DataSource,
+    DocumentPart,
     FunctionCall,
+    ImagePart,
     Interrupt,
     Message,
     MessagesSnapshotEvent,
@@ -41,7 +45,9 @@ from ag_ui.core import (
     ToolCallResultEvent,
     ToolCallStartEvent,
     ToolMessage,
+    UrlSource,
     UserMessage,
+    VideoPart,
 )
 from ag_ui.encoder import EventEncoder
 from pydantic import Field, TypeAdapter, ValidationError
@@ -53,17 +59,19 @@ from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action, Task
 from loom.serve.access.roles import Operation
 from loom.serve.caller_runs import CallerRuns
-from loom.serve.faces.following import Decision, Ended, Waits, about_call, decide, follow
+from loom.serve.faces.following import NO_ANSWER, Decision, Ended, Waits, about_call, decide, follow
 from loom.serve.problems import ANTICIPATED, name_and_detail
 from loom.watching import Streamed, closing
 
 PROTOCOL: Final = "1.0"
 RUN: Final = "loom.run"
 """The custom event that names Loom's run: `{"run_id": …}`."""
+CONTEXT: Final = "Context from the application:"
+"""The line of a task before the application's context."""
 IGNORED: Final = "loom.ignored"
 """The custom event that names the fields of the input that had no effect."""
-NO_ANSWER: Final = "(The user did not answer.)"
 
+FilePart: TypeAlias = ImagePart | AudioPart | VideoPart | DocumentPart
 
 Answer: TypeAlias = Annotated[str, Field(min_length=1)]
 """The payload that answers the interrupt of a question."""
@@ -119,7 +127,7 @@ async def begin(runs: CallerRuns, agent: str, given: RunAgentInput) -> Position:
     runs.require(Operation.START)  # before anything is said about the input
     if given.resume:
         return await _resume(runs, given.resume)
-    run_id = await runs.start({"task": _task(given.messages), "agent": agent, "session_id": given.thread_id})
+    run_id = await runs.start({**_task(given), "agent": agent, "session_id": given.thread_id})
     return Position(run_id=run_id)
 
 
@@ -153,16 +161,29 @@ def _decision(asked: Asked, entry: ResumeEntry) -> Decision | str:
         raise BadRequest(f"resume.payload: must be {wanted} ({error.errors()[0]['msg']})", field="resume") from None
 
 
-def _task(messages: Sequence[Message]) -> str:
-    last = messages[-1] if messages else None
+def _task(given: RunAgentInput) -> JsonObject:
+    """Return the fields `task` and `parts` of a request, from the last message and the application's context."""
+    last = given.messages[-1] if given.messages else None
     if not isinstance(last, UserMessage):
         raise BadRequest("messages: the last one must have the role `user`; it is the run's task", field="messages")
-    if isinstance(last.content, str):
-        return last.content
-    texts = [part.text for part in last.content if isinstance(part, TextPart)]
-    if len(texts) < len(last.content):
-        raise BadRequest("messages: only text is supported here; attach files with POST /v1/runs", field="messages")
-    return "\n".join(texts)
+    content = [TextPart(text=last.content)] if isinstance(last.content, str) else last.content
+    texts = [part.text for part in content if isinstance(part, TextPart)]
+    files = [_file(part) for part in content if not isinstance(part, TextPart)]
+    if given.context:
+        texts += ["", CONTEXT, *(f"- {each.description}: {each.value}" for each in given.context)]
+    return {"task": "\n".join(texts), **({"parts": files} if files else {})}
+
+
+def _file(part: FilePart) -> JsonObject:
+    told = part.metadata.get("filename") if isinstance(part.metadata, dict) else None
+    name = {"name": told} if isinstance(told, str) else {}
+    match part.source:
+        case DataSource(value=value):
+            return {"data": value, **name}
+        case UrlSource(value=value):
+            return {"url": value, **name}
+        case _:
+            raise BadRequest("messages: a file's source must be `data` or `url`", field="messages")
 
 
 async def encoded(runs: CallerRuns, at: Position, given: RunAgentInput) -> AsyncIterator[bytes]:
@@ -177,7 +198,8 @@ async def events(runs: CallerRuns, at: Position, given: RunAgentInput) -> AsyncI
     """Yield the AG-UI events of a run from a position on. The last one is RUN_FINISHED or RUN_ERROR."""
     yield RunStartedEvent(thread_id=given.thread_id, run_id=given.run_id, protocol_version=PROTOCOL)
     yield CustomEvent(name=RUN, value={"run_id": at.run_id})
-    if ignored := [name for name in ("tools", "context", "state", "forwarded_props") if getattr(given, name)]:
+    unused = ("tools", "state", "forwarded_props", *(("context",) if given.resume else ()))
+    if ignored := [name for name in unused if getattr(given, name)]:
         yield CustomEvent(name=IGNORED, value={"fields": ignored})
     translation = Translation(at, given)
     try:

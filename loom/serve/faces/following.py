@@ -19,6 +19,8 @@ SILENCE: Final = 0.5
 """Seconds without an event after which the run is asked whether it waits for a person. No event says so for all runs:
 the calls of sub-agents wait at the root of their tree.
 """
+NO_ANSWER: Final = "(The user did not answer.)"
+"""What the agent reads if a person has turned its question or its call away without a word."""
 RESULT_WITHIN: Final = 30.0
 """Seconds that the server has to close a run that has published its last event."""
 

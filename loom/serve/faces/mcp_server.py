@@ -25,11 +25,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.requests import RunResult
 from loom.domain.core.suggestions import nearest
 from loom.domain.core.tasks import SHOWN_ONLY
 from loom.serve.access.roles import Caller
 from loom.serve.caller_runs import LONGEST_WAIT, CallerRuns, Service
 from loom.serve.faces.following import follow, progress, waits_in
+from loom.serve.faces.mcp_tasks import RunTasks
 from loom.serve.problems import ANTICIPATED, name_and_detail
 from loom.watching import Streamed, closing
 
@@ -87,6 +89,7 @@ class RunTools:
             instructions=INSTRUCTIONS,
             log_level="CRITICAL",
             middleware=[self._list_agents, self._refuse_unknown_arguments],
+            extensions=[RunTasks(self._runs_of, _ended)],
             subscriptions=False,  # it sends no notifications of its own, so a subscription would only hold a connection
         )
         for tool, annotations in (
@@ -140,7 +143,10 @@ class RunTools:
         workspace: Annotated[str | None, Field(description="A folder on the worker's machine.")] = None,
         max_turns: Annotated[int | None, Field(ge=1, description="The most model calls of the run.")] = None,
     ) -> Started:
-        """Start a run of a Loom agent. Returns at once; call `run_result` to wait for the answer."""
+        """Start a run of a Loom agent. Returns at once; call `run_result` to wait for the answer.
+
+        If your client supports tasks, the run is one, and the result of this call is the run's.
+        """
         given = {"session_id": session_id, "workspace": workspace, "max_turns": max_turns}
         request = {"task": task, "agent": agent, **{name: value for name, value in given.items() if value is not None}}
         with self._answering(ctx) as runs:
@@ -236,9 +242,13 @@ def _with_agents(tool: JsonObject, agents: list[str]) -> JsonObject:
     return {**tool, "inputSchema": {**schema, "properties": {**schema["properties"], "agent": agent}}}
 
 
+def _ended(run_id: str, result: RunResult) -> RunState:
+    return RunState(run_id=run_id, ended=True, status=result.status, result=to_jsonable_python(result))
+
+
 async def _state(runs: CallerRuns, run_id: str) -> RunState:
     if (result := await runs.result(run_id, wait=0)) is not None:
-        return RunState(run_id=run_id, ended=True, status=result.status, result=to_jsonable_python(result))
+        return _ended(run_id, result)
     status = await runs.status(run_id)
     waits = waits_in(status)
     return RunState(

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -101,16 +102,21 @@ def connect(*servers: McpServer, **given: Any) -> McpServers:
 
 
 async def call(
-    servers: McpServers, name: str, /, told: Callable[[str], None] = lambda _: None, **arguments: Any
+    servers: McpServers,
+    name: str,
+    /,
+    told: Callable[[str], None] = lambda _: None,
+    context: Mapping[str, Any] = MappingProxyType({}),
+    **arguments: Any,
 ) -> ToolOutput:
     """One call the way the pipeline makes it."""
     found = servers.tools[name]
     if (missing := found.is_available()) is not None:
         raise ToolUnavailableError(missing)
-    context = ToolContext(
+    given = ToolContext(
         workspace=Path("/"), run_id="r", call_id="c", idempotency_key="r/t1/c", timeout=60, progress=told
     )
-    output = await found.run(found.parse(arguments), context)
+    output = await found.run(found.parse(arguments), replace(given, **context))
     assert isinstance(output, ToolOutput)
     return output
 
@@ -178,7 +184,7 @@ async def test_a_tool_is_described_by_its_server_and_judged_by_the_trust_rule(ec
         parameters={"properties": properties, "required": ["text"], "title": "echoArguments", "type": "object"},
         effect=Effect.READ,
         parallel=True,
-        timeout=90.0,
+        timeout=3630.0,  # the server may run any call as a task
         scope=Scope.MCP,
         declared=Verdict.ALLOW,
     )

@@ -47,7 +47,6 @@ REFUSED = [
     "'nothing': its schema does not describe an object",
     "a tool without a name",
     "a tool without a name",
-    "'tasky': it runs only as an MCP task, which Loom doesn't support",
     "'long': its schema is longer than 65536 characters",
 ]
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx2
 
+from loom.composition.settings import Settings
 from loom.serve.access.roles import Role
 from loom.serve.access.tokens import AccessTokens
 from loom.serve.app import build_app
@@ -45,6 +46,17 @@ class Served:
     service: Service
     tokens: AccessTokens
     stack: AsyncExitStack
+    instance: AsyncExitStack
+    """Stops the service."""
+
+    async def move(self) -> None:
+        """Stop this instance of the service, and go on at another one."""
+        other = AsyncExitStack()
+        service, url = await other.enter_async_context(_instance(self.loom.settings))
+        await self.instance.aclose()
+        assert service.tokens is not None
+        self.instance, self.service, self.tokens, self.url = other, service, service.tokens, url
+        self.http.base_url = self.anonymous.base_url = httpx2.URL(url)
 
     async def with_token(self, name: str, role: Role, *, tenant: str | None = None) -> httpx2.AsyncClient:
         """A client of a person who has this role."""
@@ -56,8 +68,7 @@ class Served:
 
     async def replica(self) -> httpx2.AsyncClient:
         """The same person at another service, which shares nothing with the first one but the servers behind both."""
-        service = await self.stack.enter_async_context(service_for(self.loom.settings))
-        url = await self.stack.enter_async_context(listening_service(service))
+        _, url = await self.stack.enter_async_context(_instance(self.loom.settings))
         headers = {"Authorization": self.http.headers["Authorization"]}
         return await self.stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=120, headers=headers))
 
@@ -115,6 +126,22 @@ def _parsed(lines: list[str]) -> Iterator[Event]:
 
 
 @asynccontextmanager
+async def _instance(
+    settings: Settings, *, port: int = 0, stalled_after: float = 60.0
+) -> AsyncIterator[tuple[Service, str]]:
+    """An instance of the service, and its address."""
+    async with service_for(settings) as service:
+        with bound("127.0.0.1", port, stalled_after=stalled_after) as listening:
+            server = Server(build_app(service, callers_of(service, is_local=True)), service.streams)
+            serving = asyncio.create_task(server.serve([listening]))
+            try:
+                yield service, address_of(listening)
+            finally:
+                server.stop()
+                await serving
+
+
+@asynccontextmanager
 async def served(
     addresses: Addresses,
     workspace: Path,
@@ -129,12 +156,13 @@ async def served(
     async with (
         fresh_database(addresses.database) as url,
         harness(addresses, workspace, script, **{"database_url": url, **settings}) as (loom, _),
-        service_for(loom.settings) as service,
-        AsyncExitStack() as serving,
         AsyncExitStack() as stack,
     ):
+        instance = AsyncExitStack()
+        service, base = await instance.enter_async_context(
+            _instance(loom.settings, port=port, stalled_after=stalled_after)
+        )
         assert service.tokens is not None
-        base = await serving.enter_async_context(listening_service(service, port=port, stalled_after=stalled_after))
         anonymous = await stack.enter_async_context(httpx2.AsyncClient(base_url=base, timeout=120, limits=NO_LIMITS))
         api = Served(
             http=anonymous,
@@ -144,20 +172,12 @@ async def served(
             service=service,
             tokens=service.tokens,
             stack=stack,
+            instance=instance,
         )
-        if has_tokens:
-            api.http = await api.with_token("root", Role.ADMIN)
-        yield api
-
-
-@asynccontextmanager
-async def listening_service(service: Service, *, port: int = 0, stalled_after: float = 60.0) -> AsyncIterator[str]:
-    """Serve HTTP in this process, and yield the address."""
-    with bound("127.0.0.1", port, stalled_after=stalled_after) as listening:
-        server = Server(build_app(service, callers_of(service, is_local=True)), service.streams)
-        serving = asyncio.create_task(server.serve([listening]))
         try:
-            yield address_of(listening)
+            if has_tokens:
+                api.http = await api.with_token("root", Role.ADMIN)
+            yield api
         finally:
-            server.stop()
-            await serving
+            await stack.aclose()
+            await api.instance.aclose()

@@ -98,6 +98,8 @@ async def test_a_client_starts_a_run_follows_it_answers_and_gets_the_result(serv
         (call,) = get_data_parts(asked.message.parts)
         assert (call["tool"], call["arguments"]) == ("write_file", {"path": "a.txt", "content": "new\n"})
 
+    await api.move()
+    async with client_of(api.url, user(api.http)) as client:
         second = await events(client.send_message(message("approve", task=task)))
         assert (second[0].task.id, second[0].task.context_id) == (task.id, task.context_id)
         assert "tool result write_file" in progress_in(second)

@@ -4,20 +4,34 @@ import asyncio
 import json
 import os
 import shutil
+from base64 import b64encode
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from ag_ui.core import Event, ResumeEntry, RunAgentInput, RunFinishedEvent, UserMessage
+from ag_ui.core import (
+    Context,
+    DataSource,
+    Event,
+    ImagePart,
+    ResumeEntry,
+    RunAgentInput,
+    RunFinishedEvent,
+    TextPart,
+    UserMessage,
+)
 from pydantic import TypeAdapter
 
 from loom.testing.model_server import ToolUse, calls, script, text
+from tests.integration.activities.test_http_fetch import PNG
 from tests.integration.serve.conftest import Serving
 from tests.integration.serve.served import Served, events_in
 
 EVENT: TypeAdapter[Any] = TypeAdapter(Event)
 NODE: Final = os.environ.get("LOOM_TEST_NODE", "")
+PICTURE: Final = DataSource(value=b64encode(PNG).decode(), mime_type="image/png")
+PROVIDERS: Final = {"type": "file", "value": "file-1"}
 CLIENT: Final = Path(__file__).parents[3] / "examples" / "agui_client"
 
 
@@ -59,8 +73,14 @@ async def test_a_thread_starts_a_run_answers_its_interrupts_and_gets_the_result(
     question = ToolUse("ask_user", {"question": "Which colour?"}, "call_q")
     api = await serving(script([calls(write, text="I write"), calls(question), text("all done")]))
 
-    first = await agui(api, messages=[said("write a file")])
-    assert kinds(first)[:3] == ["RUN_STARTED", "CUSTOM", "TEXT_MESSAGE_START"]
+    task = UserMessage(id="m", content=[TextPart(text="write a file"), ImagePart(source=PICTURE)])
+    first = await agui(api, messages=[task], context=[Context(description="page", value="Orders")], state={"a": 1})
+    run, ignored = (event.value for event in first if event.type == "CUSTOM")
+    assert ignored == {"fields": ["state"]}
+    read = (await api.loom.client.transcript(run["run_id"]))[0]
+    assert read.text == "write a file\n\nContext from the application:\n- page: Orders"
+    assert [part.type for part in read.content if not isinstance(part, str)] == ["text", "image"]
+    assert kinds(first)[:4] == ["RUN_STARTED", "CUSTOM", "CUSTOM", "TEXT_MESSAGE_START"]
     assert "".join(event.delta for event in first if event.type == "TEXT_MESSAGE_CONTENT") == "I write"
     assert kinds(first)[-5:] == [
         "TEXT_MESSAGE_END",
@@ -72,6 +92,7 @@ async def test_a_thread_starts_a_run_answers_its_interrupts_and_gets_the_result(
     asked = interrupt(first)
     assert (asked.reason, asked.tool_call_id) == ("tool_call", first[-4].tool_call_id)
 
+    await api.move()
     second = await agui(api, resume=answer_to(asked, {"approved": True}))
     assert kinds(second)[2] == "TOOL_CALL_RESULT"  # the call itself was shown before
     asked = interrupt(second)
@@ -80,9 +101,9 @@ async def test_a_thread_starts_a_run_answers_its_interrupts_and_gets_the_result(
     third = await agui(api, resume=answer_to(asked, "Blue"))
     assert "".join(event.delta for event in third if event.type == "TEXT_MESSAGE_CONTENT") == "all done"
     assert (third[-1].type, third[-1].outcome, third[-1].result["output"]) == ("RUN_FINISHED", None, "all done")
-    assert (
-        len({event.value["run_id"] for each in (first, second, third) for event in each if event.type == "CUSTOM"}) == 1
-    )
+    assert {event.value["run_id"] for each in (second, third) for event in each if event.type == "CUSTOM"} == {
+        run["run_id"]
+    }
 
 
 async def test_wrong_input_is_refused_before_anything_starts(serving: Serving) -> None:
@@ -90,8 +111,9 @@ async def test_wrong_input_is_refused_before_anything_starts(serving: Serving) -
     bad: list[dict[str, Any]] = [
         {"messages": []},
         {"messages": [], "resume": [{"interruptId": "nonsense", "status": "resolved"}]},
+        {"messages": [{"id": "m", "role": "user", "content": [{"type": "image", "source": PROVIDERS}]}]},
     ]
-    for given, field in zip(bad, ("messages", "resume"), strict=True):
+    for given, field in zip(bad, ("messages", "resume", "messages"), strict=True):
         answer = await api.http.post("/v1/agents/default/agui", json={"threadId": thread, "runId": "r", **given})
         assert (answer.status_code, answer.json()["title"], answer.json()["field"]) == (422, "BadRequest", field)
     assert (await api.http.get("/v1/runs", params={"session": thread})).json()["runs"] == []

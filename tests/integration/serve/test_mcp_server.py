@@ -9,15 +9,35 @@ from uuid import uuid4
 import httpx2
 import pytest
 from mcp.client.client import Client
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, Tool
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolResult,
+    ElicitRequest,
+    ElicitResult,
+    EmptyResult,
+    GetTaskRequestParams,
+    InputRequest,
+    Tool,
+)
 
+from loom.activities.adapters.mcp.tasks import (
+    EXTENSION,
+    CreatedTask,
+    GetTask,
+    ServerTask,
+    UpdateTask,
+    UpdateTaskParams,
+    cancel,
+)
 from loom.domain.agents.worker_report import WorkerReport
 from loom.serve.access.roles import Caller, Role
 from loom.serve.caller_runs import CallerRuns
 from loom.serve.faces.mcp_server import RunTools
 from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.waiting import eventually
 from tests.integration.serve.conftest import Serving
 from tests.integration.serve.processes import environment
 from tests.integration.serve.served import Served
@@ -61,6 +81,24 @@ def over_stdio(api: Served) -> Client:
 def content(result: CallToolResult) -> Any:
     assert not result.is_error, result.content
     return result.structured_content
+
+
+async def state_of(client: Client, task: str) -> ServerTask:
+    return await client.session.send_request(GetTask(params=GetTaskRequestParams(task_id=task)), ServerTask)
+
+
+async def answer(client: Client, task: str, **responses: Any) -> None:
+    given = UpdateTaskParams.model_validate({"taskId": task, "inputResponses": responses})
+    await client.session.send_request(UpdateTask(params=given), EmptyResult)
+
+
+def message_of(asked: InputRequest) -> str:
+    assert isinstance(asked, ElicitRequest)
+    return asked.params.message
+
+
+def accept(**fields: Any) -> dict[str, Any]:
+    return {"action": "accept", "content": fields}
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
@@ -111,6 +149,87 @@ async def test_a_client_starts_a_run_follows_it_answers_and_gets_the_result(serv
         assert content(await client.call_tool("run_status", run))["status"] == "completed"
     assert (api.loom.workspace / "a.txt").read_text() == "new\n"
     assert not (api.loom.workspace / "b.txt").exists()
+
+
+class Following(ClientExtension):
+    """What a client needs to follow tasks with the official library. It ends where a person is needed."""
+
+    identifier = EXTENSION
+
+    def claims(self) -> list[ResultClaim[Any]]:
+        return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolved)]
+
+    async def _resolved(self, created: CreatedTask, context: ClaimContext) -> CallToolResult:
+        return CallToolResult(content=[], structured_content={"run_id": created.task_id})
+
+
+async def test_a_run_is_a_task_that_another_instance_goes_on_with(serving: Serving) -> None:
+    api = await serving(script([*WRITES_AND_ASKS[:2], text("done"), WRITES_AND_ASKS[1]]))
+
+    def client_of(http: httpx2.AsyncClient, *, can_ask: bool = True) -> Client:
+        return Client(
+            streamable_http_client(f"{api.url}/mcp", http_client=http),
+            extensions=[Following()],
+            elicitation_callback=nobody if can_ask else None,
+        )
+
+    async def nobody(context: Any, params: Any) -> ElicitResult:
+        raise AssertionError(params)
+
+    async def until(client: Client, status: str) -> ServerTask:
+        async def look() -> ServerTask | None:
+            task = await state_of(client, run_id)
+            return task if task.status == status else None
+
+        return await eventually(look)
+
+    async with client_of(api.http) as client:
+        started = await client.call_tool("start_run", {"task": "write", "workspace": str(api.loom.workspace)})
+        run_id = content(started)["run_id"]
+        api.loom.started.append(run_id)
+        asks = await until(client, "input_required")
+        ((key, asked),) = asks.input_requests.items()
+        assert message_of(asked).startswith("write_file: ")
+        assert '"content":"new\\n"' in message_of(asked)
+        other = await api.with_token("otto", Role.ADMIN, tenant="other")
+        operator = await api.with_token("olga", Role.OPERATOR)
+    await api.move()
+
+    for http in (other, operator):
+        http.base_url = httpx2.URL(api.url)
+    async with client_of(api.http) as client, client_of(operator) as olga:
+        assert (await state_of(client, run_id)).input_requests.keys() == {key}
+        assert (await state_of(olga, run_id)).status == "working"  # she may not approve
+        with pytest.raises(MCPError, match="AccessDeniedError"):
+            await answer(olga, run_id, **{key: accept(approved=True)})
+        await answer(client, run_id, stale={"action": "accept"}, **{key: accept(approved=True)})
+        question = await until(client, "input_required")
+        ((second, asked),) = question.input_requests.items()
+        assert (message_of(asked), second != key) == ("Which colour?", True)
+        with pytest.raises(MCPError, match="Field required"):
+            await answer(client, run_id, **{second: accept(colour="red")})
+        async with client_of(other) as stranger:
+            for about in (state_of(stranger, run_id), cancel(stranger, run_id)):
+                with pytest.raises(MCPError, match="RunNotFoundError"):
+                    await about
+        assert (await state_of(olga, run_id)).status == "input_required"
+        async with client_of(api.http, can_ask=False) as silent:
+            waits = await state_of(silent, run_id)
+            assert (waits.status, waits.status_message) == ("working", "Which colour?")
+        await answer(client, run_id, **{second: accept(answer="Blue")})
+        ended = await until(client, "completed")
+        assert ended.result is not None
+        assert content(ended.result)["result"]["output"] == "done"
+
+        started = await client.call_tool("start_run", {"task": "write", "workspace": str(api.loom.workspace)})
+        run_id = content(started)["run_id"]
+        api.loom.started.append(run_id)
+        await cancel(client, run_id)
+        assert (await until(client, "cancelled")).status_message
+    async with over_http(api, api.http) as plain:
+        with pytest.raises(MCPError, match="required extension"):
+            await state_of(plain, run_id)
+    assert (api.loom.workspace / "a.txt").read_text() == "new\n"
 
 
 async def test_the_schema_lists_the_agents_that_workers_report() -> None:

@@ -89,7 +89,7 @@ class Outside:
         blocks: list[ContentBlock] = [TextContent(type="text", text=said)]
         return output_of(CallToolResult(content=blocks, structured_content={f"k{said}": [said]}), str)
 
-    def abandon(self, call_id: str) -> None:
+    def abandon(self, call_id: str, task: str = "") -> None:
         """No call of the MCP server waits for input."""
 
     def app(self) -> LoomApp:

@@ -388,7 +388,7 @@ class Away:
     def call(self, call: McpCall) -> Awaitable[ToolOutput]:
         raise AssertionError(call)
 
-    def abandon(self, call_id: str) -> None:
+    def abandon(self, call_id: str, task: str = "") -> None:
         raise AssertionError(call_id)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from loom.domain.core.messages import Usage
 from loom.domain.core.tasks import Action
-from loom.domain.core.tool_calls import ToolResult
+from loom.domain.core.tool_calls import Effect, ToolResult
 from loom.domain.core.tool_input import InputAnswer, InputRequest, NeededInput, wrong_answer
 from loom.domain.machine.activity_requests import idempotency_key, sample_request, tool_request
 from loom.domain.machine.input_step import NOT_COVERED
@@ -132,6 +132,22 @@ def test_a_model_call_that_needs_a_person_is_made_after_the_approval() -> None:
 def test_a_server_learns_why_the_model_gives_no_answer(event: ModelSampled | SamplingFailed, why: str) -> None:
     answer = request_of(evolve(asked(MODEL), event)).answers[0]
     assert (answer.action, answer.reason) == ("cancel", why)
+
+
+def test_a_call_whose_server_runs_a_task_can_be_repeated_from_then_on() -> None:
+    """So if a worker dies, the next one goes on with the task, and nobody has to ask what has happened."""
+    state = told(BEGAN, wants((call("a"), WRITES)))
+    assert request_of(state).effect is Effect.ONCE
+    state = evolve(state, needs(task="t"))
+    assert isinstance(next_action(state), RunTools)
+    request = request_of(state)
+    assert (request.effect, request.server_task, request.round) == (Effect.IDEMPOTENT, "t", 1)
+
+    state = evolve(state, returned(a=Failure(message="", kind="lost", type="Timeout", context={})))
+    assert isinstance(next_action(state), RunTools)
+    again = request_of(state)
+    assert (again.effect, again.server_task, again.begun) == (Effect.IDEMPOTENT, "t", True)
+    assert idempotency_key(again) == idempotency_key(request)
 
 
 def test_if_the_worker_that_keeps_a_call_is_lost_any_worker_makes_the_next_attempt() -> None:
