@@ -8,9 +8,8 @@ signed with the workers' own key (see `core/signatures.py`), so such a signature
 the call that it is for, and carries the proof to the worker.
 """
 
-import base64
-import binascii
 import json
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -74,9 +73,10 @@ def claims_in(proof: str) -> ApprovalClaims:
     """Return what a proof states. Nothing has been verified. Raises BadRequest if it isn't a proof."""
     try:
         _, payload, _ = proof.split(".")
-        return read_claims(base64.urlsafe_b64decode(f"{payload}{'=' * (-len(payload) % 4)}"))
-    except (ValueError, binascii.Error):
+        content = b64decode(f"{payload}{'=' * (-len(payload) % 4)}", altchars=b"-_", validate=True)
+    except ValueError:
         raise _not_a_proof("it is not a JSON Web Signature in the compact form") from None
+    return read_claims(content)
 
 
 def read_claims(payload: bytes) -> ApprovalClaims:
