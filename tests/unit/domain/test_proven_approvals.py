@@ -142,8 +142,11 @@ def test_what_was_approved_for_the_run_goes_along_until_a_worker_refuses_it() ->
     given = approval(state, scope="run")
     state = after(state, given)
     assert (state.calls.grants, request(state).grant_proofs) == (("bash(ls)",), (given.proof,))
+    state = after(state, returned(c1="out"), BEGAN, wants((call("c2", command="ls"), WRITES)))
+    assert (request(state).asked, request(state).grant_proofs) == (False, (given.proof,))
 
-    state = after(state, returned(c1=ToolResult(content="", unproven="no key has this id")))
+    state = after(state, returned(c2=ToolResult(content="", unproven="no key has this id")))
+    assert asked(state) == ["c2"]
     assert (state.calls.grants, state.calls.grant_proofs) == ((), ())
 
 
