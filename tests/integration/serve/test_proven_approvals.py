@@ -39,6 +39,7 @@ def appends(word: str, call_id: str) -> ToolUse:
 
 
 TWICE: Final = calls(appends("twice", "b1"))
+OTHER: Final = ToolUse("bash", {"command": "touch other"}, "b3")
 MODEL: Final = by_task(
     {
         "forge": [calls(appends("once", "b1")), text("done")],
