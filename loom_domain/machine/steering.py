@@ -273,9 +273,7 @@ def _approve(state: RunState, event: Approved) -> RunState:
         plan = replace(call.plan, digest=digest_like(call.plan.digest, state, changed))
         call = replace(call, call=changed, plan=plan, stale=1)
     state = _decide(state, call, decision)
-    if edited or scope == "once":
-        return state
-    return granted(with_grant_proof(state, event.proof), call.plan.grants)
+    return state if edited or scope == "once" else granted(with_grant_proof(state, event.proof), call.plan.grants)
 
 
 def _deny(state: RunState, event: Denied) -> RunState:

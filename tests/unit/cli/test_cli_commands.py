@@ -69,7 +69,7 @@ LOCAL = {
         "providers",
         "backup",
     ),
-    *("keys new", "keys rotate", "keys rewrap", "keys list", "tenants forget"),
+    *("keys new", "keys approval", "keys rotate", "keys rewrap", "keys list", "tenants forget"),
 }
 """Commands that don't need a server, or that need something else first."""
 OF_STORES = {name for name in EACH if name.startswith(("tokens ", "audit ", "memory ", "knowledge "))}
