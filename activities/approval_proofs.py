@@ -117,7 +117,6 @@ class ApprovalKeys:
     def verified(self, proof: str, now: datetime) -> ApprovalClaims:
         """Return what the proof states. Raises BadRequest if none of the keys has signed it, or not by now."""
         from jwt import InvalidTokenError, PyJWS  # noqa: PLC0415 - slow to import, and only proofs need it
-        from jwt.utils import base64url_decode, base64url_encode  # noqa: PLC0415
 
         if len(proof) > LONGEST:
             raise _refused(f"it is longer than {LONGEST} characters")
@@ -130,12 +129,8 @@ class ApprovalKeys:
             if key is None:
                 raise _refused(f"no key of this worker has the id {header['kid']} (LOOM_APPROVAL_KEYS)")
             payload = jws.decode(proof, key, algorithms=[ALGORITHM])
-            # Decoders ignore the last bits of a part. Only one text may stand for a proof.
-            is_exact = all(base64url_encode(base64url_decode(part)).decode() == part for part in proof.split("."))
         except (InvalidTokenError, ValueError, TypeError):
             raise _refused("its signature isn't valid for it") from None
-        if not is_exact:
-            raise _refused("its signature isn't valid for it")
         claims = read_claims(payload)
         if claims.iat > (now + TOLERANCE).timestamp():
             raise _refused("it was signed in the future (compare the clocks of the machines)")

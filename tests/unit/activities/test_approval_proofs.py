@@ -296,7 +296,7 @@ async def test_an_approval_for_the_run_covers_what_its_rules_name_in_that_run() 
     assert await refusal(replace(later, arguments=elsewhere.arguments), call=elsewhere)
     assert await refusal(replace(later, origin=replace(ORIGIN, run_id="run-2")), call=again)
     assert await refusal(replace(later, origin=replace(ORIGIN, reset_at=5)), call=again)
-    once = KEY.proof(SEEN, by="ann", at=NOW)
+    once = KEY.signed(content(grants=["deploy(prod)"]))
     assert await refusal(replace(later, grant_proofs=(once,)), call=again)
 
 
