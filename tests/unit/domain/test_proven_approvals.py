@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from loom.activities.approval_proofs import ApprovalKey
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunRequest
-from loom.domain.core.tool_calls import PreparedCall, ToolResult
+from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult
 from loom.domain.machine.activity_requests import tool_request
 from loom.domain.machine.steering import refusal
 from loom.domain.machine.transitions import start
@@ -22,6 +22,7 @@ from loom.pending_approvals import PendingApproval, read_approval
 from tests.unit.domain.story import (
     AT,
     BEGAN,
+    LOST,
     SPEC,
     WRITES,
     after,
@@ -73,6 +74,15 @@ def test_a_client_learns_that_a_call_needs_a_proof_and_a_worker_gets_it() -> Non
 
     assert running(state) == ["c1"]
     assert (request(state).asked, request(state).proof) == (True, given.proof)
+
+
+def test_the_next_attempt_at_a_lost_call_has_the_same_proof() -> None:
+    state = run(replace(asks("d" * 32), effect=Effect.IDEMPOTENT))
+    given = approval(state)
+    state = after(state, given, returned(c1=LOST))
+
+    assert running(state) == ["c1"]
+    assert (request(state).attempt, request(state).proof) == (2, given.proof)
 
 
 def test_nothing_changes_for_runs_whose_workers_need_no_proofs() -> None:
