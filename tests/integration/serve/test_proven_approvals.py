@@ -23,13 +23,16 @@ from loom.activities.approval_proofs import ApprovalKey
 from loom.composition.audit_log import opened_log
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import AGENT_RUN
+from loom.domain.core.tasks import Action
 from loom.pending_approvals import PendingApproval, read_approval
 from loom.serve.access.roles import Role
-from loom.testing.harness import Harness
-from loom.testing.model_server import ToolUse, calls, text
+from loom.testing.harness import Addresses, Harness
+from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
+from loom.testing.worker_processes import mortal
 from tests.integration.serve.conftest import Serving
 from tests.integration.serve.served import Served
+from tests.integration.testing_kit import slow_shop
 from tests.integration.workflows.test_signed_requests import accepted_update, reset
 from tests.trees import by_task, delegate
 
@@ -150,6 +153,9 @@ async def test_only_an_approval_that_the_service_has_proven_lets_a_call_run(
         (False, False, True),
     ]
 
+    rebuilt = [task.action for task in (await loom.client.recorded_tasks(run_id)).tasks]
+    assert (rebuilt.count(Action.TOOL_CALL), rebuilt.count(Action.TOOL_RESULT)) == (1, 1), "refused calls haven't run"
+
     # The audit log keeps the proof, and whoever has the public key can verify it.
     async with aclosing(Database(str(loom.settings.database_url))) as database:
         log = opened_log(loom.settings, database)
@@ -207,3 +213,25 @@ async def test_only_an_approval_that_the_service_has_proven_lets_a_call_run(
     await approved(run_id)
     assert (await api.result(run_id))["status"] == "completed"
     assert effects(workspace)[-1] == "deep"
+
+
+async def test_a_proof_holds_for_the_next_attempt_if_its_worker_is_killed(
+    addresses: Addresses, workspace: Path, tmp_path: Path
+) -> None:
+    """The worker has only the public key. The client, which has the private one, approves as `loom approve` does."""
+    app = f"{Path(slow_shop.__file__)}:app"
+    model = script([calls(ToolUse("find_order", {"number": 7}, "f1")), text("done")])
+    both = keys(tmp_path)
+    async with mortal(addresses, workspace, model, app=app, approval_key=both["approval_key"]) as (loom, _, workers):
+        public = {"LOOM_APPROVAL_KEYS": str(both["approval_keys"])}
+        await workers.start(**public)
+        run_id = await loom.start(permissions={"find_order": "ask"})
+        await pending(loom, run_id, "f1")
+        await loom.client.approve(run_id, by="ann")
+        await loom.until_runs(run_id, "find_order")
+        await workers.crash()
+        await loom.forget_workers()
+        await workers.start(**public)
+        run = await loom.recorded(run_id)
+    (call,) = run.calls
+    assert (call.status, call.output, call.attempts) == ("success", "order 7: paid", 2)

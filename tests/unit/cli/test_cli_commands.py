@@ -1,6 +1,7 @@
 """The table of commands: complete, true to the commands themselves, and all that `loom --help` needs."""
 
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import loom.cli.commands
+from loom.activities.adapters.signing.approval_key_files import read_approval_key, read_approval_keys
 from loom.cli.main import COMMANDS, LazyCommand, build_app
 from loom.domain.core.errors import LoomError
 from loom.exit_codes import UNREACHABLE, USAGE, code_of
@@ -234,3 +236,15 @@ def words_for(name: str, folder: Path) -> list[str]:
             words += [parameter.opts[0], OPTIONS[parameter.opts[0]]]
     has_json = any("--json" in parameter.opts for parameter in EACH[name].params)
     return [*words, *MORE.get(name, ()), *(["--json"] if has_json else [])]
+
+
+def test_a_key_that_proves_approvals_is_created_once_with_its_public_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commands_in(tmp_path, monkeypatch) as command:
+        made = command("keys", "approval", "--file", "approval.key", "--json")
+        again = command("keys", "approval", "--file", "approval.key")
+    told = json.loads(made.out)
+    assert read_approval_key(tmp_path / "approval.key").id == told["key"]
+    assert read_approval_keys(Path(told["public"])).ids == (told["key"],)
+    assert (again.code, "exists already" in again.err) == (USAGE, True)
