@@ -26,6 +26,7 @@ from loom.domain.core.requests import AGENT_RUN
 from loom.domain.core.tasks import Action
 from loom.pending_approvals import PendingApproval, read_approval
 from loom.serve.access.roles import Role
+from loom.testing.fork_server import ForkServer
 from loom.testing.harness import Addresses, Harness
 from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
@@ -216,13 +217,14 @@ async def test_only_an_approval_that_the_service_has_proven_lets_a_call_run(
 
 
 async def test_a_proof_holds_for_the_next_attempt_if_its_worker_is_killed(
-    addresses: Addresses, workspace: Path, tmp_path: Path
+    addresses: Addresses, workspace: Path, tmp_path: Path, loom_forks: ForkServer
 ) -> None:
     """The worker has only the public key. The client, which has the private one, approves as `loom approve` does."""
     app = f"{Path(slow_shop.__file__)}:app"
     model = script([calls(ToolUse("find_order", {"number": 7}, "f1")), text("done")])
     both = keys(tmp_path)
-    async with mortal(addresses, workspace, model, app=app, approval_key=both["approval_key"]) as (loom, _, workers):
+    settings: dict[str, Any] = {"app": app, "approval_key": both["approval_key"], "forks": loom_forks}
+    async with mortal(addresses, workspace, model, **settings) as (loom, _, workers):
         public = {"LOOM_APPROVAL_KEYS": str(both["approval_keys"])}
         await workers.start(**public)
         run_id = await loom.start(permissions={"find_order": "ask"})
