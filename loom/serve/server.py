@@ -84,8 +84,8 @@ class Server(uvicorn.Server):
 async def service_for(settings: Settings) -> AsyncIterator[Service]:
     """Yield the parts that all requests share.
 
-    Raises UnreachableError if the Temporal server doesn't respond, and BadRequest if the approval policy or the approval
-    key is invalid.
+    Raises UnreachableError if the Temporal server doesn't respond, and BadRequest if the approval policy or the
+    approval key is invalid.
     """
     if settings.approval_key is not None:
         read_approval_key(settings.approval_key)
