@@ -91,6 +91,7 @@ from loom.workflows.options import TASK_TIMEOUT
 
 if TYPE_CHECKING:
     from loom.activities.adapters.temporal.run_history import TemporalPasts
+    from loom.activities.approval_proofs import ApprovalKey
     from loom.activities.bus import Transport
     from loom.composition.live_workers import LiveWorkers
     from loom.domain.history.costs import Costs
@@ -434,15 +435,29 @@ class LoomClient:
         run's status and fills in those of the pending call. The receipt then has the call's `call_id` and `tool`. If no
         worker responds, an approval with `call_id` or `digest` is queued as it is.
 
+        If the settings name an approval key, and the call needs a proof, this method proves that `by` has approved it.
+
         Raises RefusedError if the call isn't pending, or if several are pending and you name none, and UnreachableError
         if no worker says which call is pending.
         """
-        call = None if call_id and digest else await self._pending_call(run_id, call_id, digest)
+        key = self._approval_key
+        call = None if call_id and digest and key is None else await self._pending_call(run_id, call_id, digest)
         if call is not None:
             call_id, digest = call.call_id, digest or call.digest
         payload = {"call_id": call_id, "scope": scope, "arguments": arguments, "digest": digest, "by": by}
+        if key is not None and call is not None and call.execution:
+            payload["proof"] = key.proof(call.proven(run_id, digest or ""), by=by, scope=scope, arguments=arguments)
         receipt = await self._ask(run_id, "approve", payload)
         return receipt if call is None else {**receipt, **call.reference}
+
+    @cached_property
+    def _approval_key(self) -> "ApprovalKey | None":
+        path = self._settings.approval_key if self._settings is not None else None
+        if path is None:
+            return None
+        from loom.activities.adapters.signing.approval_key_files import read_approval_key  # noqa: PLC0415 - rarely used
+
+        return read_approval_key(path)
 
     async def deny(self, run_id: str, call_id: str | None = None, *, reason: str = "", by: str = "") -> JsonObject:
         """Deny a pending call. You can omit `call_id` if only one call is pending. The reason is passed to the model.

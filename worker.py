@@ -257,6 +257,13 @@ class LoomPlugin(SimplePlugin):
         self._refuse_in_workspace(path, "LOOM_SIGNING_KEY")
         if (file := self._settings.encryption_keys) is not None:
             self._refuse_in_workspace(file.resolve(), "LOOM_ENCRYPTION_KEYS")
+        if (file := self._settings.approval_keys) is not None:
+            self._refuse_in_workspace(file.resolve(), "LOOM_APPROVAL_KEYS")
+        if (file := self._settings.approval_key) is not None:
+            self._refuse_in_workspace(file.resolve(), "LOOM_APPROVAL_KEY")
+            if self._settings.approval_keys is not None and os.access(file, os.R_OK):
+                why = "whoever takes over this worker can prove approvals; give it to `loom serve` alone"
+                _log.warning("approval_key_on_worker", path=str(file), why=why)
         try:
             self._key.created()
         except OSError as error:

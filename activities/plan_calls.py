@@ -41,6 +41,7 @@ class CallPreparer:
         registered: Callable[..., Sequence[Registered]] | None,
         agents: Sequence[str] = (),
         obeyed: Callable[[str], WorkerFiles] | None = None,
+        own_rules: Callable[[str], AgentSpec] | None = None,
     ) -> None:
         self._tools = tools
         self._own = own
@@ -48,6 +49,7 @@ class CallPreparer:
         self._registered = registered
         self._agents = agents
         self._obeyed = obeyed  # the files that this worker reads, for a workspace
+        self._own_rules = own_rules  # an agent as this worker defines it, if more than its rules allow must be proven
 
     async def plans(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], origin: Origin, turn: int
@@ -79,6 +81,7 @@ class CallPreparer:
             agents=self._agents,
             is_intercepted=bool(self._of(spec)),
             obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,
+            own=self._own_rules(spec.name) if self._own_rules else None,
         )
         return tuple(planned(call, objection=objection) for call, objection in zip(calls, objections, strict=True))
 

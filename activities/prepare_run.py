@@ -90,7 +90,9 @@ class Preparation:
         gate: StartGate,
         tenants: TenantGate,
         notify: NotifyPlan | None,
+        proofs: bool = False,
     ) -> None:
+        """`proofs` says whether the workers run calls only with proven approvals."""
         self._agents = agents
         self._hooks = hooks
         self._manifests = manifests
@@ -116,6 +118,7 @@ class Preparation:
         self._gate = gate
         self._tenants = tenants
         self._notify = notify
+        self._proofs = proofs
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -178,6 +181,7 @@ class Preparation:
             execution=origin.execution,
             parts=parts,
             notify=self._notify,
+            proofs=self._proofs,
             # Last, because a run that is refused must not take another run's place.
             admission=await self._tenants.admission(request.origin) if asked.tenant else "",
         )

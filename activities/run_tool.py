@@ -32,6 +32,7 @@ from loom.domain.machine.activity_requests import idempotency_key, key_without_a
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.domain.run.retry_policy import TIMED_OUT
 from loom.domain.run.stream_events import (
+    asked_for_proof,
     has_made_a_tool,
     tool_called,
     tool_progressed,
@@ -41,6 +42,7 @@ from loom.domain.run.stream_events import (
 )
 
 if TYPE_CHECKING:
+    from loom.activities.approval_proofs import ProofCheck
     from loom.activities.kept_calls import KeptCalls
 
 _log = structlog.get_logger("loom.tool")
@@ -76,8 +78,11 @@ class ToolRunner:
         manifests: Manifests,
         parts: PartKeeper,
         definitions: Definitions | None = None,
+        proofs: "ProofCheck | None" = None,
     ) -> None:
+        """`proofs` is None if this worker needs no proofs of approvals."""
         self._tools = tools
+        self._proofs = proofs
         self._parts = parts
         self._definitions = definitions
         self._manifests = manifests
@@ -160,9 +165,11 @@ class ToolRunner:
     ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         run_id, agent = request.origin.run_id, request.origin.agent
+        box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
+        if self._proofs is not None and (why := await self._proofs.refusal(request, call, box.get(call.name))):
+            return self._unproven(request, call, why, writer)
         told = _Told(writer, request, self._masked)
         told.began(call, self._hygiene)
-        box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
         context = replace(self._context(request, state, told.progress), check=check)
         registered = self._registered(agent) if self._registered else ()
         executed = partial(
@@ -202,6 +209,12 @@ class ToolRunner:
             _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
         await self._transcripts.save_result(run_id, tool_message(call, result))
         return result
+
+    def _unproven(self, request: ToolRequest, call: ToolCall, why: str, writer: StreamWriter) -> ToolResult:
+        _log.warning("approval_not_proven", why=why)
+        arguments = self._hygiene.clean_arguments(call.arguments)
+        writer.emit(asked_for_proof(request, call, why=why, arguments=arguments))
+        return ToolResult(content="", unproven=why)
 
     def _attributed(self, call: ToolCall, request: ToolRequest, box: ToolSet) -> AbstractAsyncContextManager[None]:
         """Record the worker's own definitions that the call changes in the body."""

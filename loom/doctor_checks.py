@@ -201,7 +201,7 @@ def bounds(settings: Settings, state: StackState) -> Entry:
     """Return the workspaces and modes that a worker with these settings serves. `loom up` may have added workspaces."""
     roots = state.workspaces or tuple(map(str, settings.roots))
     owner = replace(settings.owner_bounds, roots=roots) if state.workspaces else settings.owner_bounds
-    told = f"one started here serves {_served(roots, settings.bounds, owner)}"
+    told = f"one started here serves {_served(roots, settings.bounds, owner)}{_proofs(settings)}"
     return {"workspaces": list(roots), "max_mode": settings.max_mode.value, "note": told}
 
 
@@ -210,6 +210,18 @@ def _served(roots: Sequence[str], bounds: Bounds, owner: Bounds) -> str:
     anywhere = " (signed runs: any)" if owner.roots is None else ""
     signed = f" (signed runs: {owner.max_mode.value})" if owner.max_mode is not bounds.max_mode else ""
     return f"workspaces in {', '.join(roots)}{anywhere}; modes up to {bounds.max_mode.value}{signed}"
+
+
+def _proofs(settings: Settings) -> str:
+    """Return in words what a worker demands of approvals, or an empty string if they need no proof."""
+    if settings.approval_keys is None:
+        return ""
+    key = settings.approval_key
+    if key is None or not os.access(key, os.R_OK):
+        return "; approvals must be proven"
+    return (
+        f"; approvals must be proven, but it could prove them itself: it can read {key}, which only `loom serve` needs"
+    )
 
 
 async def sandbox(settings: Settings) -> Entry:

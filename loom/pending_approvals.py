@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loom.domain.core.errors import RefusedError
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import ENDED
+
+if TYPE_CHECKING:
+    from loom.activities.approval_proofs import ProvenCall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +53,8 @@ class PendingApproval:
     """The JSON Schema of the form's fields, if the question is a form."""
     url: str = ""
     """The address that the person must open, if the server asks for that."""
+    execution: str = ""
+    """What the proof of an approval names the run's execution by. Empty if the call needs no proof."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -60,6 +65,20 @@ class PendingApproval:
     def name(self) -> str:
         """The name of this approval in messages."""
         return f"{self.tool} ({self.call_id})"
+
+    def proven(self, run_id: str, digest: str) -> "ProvenCall":
+        """Return what the proof of an approval states about this call. `run_id` is the run that was asked."""
+        from loom.activities.approval_proofs import ProvenCall  # noqa: PLC0415 - only for whoever proves approvals
+
+        between = self.made_by.removeprefix(run_id).removeprefix("/")
+        return ProvenCall(
+            run=self.made_by,
+            execution=self.execution,
+            call=self.call_id.removeprefix(f"{between}/") if between else self.call_id,
+            tool=self.tool,
+            digest=digest,
+            grants=self.for_run,
+        )
 
     @property
     def reference(self) -> JsonObject:
@@ -112,4 +131,5 @@ def approval_fields(given: Mapping[str, Any]) -> dict[str, Any]:
         "question": str(given.get("question") or ""),
         "schema": given.get("schema"),
         "url": str(given.get("url") or ""),
+        "execution": str(given.get("execution") or ""),
     }

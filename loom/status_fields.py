@@ -74,6 +74,8 @@ class ApprovalFields(TypedDict):
     """The JSON Schema of the answer's fields."""
     url: NotRequired[str]
     """The address that the MCP server asks a person to open."""
+    execution: NotRequired[str]
+    """What the proof of an approval names the run's execution by, if the call needs a proof."""
 
 
 class ParkedFields(TypedDict):

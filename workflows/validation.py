@@ -18,6 +18,7 @@ from pydantic import (
 )
 from temporalio import workflow
 
+from loom.domain.core.approval_proofs import LONGEST
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.media import MOST_PARTS
 from loom.domain.core.messages import JsonObject, Part, canonical
@@ -167,6 +168,7 @@ class _Approve(Form):
     arguments: dict[str, Any] | None = None
     digest: str | None = None
     by: str = ""
+    proof: str = Field("", max_length=LONGEST)
 
 
 class _Deny(Form):

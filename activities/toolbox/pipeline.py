@@ -83,12 +83,14 @@ def plan(
     objection: Objection | None = None,
     is_intercepted: bool = False,
     obeyed: WorkerFiles = NO_FILES,
+    own: AgentSpec | None = None,
 ) -> PreparedCall:
     """Prepare a call: look up its tool, validate its arguments, and apply the rules.
 
     `grants` contains allow rules that a person granted for the run, `agents` contains the agents that work can be
     delegated to, and `objection` is the verdict of the user's hooks. A call that is intercepted, perhaps only after it
-    has run, is never local. `obeyed` contains the files that this worker reads.
+    has run, is never local. `obeyed` contains the files that this worker reads. `own` is the agent as this worker
+    defines it, if what its rules don't allow needs a proven approval.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = PreparedCall() if pinned is None else _limits(pinned)
@@ -98,7 +100,7 @@ def plan(
         if isinstance(arguments, SearchTools):
             limits = replace(limits, found=arguments.found_in(spec))
         _refuse_impossible(call, arguments, spec, agents)
-        authorized = authorize(call, tool, arguments, spec, grants, obeyed=obeyed)
+        authorized = authorize(call, tool, arguments, spec, grants, obeyed=obeyed, own=own)
         if objection is not None:
             authorized = replace(authorized, judgement=stricter_of(authorized.judgement, objection))
         judged = authorized.judgement
@@ -348,8 +350,9 @@ def authorize(
     grants: Sequence[str] = (),
     *,
     obeyed: WorkerFiles = NO_FILES,
+    own: AgentSpec | None = None,
 ) -> Authorized:
-    """Judge a call with valid arguments. For an unknown tool, patterns can't match."""
+    """Judge a call with valid arguments. For an unknown tool, patterns can't match. `own` is explained in `plan`."""
     place = Place(workspace=spec.workspace, home=str(Path.home()), obeyed=obeyed.paths)
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
@@ -366,7 +369,32 @@ def authorize(
         declared=pinned.declared if pinned else None,
         place=place,
     )
+    if own is not None and tool is not None and judged.verdict is Verdict.ALLOW:
+        own = replace(own, workspace=spec.workspace)
+        judged = _within_own_rules(judged, judged_by_own_rules(call, tool, own, grants, obeyed=obeyed))
     return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
+
+
+def judged_by_own_rules(
+    call: ToolCall, tool: Tool, own: AgentSpec, grants: Sequence[str], *, obeyed: WorkerFiles = NO_FILES
+) -> Judgement | None:
+    """Judge a call by the rules of an agent as this worker defines it, whatever is pinned to the run. Return None if
+    the arguments are invalid, so that the tool can't run.
+    """
+    try:
+        arguments = tool.parse(call.arguments)
+    except Exception:  # noqa: BLE001 - `execute` reports it
+        return None
+    return authorize(call, tool, arguments, replace(own, tools=(), above=()), grants, obeyed=obeyed).judgement
+
+
+def _within_own_rules(allowed: Judgement, own: Judgement | None) -> Judgement:
+    """Return an ask instead of an allow if the worker's own rules don't allow the call."""
+    if own is None or own.verdict is Verdict.ALLOW:
+        return allowed
+    reason = f"{own.reason}, and here only a proven approval can allow more than the agent's definition does"
+    can_be_granted = own.can_be_granted and own.verdict is Verdict.ASK
+    return replace(own, verdict=Verdict.ASK, reason=reason, can_be_granted=can_be_granted)
 
 
 def _judge_sampling(server: str, spec: AgentSpec, grants: Sequence[str]) -> Verdict:

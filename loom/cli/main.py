@@ -64,7 +64,7 @@ COMMANDS: Final = {
     "crew": ("crews", "Run and inspect crews: several agents on one task."),
     "knowledge": ("knowledge", "Manage knowledge bases: documents that runs can search."),
     "mcp": ("mcp", "Sign in at MCP servers, and serve Loom as one."),
-    "keys": ("keys", "Create, list and rotate the keys that encrypt the data of runs."),
+    "keys": ("keys", "Create, list and rotate the keys that encrypt data, and create one that proves approvals."),
     "tenants": ("tenants", "Forget tenants: delete the keys that encrypt their data."),
     "memory": ("memory", "Search, export and delete memories of past runs."),
     "skills": ("skills", "List, check and add skills."),

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import uuid4
 
 from pydantic import SecretStr
@@ -68,6 +68,9 @@ from loom.composition.worker_files import FilesOfWorker
 from loom.composition.worker_parts import WorkerParts
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.tree.lineage import TreeLimits
+
+if TYPE_CHECKING:
+    from loom.activities.approval_proofs import ApprovalKeys
 
 
 @asynccontextmanager
@@ -181,6 +184,7 @@ def parts_for(
     counted = PostgresTenants(database) if database else OneWorkerTenants()
     # Only this process has the calls that a server keeps open, so their answers come on a queue of its own.
     own_queue = f"{settings.task_queue}-{uuid4().hex}"
+    starts = PostgresUsedStarts(database) if database else None
     servers = McpServers(registry.mcp_servers, environment=os.environ, home=settings.home, own_queue=own_queue)
     called: Providers = providers
     if settings.tenants:
@@ -223,8 +227,10 @@ def parts_for(
         gate=StartGate(
             key,
             requires_signature=settings.require_signed == "on",
-            starts=PostgresUsedStarts(database) if database else None,
+            starts=starts,
         ),
+        approval_keys=_approval_keys(settings),
+        used_proofs=starts,
         obeyed=obeyed,
         definitions=obeyed.definitions,
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
@@ -263,6 +269,14 @@ def default_agent(settings: Settings) -> AgentSpec:
         loop_window=settings.loop_window,
         evaluates=settings.evaluation == "on",
     )
+
+
+def _approval_keys(settings: Settings) -> "ApprovalKeys | None":
+    if settings.approval_keys is None:
+        return None
+    from loom.activities.adapters.signing.approval_key_files import read_approval_keys  # noqa: PLC0415 - rarely needed
+
+    return read_approval_keys(settings.approval_keys)
 
 
 def _redis(settings: Settings, cipher: Cipher = PLAIN) -> RedisConnection | None:

@@ -203,6 +203,14 @@ class Settings(BaseSettings):
     signing_key: Directory | None = Field(
         default=None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
     )
+    approval_key: Directory | None = Field(
+        default=None,
+        description="File of the private key that proves approvals. Workers must not have it. See docs/access.md.",
+    )
+    approval_keys: Directory | None = Field(
+        default=None,
+        description="File of the public keys with which a worker verifies approvals. None: approvals need no proof.",
+    )
     encryption_keys: Directory | None = Field(
         default=None, description="File of the keys that encrypt the data of runs. None: nothing is encrypted."
     )
@@ -585,7 +593,8 @@ class Settings(BaseSettings):
     @property
     def private_paths(self) -> tuple[Path, ...]:
         """Loom's own state and its keys, which no command may see."""
-        return (self.home, self.key_path, *(() if self.encryption_keys is None else (self.encryption_keys,)))
+        keys = (self.encryption_keys, self.approval_key)
+        return (self.home, self.key_path, *(path for path in keys if path is not None))
 
     @property
     def sandbox_limits(self) -> Limits:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loom.activities.adapters.definition_files import DefinitionFiles
 from loom.activities.adapters.mcp.servers import McpServers
@@ -38,6 +38,7 @@ from loom.activities.ports import (
     StreamRedactor,
     ToolSet,
     TranscriptStore,
+    UsedStarts,
 )
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
@@ -69,6 +70,9 @@ from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.obeyed import WorkerFiles
 from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.tree.lineage import TreeLimits
+
+if TYPE_CHECKING:
+    from loom.activities.approval_proofs import ApprovalKeys, OwnRules, ProofCheck
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +123,10 @@ class WorkerParts:
     """Redacts a model's text, and emits complete words."""
     gate: StartGate
     """Decides which runs may start."""
+    approval_keys: "ApprovalKeys | None" = None
+    """The keys that approvals must be proven with. None if they need no proof."""
+    used_proofs: UsedStarts | None = None
+    """Records which proofs have been used. None if the worker has no database."""
     meters: Meters | None = None
     """Records what is measured. None if the worker has no metrics."""
     spans: SpanOutbox | None = None
@@ -148,7 +156,24 @@ class WorkerParts:
             registered=self.registry.hooks_for if self.registry.hooks else None,
             agents=sorted(self.registry.agents),
             obeyed=self.obeyed,
+            own_rules=self._own_rules.of if self.approval_keys else None,
         )
+
+    @property
+    def _own_rules(self) -> "OwnRules":
+        from loom.activities.approval_proofs import OwnRules  # noqa: PLC0415 - most workers need no proofs
+
+        return OwnRules(
+            {name: spec_of(agent, self.default) for name, agent in self.registry.agents.items()}, self.default
+        )
+
+    @property
+    def _proof_check(self) -> "ProofCheck | None":
+        if self.approval_keys is None:
+            return None
+        from loom.activities.approval_proofs import ProofCheck  # noqa: PLC0415 - as above
+
+        return ProofCheck(self.approval_keys, self._own_rules, used=self.used_proofs, obeyed=self.obeyed)
 
     @property
     def part_keeper(self) -> PartKeeper:
@@ -215,6 +240,7 @@ class WorkerParts:
             gate=self.gate,
             tenants=tenants,
             notify=self.notify,
+            proofs=self.approval_keys is not None,
             parts=self.part_keeper,
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts, parts=self.part_keeper),
         )
@@ -319,6 +345,7 @@ class WorkerParts:
             manifests=manifests,
             parts=self.part_keeper,
             definitions=self.definitions,
+            proofs=self._proof_check,
         )
         return [
             runner.run_tool,

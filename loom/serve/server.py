@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from loom.activities.adapters.postgres.access import PostgresCallApprovals, PostgresTokens
 from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.signing.approval_key_files import read_approval_key
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.client import LoomClient
 from loom.composition.audit_log import audit_log
@@ -86,8 +87,11 @@ class Server(uvicorn.Server):
 async def service_for(settings: Settings) -> AsyncIterator[Service]:
     """Yield the parts that all requests share.
 
-    Raises UnreachableError if the Temporal server doesn't respond, and BadRequest if the approval policy is invalid.
+    Raises UnreachableError if the Temporal server doesn't respond, and BadRequest if the approval policy or the
+    approval key is invalid.
     """
+    if settings.approval_key is not None:
+        read_approval_key(settings.approval_key)
     policy, digest = read_policy(settings.approval_policy) if settings.approval_policy else (ApprovalPolicy(), "")
     async with LoomClient.connected(settings) as client, _database(settings) as database:
         store = PostgresCallApprovals(database) if database else None

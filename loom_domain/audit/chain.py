@@ -125,6 +125,7 @@ def encoded(sequence: int, recorded_at: datetime, entry: AuditEntry, key_id: str
         entry.subject,
         entry.digest,
         key_id,
+        *((entry.proof,) if entry.proof else ()),  # rows without one are encoded as before there were proofs
     )
     fields = (*(text.encode("utf-8", "surrogatepass") for text in texts), previous)
     return b"".join(len(field).to_bytes(_LENGTH, "big") + field for field in fields)

@@ -92,6 +92,8 @@ class AuditEntry:
     """What the act applies to, besides the run: the ID of a call, a token or a key, or a route of the HTTP API."""
     digest: str = ""
     """SHA-256 of the content in hexadecimal, by `content_digest`."""
+    proof: str = ""
+    """The proof of an approval, if it came with one. See `core/approval_proofs.py`."""
 
 
 def content_digest(content: Any) -> str:

@@ -85,11 +85,13 @@ class SignatureChecks:
     """The newest fingerprint that is no longer remembered. A signature must be newer."""
     reset_at: int = 0
     """The time at which the run went on after its latest reset, in microseconds since the epoch, or 0."""
+    proofs: bool = False
+    """Whether the workers run calls only with proven approvals. See `core/approval_proofs.py`."""
 
     @property
     def is_renewed_by_resets(self) -> bool:
         """Whether a reset makes earlier approvals of this run void. False for runs from before 0.4.0."""
-        return bool(self.key) and self.approvals_are_named
+        return self.proofs or (bool(self.key) and self.approvals_are_named)
 
     @property
     def asks_renewed_at(self) -> int:

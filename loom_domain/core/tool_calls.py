@@ -184,11 +184,13 @@ class ToolResult:
     """The id of the interpreter that ran the call and stays for the run, or `ENDED` if the model knows of its end."""
     needs: NeededInput | None = None
     """Set if the call isn't finished, because its MCP server needs input first."""
+    unproven: str = ""
+    """The reason that the worker hasn't run the call, if it needs an approval that is proven."""
 
     @property
     def is_final(self) -> bool:
         """Whether the call has ended. If not, another attempt must follow."""
-        return not self.resend and self.needs is None
+        return not self.resend and self.needs is None and not self.unproven
 
     @property
     def metadata(self) -> JsonObject:
@@ -212,6 +214,8 @@ class Decision:
     by: str = ""
     at: datetime
     edited: bool = False
+    proof: str = ""
+    """The proof of the approval, which the worker verifies."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

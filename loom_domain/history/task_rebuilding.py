@@ -65,6 +65,7 @@ from loom.domain.run.stream_events import (
     answer_evaluated,
     approval_requested,
     asked_arguments,
+    asked_for_proof,
     call_not_run,
     compression_segment,
     context_compressed,
@@ -280,6 +281,10 @@ def _tool(
         return
     scope = scope_of(tool_segment(request.turn, request.call_id, request.attempt))
     arguments, summary = mask.clean_arguments(call.arguments), mask.clean(describe(call))
+    if isinstance(outcome, ToolResult) and outcome.unproven:
+        asked = asked_for_proof(request, call, why=outcome.unproven, arguments=arguments)
+        yield asked.task(origin, scope, attempt.ended)
+        return
     yield tool_called(request, arguments=arguments, summary=summary).task(origin, scope, began)
     if isinstance(outcome, ToolResult) and outcome.needs is None:
         yield tool_returned(request, outcome).task(origin, scope, attempt.ended)

@@ -8,7 +8,7 @@ from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
 from loom.domain.core.tasks import Origin, correlation_of
-from loom.domain.core.tool_calls import Effect, OpenCall, ToolSpec, describe
+from loom.domain.core.tool_calls import Effect, OpenCall, ToolSpec, Verdict, describe
 from loom.domain.core.tool_input import Exchange
 from loom.domain.core.tool_names import PYTHON
 from loom.domain.machine.compression_step import MAX_FRUITLESS
@@ -228,6 +228,7 @@ def tool_request(
     """
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
+    proofs = _proofs(state, open_call) if state.signature_checks.proofs else {}
     by_value = (
         edited
         or plan.arguments is not None
@@ -261,7 +262,18 @@ def tool_request(
         found=plan.found,
         session=state.work.session if call.name == PYTHON else "",
         **({} if open_call.exchange is None else _continued(open_call.exchange)),
+        **proofs,
     )
+
+
+def _proofs(state: RunState, open_call: OpenCall) -> dict[str, Any]:
+    """Return the fields of a request that show that a person has approved the call, or others like it."""
+    decision = open_call.decision
+    return {
+        "asked": open_call.plan.verdict is Verdict.ASK,
+        "proof": decision.proof if decision is not None else "",
+        "grant_proofs": state.calls.grant_proofs,
+    }
 
 
 def local_attempt(request: ModelRequest, call: ToolCall) -> ToolRequest:

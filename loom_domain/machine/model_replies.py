@@ -92,7 +92,9 @@ def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
         window=state.window.measured(reply.usage, estimated=reply.estimated, collapsed=reply.collapsed),
         conversation=state.conversation.cached_as(transcript, send_spec=stale),
         calls=OpenCalls(
-            open=tuple(opened(call, plan, at, stale=stale) for call, plan in calls), grants=state.calls.grants
+            open=tuple(opened(call, plan, at, stale=stale) for call, plan in calls),
+            grants=state.calls.grants,
+            grant_proofs=state.calls.grant_proofs,
         ),
     )
     if reply.reserved is None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final, assert_never
 
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.approval_proofs import claims_in, mismatch
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import AGENT, JsonObject, canonical, user
 from loom.domain.core.requests import ParkedOn, RunError, RunStatus
@@ -20,6 +21,7 @@ from loom.domain.core.tool_calls import Decision, OpenCall, ToolResult, failed
 from loom.domain.machine.chatting import handling, message_heard, message_id_of
 from loom.domain.machine.input_step import answered, refused_content
 from loom.domain.machine.model_retry import retried
+from loom.domain.machine.proven_approvals import with_grant_proof
 from loom.domain.machine.tool_results import granted, not_run, settled
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import parse_rules
@@ -64,7 +66,11 @@ def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 
         return f"the run has ended: {state.outcome.status}"
     match event:
         case Approved(call_id=call_id, digest=digest, arguments=arguments):
-            return _refused_answer(state, call_id, digest) or _refused_content(state, call_id, arguments)
+            return (
+                _refused_answer(state, call_id, digest)
+                or _refused_content(state, call_id, arguments)
+                or _refused_proof(state, event)
+            )
         case Denied(call_id=call_id):
             return _refused_answer(state, call_id, None)
         case PauseRequested():
@@ -175,6 +181,25 @@ def _refused_content(state: RunState, call_id: str | None, arguments: JsonObject
     return refused_content(ask, arguments) if ask is not None and ask.schema is not None else None
 
 
+def _refused_proof(state: RunState, event: Approved) -> str | None:
+    """Return the reason that an approval isn't proven, as far as the run can tell. Its worker verifies the proof."""
+    ask = find_ask(state, event.call_id)
+    if ask is None or not ask.execution:
+        return None
+    if not event.proof:
+        return (
+            "this approval isn't proven, and the workers accept no other (LOOM_APPROVAL_KEYS): approve through `loom"
+            " serve`, or where LOOM_APPROVAL_KEY is set"
+        )
+    try:
+        claims = claims_in(event.proof)
+    except BadRequest as error:
+        return error.message
+    if (claims.run, claims.execution) != (ask.run_id, ask.execution):
+        return "its proof is for another run, or for this run before it was reset"
+    return mismatch(claims, digest=ask.digest, by=event.by, scope=event.scope, arguments=event.arguments)
+
+
 def _refused_resume(state: RunState, by: str) -> str | None:
     if state.hold is None:
         return "the run is not paused"
@@ -233,6 +258,7 @@ def _approve(state: RunState, event: Approved) -> RunState:
     ask = _asked(state, event.call_id)
     if (call := _own(state, ask)) is None:
         answer = {"scope": event.scope, "arguments": event.arguments, "digest": ask.digest, "by": event.by}
+        answer["proof"] = event.proof
         return _handed_down(state, ask, "approve", **answer)
     if call.exchange is not None:
         decision = Decision(approved=True, by=event.by, at=event.at)
@@ -241,13 +267,13 @@ def _approve(state: RunState, event: Approved) -> RunState:
     edited = event.arguments is not None and canonical(event.arguments) != canonical(call.call.arguments)
     # If an approval changes the arguments, the rules that it adds depend on the call prepared with the new arguments.
     scope = event.scope if edited or call.plan.grants else "once"
-    decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited)
+    decision = Decision(approved=True, scope=scope, by=event.by, at=event.at, edited=edited, proof=event.proof)
     if edited and event.arguments is not None:
         changed = replace(call.call, arguments=event.arguments, malformed=None)
         plan = replace(call.plan, digest=digest_like(call.plan.digest, state, changed))
         call = replace(call, call=changed, plan=plan, stale=1)
     state = _decide(state, call, decision)
-    return state if edited or scope == "once" else granted(state, call.plan.grants)
+    return state if edited or scope == "once" else granted(with_grant_proof(state, event.proof), call.plan.grants)
 
 
 def _deny(state: RunState, event: Denied) -> RunState:

@@ -9,7 +9,7 @@ the order of the calls.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
 from loom.domain.core.tool_calls import (
@@ -29,6 +29,7 @@ from loom.domain.core.tool_calls import (
 )
 from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, PYTHON, TODO
 from loom.domain.machine.input_step import restarted, sampling_due, with_asks_noted, with_needed
+from loom.domain.machine.proven_approvals import asked_for_proof
 from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools, SampleModel
 from loom.domain.run.events import CallsPrepared, ToolsReturned
 from loom.domain.run.pending_approvals import digest_like
@@ -252,6 +253,9 @@ def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
     }
     if state.outcome is not None:
         state = _with_cancelled_begun(state, event)
+    if refused := {name: outcome.unproven for name, outcome in came.items() if _is_unproven(outcome)}:
+        state = asked_for_proof(state, refused, event.at)
+        came = {name: outcome for name, outcome in came.items() if name not in refused}
     ledger = state.environment.ledger
     attempts = state.agent.tool_attempts if came else 1
     state = with_calls(
@@ -278,6 +282,10 @@ def _with_cancelled_begun(state: RunState, event: ToolsReturned) -> RunState:
     action = next_for_calls(state)
     cancelled = {c.call.id for c in action.calls} - event.outcomes.keys() if isinstance(action, RunTools) else set()
     return with_calls(state, lambda c: replace(c, begun=True) if c.call.id in cancelled else c)
+
+
+def _is_unproven(outcome: ToolResult | Failure) -> TypeGuard[ToolResult]:
+    return isinstance(outcome, ToolResult) and bool(outcome.unproven)
 
 
 def _is_result(outcome: ToolResult | Failure) -> bool:

@@ -25,6 +25,7 @@ from loom.domain.machine.limits import hard_end
 from loom.domain.machine.model_replies import answered, model_replied
 from loom.domain.machine.model_retry import model_failed
 from loom.domain.machine.parking import attempted_now
+from loom.domain.machine.proven_approvals import without_grants
 from loom.domain.machine.reopening import reopened
 from loom.domain.machine.run_hooks import (
     due_hook,
@@ -267,6 +268,8 @@ def _reset(state: RunState, event: RunReset) -> RunState:
     state = replace(state, signature_checks=checks)
     if not checks.asks_renewed_at:
         return state
+    if checks.proofs:
+        state = without_grants(state)
     is_starting = state.phase is Phase.STARTING
     return start_asked_again(state, event.at) if is_starting and state.asks else with_asks_renewed(state)
 

@@ -48,6 +48,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
             key=prepared.steering_key,
             widened=prepared.widened,
             approvals_are_named=prepared.approvals_are_named,
+            proofs=prepared.proofs,
         ),
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),

@@ -86,6 +86,8 @@ class Prepared:
     """The images, recordings and files of the request, stored."""
     notify: NotifyPlan | None = None
     """Whom the worker tells of what waits for people. None if it tells nobody."""
+    proofs: bool = False
+    """Whether the workers run calls only with proven approvals."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -348,6 +350,12 @@ class ToolRequest:
     """The MCP server's own state of the call."""
     server_task: str = ""
     """The ID of the task as which the MCP server runs the call."""
+    asked: bool = False
+    """Whether the rules of the run ask a person, and this person's approval must be proven."""
+    proof: str = ""
+    """The proof of the call's approval."""
+    grant_proofs: tuple[str, ...] = ()
+    """The proofs of the approvals that were given for the rest of the run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -155,6 +155,7 @@ class Approved:
     arguments: JsonObject | None = None
     digest: str | None = None
     by: str = ""
+    proof: str = ""
     at: datetime
 
 

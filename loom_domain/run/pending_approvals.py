@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from loom.domain.core.approval_proofs import execution_name
 from loom.domain.core.messages import ASK_DIGEST_LENGTH, JsonObject, ToolCall, ask_digest, call_digest, canonical
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.core.tool_input import Exchange
@@ -56,8 +57,13 @@ def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
         for_run=call.plan.grants,
         asked_at=call.asked_at.isoformat() if call.asked_at else None,
         expires_at=expiry.isoformat() if expiry else None,
+        execution=_execution(state) if state.signature_checks.proofs else "",
     )
     return ask if call.exchange is None else _of_server(ask, call.exchange, state)
+
+
+def _execution(state: RunState) -> str:
+    return execution_name(state.environment.execution, state.signature_checks.asks_renewed_at)
 
 
 def _of_server(ask: TreeAsk, exchange: Exchange, state: RunState) -> TreeAsk:
@@ -74,6 +80,7 @@ def _of_server(ask: TreeAsk, exchange: Exchange, state: RunState) -> TreeAsk:
         question=request.message,
         schema=request.schema if request.kind == "form" else None,
         url=request.url,
+        execution="",  # the call is already approved, and an answer is not an approval
     )
 
 

@@ -139,6 +139,8 @@ class OpenCalls:
     open: tuple[OpenCall, ...] = ()
     grants: tuple[str, ...] = ()
     """The allow rules added by approvals for the rest of the run."""
+    grant_proofs: tuple[str, ...] = ()
+    """The proofs of the approvals that have added allow rules."""
     rules_changed: bool = False
     """Whether rules changed during the model call. If so, the tool calls in the model's answer must be checked again.
     """

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.spec import AgentSpec
-from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage, left_out, short_digest
+from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage, ask_digest, left_out, short_digest
 from loom.domain.core.requests import RunRequest, fork_view
 from loom.domain.core.tasks import Action, Notice, Origin, Segment, Task, task_of
 from loom.domain.core.tool_calls import PreparedCall, ToolResult, Verdict, made_tool
@@ -324,6 +324,16 @@ def approval_requested(
             "expires_in": expires_in,
         },
     )
+
+
+def asked_for_proof(request: ToolRequest, call: ToolCall, *, why: str, arguments: JsonObject) -> StreamEvent:
+    """Return the event for a call that waits for a person, because its worker has found no valid proof. `arguments`
+    contains no secrets.
+    """
+    origin = request.origin
+    digest = ask_digest(origin.run_id, origin.execution, request.turn, call, reset_at=origin.reset_at)
+    made = PreparedCall(verdict=Verdict.ASK, reason=why, digest=digest, effect=request.effect)
+    return approval_requested(call, made, turn=request.turn, arguments=arguments, expires_in=None)
 
 
 def tool_called(request: ToolRequest, *, arguments: JsonObject, summary: str) -> StreamEvent:

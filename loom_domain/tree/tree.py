@@ -50,6 +50,8 @@ class TreeAsk:
     """The JSON Schema of the answer's fields, if the question has any."""
     url: str = ""
     """The address that the MCP server asks a person to open."""
+    execution: str = ""
+    """What the proof of an approval names the execution by. Empty if the call needs no proof."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
@@ -58,11 +60,9 @@ class TreeAsk:
 
 
 def plain_ask(ask: TreeAsk) -> JsonObject:
-    """Return the ask as JSON. The fields of an MCP server's question are left out if there is none, because releases
-    before 0.5 don't know them.
-    """
-    given = asdict(ask)
-    return {name: value for name, value in given.items() if value or name not in ("question", "schema", "url")}
+    """Return the ask as JSON. Fields that earlier releases don't know are left out if they are empty."""
+    later = ("question", "schema", "url", "execution")
+    return {name: value for name, value in asdict(ask).items() if value or name not in later}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1226,8 +1226,8 @@ PLANTED: Final = (
         "steps",
         "ModelReplied",
         "loom_domain/machine/model_replies.py",
-        "for call, plan in calls), grants=state.calls.grants",
-        "for call, plan in calls), grants=()",
+        "grants=state.calls.grants,",
+        "grants=(),",
         by="0.4.0-approved-0",
     ),
     Planted(

@@ -37,6 +37,7 @@ from loom.activities.adapters.postgres.payloads import UNAVAILABLE
 from loom.activities.adapters.temporal.run_index import TemporalRunIndex
 from loom.activities.ports import StoreUnavailable
 from loom.domain.audit.entries import STEERING, Act, AuditEntry, Source, content_digest
+from loom.domain.core.approval_proofs import LONGEST
 from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.requests import AGENT_RUN, CREW_RUN, STARTED_BY
 
@@ -228,6 +229,7 @@ class TemporalRunActs:
             by=_text(content, "by"),
             subject=_text(content, "call_id"),
             digest="" if content is None else content_digest(content),
+            proof=proof if len(proof := _text(content, "proof")) <= LONGEST else "",
         )
 
     async def _start(self, run_id: str, event: HistoryEvent) -> AuditEntry | None:

@@ -150,6 +150,7 @@ def view(row: AuditRow) -> dict[str, Any]:
         "run_id": entry.run_id,
         "subject": entry.subject,
         "digest": entry.digest,
+        **({"proof": entry.proof} if entry.proof else {}),
         "key": entry.key,
         "key_id": row.key_id,
         "previous": row.previous.hex(),

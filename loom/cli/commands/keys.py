@@ -1,4 +1,4 @@
-"""The `keys` commands, which manage the file of encryption keys and the tenants' keys in Postgres."""
+"""The `keys` commands, which manage the files of keys and the tenants' keys in Postgres."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from loom.activities.adapters.encryption.data_keys import DataKeys
 from loom.activities.adapters.encryption.key_ring import StackKey, new_key, read_keys, write_keys
+from loom.activities.adapters.signing.approval_key_files import create_approval_key, public_file
 from loom.activities.ports import StoreUnavailable
 from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.logs import silence
@@ -29,7 +30,12 @@ File: TypeAlias = Annotated[
     typer.Option("--file", metavar="FILE", help="File that contains the keys; overrides LOOM_ENCRYPTION_KEYS."),
 ]
 
-app = new_app("keys", "Create, list and rotate the keys that encrypt the data of runs.")
+ApprovalFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="File for the private key; overrides LOOM_APPROVAL_KEY."),
+]
+
+app = new_app("keys", "Create, list and rotate the keys that encrypt data, and create one that proves approvals.")
 
 
 @app.command()
@@ -48,6 +54,26 @@ def new(file: File = None, as_json: Json = False) -> None:
         print_json({"file": str(path), "key": key.id})
     else:
         print_notice(f"{path} has the key {key.id}. Set LOOM_ENCRYPTION_KEYS={path} for all workers and clients.")
+
+
+@app.command()
+def approval(file: ApprovalFile = None, as_json: Json = False) -> None:
+    """Create a private key that proves approvals, and beside it a file with its public key for the workers.
+
+    Without --file and LOOM_APPROVAL_KEY, the private key is approval.key in LOOM_HOME. Keep it where neither workers
+    nor agents can read it.
+    """
+    settings = load_settings()
+    path = _named(file) or settings.approval_key or settings.home / "approval.key"
+    key, public = create_approval_key(path), public_file(path)
+    record_change(Act.ADD_KEY, {"file": str(path)}, subject=key.id)
+    if as_json:
+        print_json({"file": str(path), "public": str(public), "key": key.id})
+        return
+    print_notice(
+        f"{path} has the private key {key.id}: set LOOM_APPROVAL_KEY={path} for `loom serve`, or for people's own"
+        f" clients. {public} has the public key: set LOOM_APPROVAL_KEYS to it, or append it to the workers' file."
+    )
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import json
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import loom.cli.commands
 from loom import cli
+from loom.activities.adapters.signing.approval_key_files import read_approval_key, read_approval_keys
 from loom.cli.main import COMMANDS, LazyCommand, build_app
 from loom.domain.core.errors import LoomError
 from loom.exit_codes import UNREACHABLE, USAGE, code_of
@@ -71,7 +73,7 @@ LOCAL = {
         "providers",
         "backup",
     ),
-    *("keys new", "keys rotate", "keys rewrap", "keys list", "tenants forget"),
+    *("keys new", "keys approval", "keys rotate", "keys rewrap", "keys list", "tenants forget"),
 }
 """Commands that don't need a server, or that need something else first."""
 OF_STORES = {name for name in EACH if name.startswith(("tokens ", "audit ", "memory ", "knowledge "))}
@@ -249,3 +251,15 @@ def test_every_command_that_starts_runs_says_who_starts_them() -> None:
     ]
     assert {name for name, _ in found} == starts
     assert all(says_who for _, says_who in found)
+
+
+def test_a_key_that_proves_approvals_is_created_once_with_its_public_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with commands_in(tmp_path, monkeypatch) as command:
+        made = command("keys", "approval", "--file", "approval.key", "--json")
+        again = command("keys", "approval", "--file", "approval.key")
+    told = json.loads(made.out)
+    assert read_approval_key(tmp_path / "approval.key").id == told["key"]
+    assert read_approval_keys(Path(told["public"])).ids == (told["key"],)
+    assert (again.code, "exists already" in again.err) == (USAGE, True)

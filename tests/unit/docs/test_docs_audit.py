@@ -25,12 +25,14 @@ def check(lines: list[str], kept: str | None = None) -> tuple[list[str], int, in
     return found
 
 
-def log(*, secret: bytes | None = None, eve_from: int | None = None) -> list[AuditRow]:
-    """Six rows. From one on, they may be another person's."""
+def log(*, secret: bytes | None = None, eve_from: int | None = None, proven: int = 3) -> list[AuditRow]:
+    """Six rows, of which the first ones have proofs. From one on, they may be another person's."""
     rows: list[AuditRow] = []
     for number in range(1, 7):
         texts = {name: f"{name} {number} é\u2028\x85" for name in TEXTS}
         entry = AuditEntry(**texts, at=AT + timedelta(seconds=number))
+        if number > proven:
+            entry = replace(entry, proof="")
         if eve_from is not None and number >= eve_from:
             entry = replace(entry, by="eve")
         after = rows[-1].checkpoint if rows else Checkpoint()
@@ -64,6 +66,10 @@ def changed(name: str) -> Callable[[list[str]], list[str]]:
     return change
 
 
+def without_proof(line: str) -> str:
+    return json.dumps({name: value for name, value in json.loads(line).items() if name != "proof"})
+
+
 def exchanged(lines: list[str]) -> list[str]:
     """Exchange what two rows say, but not their places in the chain."""
     one, other = json.loads(lines[1]), json.loads(lines[2])
@@ -80,7 +86,16 @@ FIELDS: Final = list(exported_line(log()[0]))
 TAMPERING: Final[dict[str, Callable[[list[str]], list[str]]]] = {
     **{f"changed {name}": changed(name) for name in FIELDS},
     "left out a field": lambda lines: [lines[0], lines[1].replace('"by": ', '"of": '), *lines[2:]],
-    "said a field twice": lambda lines: [lines[0], lines[1].replace('"by": ', '"by": "eve", "by": '), *lines[2:]],
+    "left out the proof": lambda lines: [lines[0], without_proof(lines[1]), *lines[2:]],
+    "gave an empty proof": lambda lines: [lines[0], edited(lines[1], proof=""), *lines[2:]],
+    **{
+        f"said {name} twice": lambda lines, name=name: [  # type: ignore[misc]
+            lines[0],
+            lines[1].replace(f'"{name}": ', f'"{name}": "eve", "{name}": '),
+            *lines[2:],
+        ]
+        for name in ("by", "proof")
+    },
     "added a field": lambda lines: [lines[0], edited(lines[1], note="eve"), *lines[2:]],
     "removed the first line": lambda lines: lines[1:],
     "removed a line": lambda lines: [lines[0], *lines[2:]],
@@ -133,5 +148,5 @@ def test_rows_whose_content_the_program_cannot_check_are_counted() -> None:
 
 def test_the_hash_of_a_row_stays_as_it_was_released() -> None:
     """Rows of earlier releases must stay valid."""
-    hashes = [log(secret=secret)[-1].hash.hex()[:16] for secret in (None, b"s" * 32)]
+    hashes = [log(secret=secret, proven=0)[-1].hash.hex()[:16] for secret in (None, b"s" * 32)]
     assert hashes == ["2ee3ff767b891db5", "08804f6403f0afca"]
