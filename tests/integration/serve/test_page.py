@@ -127,7 +127,7 @@ async def test_a_run_stays_on_the_screen_while_the_service_is_killed(
         await expect(page.locator(".end")).to_have_count(1)
         await expect(page.get_by_text("The service doesn't answer.")).to_be_hidden()
         await expect(page.locator(".said .text:visible")).to_have_text([WORDS.strip()])
-        await expect(page.locator(".turn h3")).to_have_text(["Turn 1", "Turn 2"])
+        await expect(page.locator(".turn h2")).to_have_text(["Turn 1", "Turn 2"])
         await expect(page.locator(".call")).to_have_count(1)
         await expect(page.locator(".ask")).to_have_count(0)
         await page_at.__aexit__(None, None, None)
