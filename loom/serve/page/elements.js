@@ -15,7 +15,8 @@ const KINDS = {
 
 /** A status as a word with a colour. */
 export function Badge({ status }) {
-  return html`<span class=${`badge ${KINDS[status] ?? "plain"}`}>${String(status ?? "unknown").replaceAll("_", " ")}</span>`;
+  const word = String(status ?? "unknown");
+  return html`<span class=${`badge ${Object.hasOwn(KINDS, word) ? KINDS[word] : "plain"}`}>${word.replaceAll("_", " ").slice(0, 30)}</span>`;
 }
 
 /** Small facts beside each other. Those that are empty are left out. */

@@ -12,7 +12,7 @@ const MOST = 100;
 export function Inbox() {
   const found = useSignal(null);
   const refresh = usePolled(REFRESH, async (signal) => {
-    found.value = await request("/v1/approvals", { signal });
+    found.value = await request(`/v1/inbox?limit=${MOST}`, { signal });
     waiting.value = undecided(found.value.waiting).length + found.value.total - found.value.waiting.length;
   });
   const { waiting: entries, total } = found.value ?? { waiting: [], total: 0 };

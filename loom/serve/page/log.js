@@ -21,6 +21,7 @@ export function Log({ log, onFork = null, isChat = false }) {
   if (isAtEnd.value && !asked.value) first.current = Math.max(0, length - SHOWN);
   useEffect(() => { if (isAtEnd.value) asked.value = 0; }, [isAtEnd.value]);
   const showEarlier = () => {
+    isAtEnd.value = false;
     first.current = Math.max(0, first.current - (length - first.current)); // as many again
     asked.value += 1;
   };

@@ -7,8 +7,9 @@ import { useLayoutEffect, useRef } from "./vendor/hooks.js";
 import { Marked } from "./vendor/marked.js";
 import DOMPurify from "./vendor/purify.js";
 
-const LONGEST = 100_000; // Longer texts are shown as they are.
+const LONGEST = 50_000; // Longer texts are shown as they are.
 const LONGEST_GROWING = 20_000; // So are those that still grow, as each change is read anew.
+const LONG_WORD = /\S{1000}/; // It would take long to look for addresses in it.
 
 const parser = new Marked({
   breaks: true,
@@ -35,8 +36,18 @@ const ALLOWED = {
 
 const escaped = (text) => text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 
-/** Return the elements of a Markdown text. */
-export function elementsOf(text) {
+/** Return the elements of a Markdown text, or null if it is shown as it is. */
+export function elementsOf(text, longest = LONGEST) {
+  if (text.length > longest || LONG_WORD.test(text)) return null;
+  try {
+    return safeElements(text);
+  } catch (error) {
+    if (error instanceof RangeError) return null; // it is nested too deeply
+    throw error;
+  }
+}
+
+function safeElements(text) {
   const found = DOMPurify.sanitize(parser.parse(visible(text)), ALLOWED);
   for (const link of found.querySelectorAll("a")) openOutside(link);
   for (const table of found.querySelectorAll("table")) scrollAside(table);
@@ -66,10 +77,10 @@ function scrollAside(table) {
 
 export function Markdown({ text, isGrowing = false }) {
   const element = useRef();
-  const isPlain = text.length > (isGrowing ? LONGEST_GROWING : LONGEST);
   useLayoutEffect(() => {
-    if (!isPlain) element.current.replaceChildren(elementsOf(text));
-  }, [text, isPlain]);
-  return isPlain ? html`<div key="plain" class="text plain">${text}</div>`
-    : html`<div key="markdown" class="text markdown" ref=${element}></div>`;
+    const elements = elementsOf(text, isGrowing ? LONGEST_GROWING : LONGEST);
+    element.current.classList.toggle("markdown", elements !== null);
+    element.current.replaceChildren(elements ?? visible(text));
+  }, [text, isGrowing]);
+  return html`<div class="text" ref=${element}></div>`;
 }

@@ -8,7 +8,7 @@ import { Log } from "./log.js";
 import { isNarrow, may } from "./state.js";
 import { Steering, fork } from "./steering.js";
 import { SubAgents } from "./sub_agents.js";
-import { count, money, plural } from "./text.js";
+import { count, money } from "./text.js";
 import { useRun } from "./watched_run.js";
 
 export function Run({ name: id, reopen }) {
@@ -72,7 +72,7 @@ function Facts({ id, status }) {
     ["Session", status.session_id],
     ["Part of", isPart && html`<${RunLink} id=${id.slice(0, id.lastIndexOf("/"))} />`],
     ["Forked from", forked && html`<${RunLink} id=${forked.run_id} /> after turn ${forked.turn}`],
-    ["Not yet read", status.queued_messages > 0 && plural(status.queued_messages, "message")],
+    ["Messages not yet read", status.queued_messages],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`
     <div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;

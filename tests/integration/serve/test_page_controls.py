@@ -78,7 +78,7 @@ async def test_a_person_pauses_a_run_writes_to_it_resumes_it_and_lets_it_go_on_a
         first = page.locator(".call").first
         await expect(first.locator(".output")).to_be_hidden()
         await first.locator("summary").click()
-        await expect(first.locator(".arguments")).to_contain_text("0.txt")
+        await expect(first.locator(".diff")).to_have_text("0.txt+1−0+new")
         await expect(first.locator(".output")).to_contain_text("created 0.txt")
 
 

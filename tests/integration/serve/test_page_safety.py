@@ -1,0 +1,167 @@
+"""The web page shows what models, tools and people have written, and never runs or fetches it. Everyone can read it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from itertools import cycle
+from typing import Any, Final
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from bench.page_vendor import VENDOR, vendored, with_names
+from tests.integration.serve.browser import PHONE, WIDE, opened
+from tests.integration.serve.hostile import hostile_texts
+from tests.integration.serve.made_up import ORIGIN, MadeUpApi
+
+VIEWS: Final = {
+    "runs": ".runs tbody tr",
+    "runs/r": ".log .end",
+    "inbox": ".ask",
+    "chats": ".chats li",
+    "chats/r": ".log .said",
+    "costs": ".costs tbody tr",
+    "start": "option[value^=crew]",
+}
+PLAIN: Final = ("a plain text", "settings", "**Done**: see [the report](https://good.test/r), `a.txt` and\n\n| a |\n|-|\n| 1 |")
+HARM: Final = """() => {
+  const all = [...document.body.querySelectorAll("*")];
+  const links = all.filter((one) => one.localName === "a" && one.hasAttribute("href"));
+  const isOwn = (link) => link.getAttribute("href").startsWith("#") && !link.closest(".markdown");
+  const isSafe = (link) => ["http:", "https:", "mailto:"].includes(link.protocol)
+    && link.target === "_blank" && link.rel === "noopener noreferrer";
+  const given = /^(on.*|style|src|srcset|srcdoc|action|formaction|background|poster|data|ping|xlink:href|http-equiv|is)$/;
+  const hidden = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\u{e0000}-\\u{e007f}]/u;
+  return [
+    ...Array(window.hits).fill("a script ran"),
+    ...all.filter((one) => one.matches("script, img, image, iframe, object, embed, video, audio, link, style, meta, base, math, template, use, animate, set, foreignObject"))
+      .map((one) => one.outerHTML),
+    ...all.flatMap((one) => [...one.attributes]).filter((one) => given.test(one.name)).map((one) => `${one.name}=${one.value}`),
+    ...document.querySelectorAll(".markdown :is([id], [name], [class]:not(.aside-scroll), form, input, button)"),
+    ...links.filter((link) => !isOwn(link) && !isSafe(link)).map((link) => link.outerHTML),
+    ...(hidden.test(document.body.textContent) ? ["a hidden character"] : []),
+  ];
+}"""
+ALL_SHOWN: Final = """async () => {
+  for (let more; (more = document.querySelector(".log > p button")); ) {
+    more.scrollIntoView();
+    for (let frames = 0; frames < 2; frames++) await new Promise(requestAnimationFrame);
+    more.click();
+    await new Promise(requestAnimationFrame);
+  }
+  for (const details of document.querySelectorAll("main details")) details.open = true;
+}"""
+
+
+@asynccontextmanager
+async def page_of(chromium: Browser, api: MadeUpApi, **look: Any) -> AsyncIterator[Page]:
+    """Open the page, and fail if it asks for anything but its files and the API."""
+    async with opened(chromium, ORIGIN, route=api.route, **look) as page:
+        yield page
+    assert api.strange == []
+
+
+async def show(page: Page, view: str) -> None:
+    """Go to a view, and wait until it has its content."""
+    await page.evaluate(f"location.hash = '#/{view}'")
+    await page.locator(VIEWS[view]).first.wait_for(state="attached")
+
+
+async def test_nothing_that_a_model_or_a_tool_says_is_run_or_fetched(chromium: Browser) -> None:
+    texts = cycle(hostile_texts(211))  # prime, so that each text comes in each place
+    api = MadeUpApi(lambda: next(texts), turns=60, rows=20)
+    await nothing_happens(chromium, api)
+
+
+@pytest.mark.slow
+async def test_nothing_is_run_or_fetched_whatever_they_say(chromium: Browser) -> None:
+    for seed in range(10):
+        texts = cycle(hostile_texts(1009, seed))
+        await nothing_happens(chromium, MadeUpApi(lambda texts=texts: next(texts), turns=200, rows=60))
+
+
+async def nothing_happens(chromium: Browser, api: MadeUpApi) -> None:
+    """Look at each view with these texts."""
+    events: list[str] = []
+    async with page_of(chromium, api) as page:
+        page.on("dialog", lambda dialog: events.append(f"dialog {dialog.message}"))
+        page.on("popup", lambda popup: events.append(f"popup {popup.url}"))
+        page.on("framenavigated", lambda frame: events.append(frame.url) if "/#/" not in frame.url else None)
+        for view in VIEWS:
+            await page.evaluate("window.hits = 0; window.hit = () => { window.hits += 1; }; 0")
+            await show(page, view)
+            await page.evaluate(ALL_SHOWN)
+            assert await page.evaluate(HARM) == [], view
+    assert events == []
+
+
+async def test_what_a_model_says_is_markdown_and_links_show_their_address(chromium: Browser) -> None:
+    said = "# Title\n**bold** [the report](https://good.test/r) https://good.test/s ![a](https://good.test/t.png)\n1. one\n\n- [x] done\n"
+    async with page_of(chromium, MadeUpApi(lambda: said, turns=1, rows=0)) as page:
+        await show(page, "runs/r")
+        shown = page.locator(".said .markdown")
+        await expect(shown.get_by_role("heading", level=4)).to_have_text("Title")
+        await expect(shown.locator("strong")).to_have_text("bold")
+        await expect(shown.locator("ol")).to_have_text("one")
+        await expect(shown.locator("ul")).to_have_text("☑ done")
+        await expect(shown.locator("p").first).to_have_text(
+            "bold the report (https://good.test/r) https://good.test/s a (https://good.test/t.png)"
+        )
+        await page.locator(".call summary").click()
+        await expect(page.locator(".output")).to_have_text(said)  # a tool's output is plain text
+
+
+async def faults(page: Page) -> list[Any]:
+    """What axe finds that keeps people from using the page."""
+    found = await page.evaluate("axe.run()")
+    return [
+        (each["id"], [node["html"] for node in each["nodes"]])
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+async def audit(chromium: Browser, views: Any, schemes: Any, **look: Any) -> None:
+    texts = cycle(PLAIN)
+    axe = files("axe_playwright_python").joinpath("axe.min.js").read_text()
+    async with page_of(chromium, MadeUpApi(lambda: next(texts)), reduced_motion="reduce", **look) as page:
+        await page.evaluate(axe)
+        for view in views:
+            await show(page, view)
+            await page.evaluate(ALL_SHOWN)
+            for scheme in schemes:
+                await page.emulate_media(color_scheme=scheme)
+                assert await faults(page) == [], (view, scheme)
+
+
+async def test_axe_finds_no_serious_fault_in_a_run_that_waits(chromium: Browser) -> None:
+    await audit(chromium, ["runs/r"], ["light", "dark"], **WIDE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [WIDE, PHONE], ids=["wide", "phone"])
+async def test_axe_finds_no_serious_fault_in_any_view(chromium: Browser, look: Any) -> None:
+    await audit(chromium, VIEWS, ["light", "dark"], **look)
+
+
+@pytest.mark.slow
+async def test_a_run_with_20000_events_is_shown_at_once(chromium: Browser) -> None:
+    texts = cycle(PLAIN)
+    api = MadeUpApi(lambda: next(texts), turns=2000)
+    async with page_of(chromium, api) as page:
+        await page.evaluate("window.longest = 0; new PerformanceObserver((list) => { for (const task of list.getEntries()) longest = Math.max(longest, task.duration); }).observe({ type: 'longtask' })")
+        started = await page.evaluate("performance.now()")
+        await show(page, "runs/r")
+        seconds = (await page.evaluate("performance.now()") - started) / 1000
+        print("20,000 events:", seconds, "s; longest task", await page.evaluate("longest"), "ms; elements", await page.evaluate("document.querySelectorAll('*').length"))
+        assert seconds < 30
+        assert await page.evaluate("document.querySelectorAll('.log li').length") <= 300
+
+
+def test_the_libraries_are_those_of_their_versions() -> None:
+    from hashlib import sha256
+
+    listed = {each.file: each.sha256 for each in vendored()}
+    found = {file.name: sha256(with_names(file.read_bytes())).hexdigest() for file in VENDOR.iterdir()}
+    del found["VERSIONS"]
+    assert found == listed
