@@ -37,6 +37,7 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import EventReader, PartStore
 from loom.app.output_types import TypedResult, schema_of, typed
+from loom.chat_ids import CHAT, is_chat
 from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
@@ -658,6 +659,7 @@ class LoomClient:
         below: str | None = None,
         tenant: str | None = None,
         waiting: str | None = None,
+        chats: bool = False,
         after: tuple[datetime, str] | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
@@ -667,9 +669,11 @@ class LoomClient:
 
         If `below` is set to a run ID, only that run and all of its direct and indirect sub-agents are listed. If
         `waiting` is `provider`, `operator`, `approval`, `input`, `resume` or `tenant`, only runs that wait for it are
-        listed. Sub-agents wait for their provider and their operator themselves, so they are listed as well.
+        listed. Sub-agents wait for their provider and their operator themselves, so they are listed as well. With
+        `chats`, only the chats of sessions are listed.
         """
         query = listing(status=status, session=session, below=below, tenant=tenant, waiting=waiting)
+        query += f" AND WorkflowId STARTS_WITH '{CHAT}'" if chats else ""
         if after is not None:
             query += f" AND StartTime <= '{after[0].isoformat()}'"
         with_sub_agents = below is not None or waiting in tuple(ParkedOn)
@@ -680,9 +684,10 @@ class LoomClient:
                 # The server lists running executions first, and then the others by the time of their end.
                 if len(newest) == limit and execution.close_time and execution.close_time <= newest[-1].started_at:
                     break
-                if not with_sub_agents and is_sub_agent(execution):
-                    continue
                 summary = summary_of(execution)
+                is_answer = chats and not is_chat(summary.run_id, summary.session)  # to one message, beside a chat
+                if is_answer or (not with_sub_agents and is_sub_agent(execution)):
+                    continue
                 if ended_untold(execution) and opened < MOST_OPENED:
                     opened += 1
                     summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
@@ -786,15 +791,16 @@ class LoomClient:
         async with run_artifacts(self._settings or load_settings()) as stored:
             return await stored.read(run_id, artifact_id, records)
 
-    async def costs(self, by: str = "agent", *, since: datetime | None = None) -> "Costs":
-        """Return what runs cost, by `agent`, `session`, `tenant`, `user` or `model`.
+    async def costs(self, by: str = "agent", *, since: datetime | None = None, tenant: str | None = None) -> "Costs":
+        """Return what runs cost, by `agent`, `session`, `tenant`, `user`, `model` or `day`.
 
-        Runs that ended before `since` are left out. Raises BadRequest if `by` is none of these.
+        Runs that ended before `since` are left out, and with `tenant`, those of other tenants. Raises BadRequest if
+        `by` is none of these, or if `tenant` is invalid.
         """
         from loom.domain.history.costs import cost_key  # noqa: PLC0415 - off the path of a run
         from loom.run_costs import RunCosts  # noqa: PLC0415
 
-        return await RunCosts(self.temporal).by(cost_key(by), since)
+        return await RunCosts(self.temporal).by(cost_key(by), since, tenant)
 
     async def estimate(self, agent: str = "default", *, model: str | None = None) -> "RunEstimate":
         """Return what a run of this agent will probably cost and take, from up to 50 of its completed runs.

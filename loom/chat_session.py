@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, Final, Unpack
 from uuid import uuid4
 
@@ -28,6 +27,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
+from loom.chat_ids import chat_run_id, escaped
 from loom.client import LoomClient
 from loom.domain.core.errors import (
     BadRequest,
@@ -37,15 +37,15 @@ from loom.domain.core.errors import (
     UnreachableError,
 )
 from loom.domain.core.messages import JsonObject, Message, Usage
-from loom.domain.core.requests import AGENT_RUN, RunError, RunRequest, RunResult, RunStatus
+from loom.domain.core.requests import AGENT_RUN, STARTED_BY, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import Owner
 from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
 from loom.domain.run.state import RunState
-from loom.outside_status import resting_state
+from loom.outside_status import request_of, resting_state
 from loom.part_upload import encoded
 from loom.request_fields import PartFields, RunFields
-from loom.visibility import SUMMARY_LENGTH, TASK
+from loom.visibility import SUMMARY_LENGTH, TASK, tenant_in
 from loom.watching import closing
 from loom.workflows.options import TASK_TIMEOUT
 from loom.workflows.validation import read_request, read_steering
@@ -56,14 +56,6 @@ LONGEST_PAUSE: Final = 0.5
 TRIES: Final = 20
 """How often a message is sent to a chat that is just ending. A new chat then begins with it."""
 PAUSE_BETWEEN_TRIES: Final = 0.25
-CHAT: Final = "chat-"
-"""The prefix of a chat's run id."""
-LONGEST_OWNED: Final = 150
-"""The maximum length in bytes of the run id of a chat that has an owner. Temporal servers on Postgres or MySQL store at
-most 255 characters, and the ids of sub-agents and of runs beside the chat begin with the chat's id.
-"""
-DIGEST_LENGTH: Final = 32
-"""The number of hexadecimal digits that stand for the rest of an id that is too long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +86,8 @@ class ChatSession:
         self._request = {**request, "session_id": session, "chat": True}
         self._is_begun = False
         self.session = session
-        asked = read_request({**self._request, "task": "hello"})
-        self.run_id = chat_run_id(session, Owner(user_id=asked.user_id or "", tenant=asked.tenant or ""))
+        self._owner = _owner_of(read_request({**self._request, "task": "hello"}))
+        self.run_id = chat_run_id(session, self._owner)
 
     async def ask(
         self,
@@ -138,7 +130,7 @@ class ChatSession:
             raise BadRequest("own_run doesn't support a message with parts; choose queue or interrupt", field="parts")
         if given:
             payload["parts"] = await self._loom.upload(given, self.run_id)
-        await self._refuse_unserved(payload)
+        await self._refuse_unfit(payload)
         receipt = await self._receipt(payload)
         if receipt is None and when_busy == "own_run":
             raise UnreachableError("no worker reports whether the agent is at work; start one with `loom up`")
@@ -150,7 +142,7 @@ class ChatSession:
             raise BadRequest(f"run {self.run_id!r} is not a chat; choose another session", field="session_id")
         run_id = self.run_id
         if handling == "own_run":
-            run_id = await self._own_run(text, chosen, int(receipt.get("answered_turn") or 0))
+            run_id = await self._own_run(text, chosen, int(receipt.get("answered_turn") or 0), by)
         return SentMessage(message_id=chosen, run_id=run_id, handling=handling)
 
     async def answer(self, sent: SentMessage) -> ChatAnswer:
@@ -210,15 +202,25 @@ class ChatSession:
             raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`")
         return state
 
-    async def _refuse_unserved(self, payload: JsonObject) -> None:
-        """Raise BadRequest if the message would begin the chat, and no running worker serves its request."""
+    async def _refuse_unfit(self, payload: JsonObject) -> None:
+        """Raise BadRequest if the message would begin the chat, and no running worker serves its request. Also raise it
+        if somebody else's run has the chat's id.
+        """
         if self._is_begun:
             return
         try:
-            await self._runs.described(self.run_id)
+            description = await self._runs.described(self.run_id)
+            request = request_of(description, await TemporalPasts(self._loom.temporal).beginning(self.run_id))
         except RunNotFoundError:
             _, asked = self._first(payload)
             await self._loom.refuse_unserved(asked)
+        else:
+            is_readable = bool(request.task)
+            if tenant_in(description) != self._owner.tenant or (is_readable and _owner_of(request) != self._owner):
+                raise BadRequest(
+                    f"run {self.run_id!r} is not a chat of this tenant and user; choose another session",
+                    field="session_id",
+                )
         self._is_begun = True
 
     async def _receipt(self, payload: JsonObject) -> JsonObject | None:
@@ -233,6 +235,7 @@ class ChatSession:
 
     def _start(self, payload: JsonObject) -> WithStartWorkflowOperation[Any, Any]:
         request, asked = self._first(payload)
+        memo = {TASK: asked.task[:SUMMARY_LENGTH], STARTED_BY: payload.get("by")}
         return WithStartWorkflowOperation(
             AGENT_RUN,
             request,
@@ -241,7 +244,7 @@ class ChatSession:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             task_timeout=TASK_TIMEOUT,
-            memo={TASK: asked.task[:SUMMARY_LENGTH]},
+            memo={name: value for name, value in memo.items() if value},
             static_summary=asked.task[:SUMMARY_LENGTH],
             priority=Priority(priority_key=asked.priority, fairness_key=asked.tenant),
         )
@@ -264,16 +267,20 @@ class ChatSession:
             name = payload["message_id"]
             raise UnreachableError(f"the server has not taken message {name!r}: send it again with this id") from None
 
-    async def _own_run(self, text: str, message_id: str, turn: int) -> str:
-        """Start the run that answers the message beside the chat, and return its id. It is started once."""
+    def own_run_id(self, message_id: str) -> str:
+        """Return the id of the run that answers this message, if it was sent with `own_run`."""
         # The escaped message id can't make this id another owner's chat, nor a sub-agent of this one.
-        run_id = f"{self.run_id}-{_escaped(message_id)}"
+        return f"{self.run_id}-{escaped(message_id)}"
+
+    async def _own_run(self, text: str, message_id: str, turn: int, by: str) -> str:
+        """Start the run that answers the message beside the chat, and return its id. It is started once."""
+        run_id = self.own_run_id(message_id)
         with suppress(RunExistsError):
             if turn:
-                await self._loom.fork(self.run_id, turn=turn, message=text, fork_id=run_id)
+                await self._loom.fork(self.run_id, turn=turn, message=text, fork_id=run_id, by=by)
             else:
                 others = {name: value for name, value in self._request.items() if name != "chat"}
-                await self._loom.start(text, run_id=run_id, **others)  # type: ignore[arg-type]
+                await self._loom.start(text, run_id=run_id, by=by, **others)  # type: ignore[arg-type]
         return run_id
 
     async def _forgotten(self, message_id: str) -> ChatAnswer:
@@ -289,27 +296,8 @@ class ChatSession:
         return _answer_in(found)
 
 
-def chat_run_id(session: str, owner: Owner) -> str:
-    """Return the id of the run that answers the messages of an owner's session.
-
-    Different owners and sessions have different ids. Without an owner, the id is `chat-SESSION`. With one, it is
-    `chat-TENANT%3AUSER%3ASESSION`, where the tenant or the user may be empty. Only the separators are `%3A`, because
-    each `%` in a name is escaped. So no session without an owner has such an id, and a `:` in a name stays as it is.
-    """
-    name = session.strip()
-    if owner == Owner():
-        return CHAT + _escaped(name)
-    run_id = CHAT + "%3A".join(_escaped(part) for part in (owner.tenant, owner.user_id, name))
-    if len(run_id.encode()) <= LONGEST_OWNED:
-        return run_id
-    # No escaped name contains %23, so that an id with a digest is never the whole id of another chat.
-    end = "%23" + sha256(run_id.encode()).hexdigest()[:DIGEST_LENGTH]
-    return run_id.encode()[: LONGEST_OWNED - len(end)].decode(errors="ignore") + end
-
-
-def _escaped(name: str) -> str:
-    """Return a name as a part of a run id. A `/` would make the id look like a sub-agent's."""
-    return name.replace("%", "%25").replace("/", "%2F")
+def _owner_of(request: RunRequest) -> Owner:
+    return Owner(user_id=request.user_id or "", tenant=request.tenant or "")
 
 
 def _noticed(started: "asyncio.Future[Any]") -> None:

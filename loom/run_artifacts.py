@@ -15,7 +15,7 @@ from loom.activities.adapters.postgres.parts import PostgresParts
 from loom.activities.ports import StoreUnavailable
 from loom.composition.encryption import opened_database
 from loom.composition.settings import Settings
-from loom.domain.core.errors import BadRequest, UnreachableError
+from loom.domain.core.errors import ArtifactNotFoundError, BadRequest, UnreachableError
 from loom.domain.core.tool_calls import next_part, stored_artifact
 from loom.domain.history.past_turns import Record
 from loom.domain.history.run_export import contents_in, execution_in
@@ -68,14 +68,14 @@ class RunArtifacts:
         return tuple(found.values())
 
     async def text(self, run_id: str, artifact: str, execution: str = "") -> str:
-        """Return a whole artifact. Raises BadRequest if the run has none with this id."""
+        """Return a whole artifact. Raises ArtifactNotFoundError if the run has none with this id."""
         parts: list[str] = []
         name = artifact
         while (part := await self._part(run_id, name, execution)) is not None:
             parts.append(part)
             name = next_part(name)
         if not parts:
-            raise BadRequest(
+            raise ArtifactNotFoundError(
                 f"run {run_id!r} has no artifact {artifact!r}; `loom artifact list {run_id}` shows all", field="ID"
             )
         return "".join(parts)
@@ -103,7 +103,7 @@ class RunArtifacts:
         return tuple(sorted(found, key=lambda artifact: artifact.created_at))
 
     async def read(self, run_id: str, artifact: str, records: Sequence[Record]) -> bytes:
-        """Return a whole text, in UTF-8, or a file. Raises BadRequest if the run has none with this id."""
+        """Return a whole text, in UTF-8, or a file. Raises ArtifactNotFoundError if the run has none with this id."""
         named = [part.digest for part in contents_in(records).values() if artifact in (part.id, part.digest)]
         for digest in await self._owned(run_id, named):
             if (content := await self.content(digest)) is not None:

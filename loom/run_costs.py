@@ -11,11 +11,11 @@ from loom.activities.adapters.temporal.errors import UNREADABLE
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.runs import UNQUOTABLE, TemporalRuns
 from loom.activities.failures import result_in
-from loom.domain.core.requests import AGENT_RUN, CREW_RUN, RunResult, RunStatus
+from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.history.costs import NONE, CostKey, Costs, RunCost, costs_of
 from loom.domain.history.estimates import PastRun, RunEstimate, estimate_of
 from loom.outside_status import request_of
-from loom.visibility import completed_runs_of, first_value, is_sub_agent, root_of
+from loom.visibility import completed_runs_of, first_value, is_sub_agent, listing, root_of
 
 MOST_COUNTED: Final = 10_000
 """Maximum number of runs in one report. Runs in progress and the runs that ended last are counted."""
@@ -43,9 +43,11 @@ class RunCosts:
         self._pasts = TemporalPasts(client)
         self._reading = asyncio.Semaphore(AT_ONCE)
 
-    async def by(self, key: CostKey, since: datetime | None = None) -> Costs:
-        """Return the costs of the runs that are in progress or have ended since then, or of all that are retained."""
-        query = f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}') AND ExecutionStatus != 'ContinuedAsNew'"
+    async def by(self, key: CostKey, since: datetime | None = None, tenant: str | None = None) -> Costs:
+        """Return the costs of the runs that are in progress or have ended since then, or of all that are retained. With
+        `tenant`, only its runs count. Raises BadRequest if it is invalid.
+        """
+        query = listing(status=None, session=None, below=None, tenant=tenant, waiting=None)
         if since is not None:
             at = since.astimezone(UTC).isoformat().replace("+00:00", "Z")
             query += f" AND (ExecutionStatus = 'Running' OR CloseTime >= '{at}')"
@@ -101,11 +103,15 @@ class RunCosts:
         return began
 
     async def _groups(self, found: dict[str, WorkflowExecution], key: CostKey) -> dict[str, str]:
-        """Return each run's group. Sub-agents work for the tenant and the user of their root, and in its session."""
+        """Return each run's group. Sub-agents work for the tenant and the user of their root, in its session, and count
+        on the day on which it ends.
+        """
         if key in (CostKey.AGENT, CostKey.MODEL):
             return {run_id: first_value(each, _ATTRIBUTES[key]) for run_id, each in found.items()}
         roots = {run_id: each for run_id, each in found.items() if root_of(each) == run_id}
-        if key is CostKey.USER:
+        if key is CostKey.DAY:
+            by_root = {run_id: _day(each.close_time) for run_id, each in roots.items()}
+        elif key is CostKey.USER:
             users = await asyncio.gather(*(self._user(each) for each in roots.values()))
             by_root = dict(zip(roots, users, strict=True))
         else:
@@ -135,6 +141,10 @@ class RunCosts:
             except UNREADABLE:
                 return None
         return result
+
+
+def _day(ended_at: datetime | None) -> str:
+    return ended_at.astimezone(UTC).date().isoformat() if ended_at else NONE
 
 
 def _told(execution: WorkflowExecution) -> float | None:

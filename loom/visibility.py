@@ -62,6 +62,8 @@ class RunSummary:
     """US dollars, with sub-agents. None while the run is in progress, and if a price is unknown."""
     tenant: str
     """The tenant that the run works for. Empty if it works for none."""
+    session: str = ""
+    """The session that the run belongs to. Empty if it belongs to none, and until a worker has prepared the run."""
 
 
 def was_repaired(error: WorkflowFailureError) -> bool:
@@ -101,6 +103,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
         WorkflowExecutionStatus.CANCELED: "aborted",
     }
     running = execution.status is WorkflowExecutionStatus.RUNNING
+    session = first_in(known, "LoomSession")
     return RunSummary(
         run_id=execution.id,
         status=ended.get(execution.status) or first_in(known, "LoomStatus") or ("running" if running else "completed"),
@@ -111,6 +114,7 @@ def summary_of(execution: WorkflowExecution) -> RunSummary:
         closed_at=execution.close_time,
         cost=next(iter(known.get("LoomCostUsd", ())), None),
         tenant=first_in(known, "LoomTenant"),
+        session="" if session == execution.id else session,
     )
 
 

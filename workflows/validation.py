@@ -101,10 +101,9 @@ class _ForkedFrom(Form):
     message: _Text | None = None
 
 
-class ForkForm(Form):
-    """The request fields that a fork may change. `tenant` and `user_id` are those of the other run."""
+class SharedForm(Form):
+    """The request fields that runs, forks and chats have in common."""
 
-    session_id: _Name | None = None
     model: _Name | None = None
     workspace: _Text | None = None
     permissions: dict[str, str] = Field(default_factory=dict)
@@ -118,6 +117,12 @@ class ForkForm(Form):
     tenant: _Tenant | None = None
     user_id: _UserId | None = None
     model_options: dict[str, Any] = Field(default_factory=dict)
+
+
+class ForkForm(SharedForm):
+    """The request fields that a fork may change. `tenant` and `user_id` are those of the other run."""
+
+    session_id: _Name | None = None
 
 
 class RequestForm(ForkForm):

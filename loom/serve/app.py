@@ -22,7 +22,7 @@ from loom.serve.http_input import EncodedSlashes, refuse_unknown_parameters
 from loom.serve.metrics import Measured, Requests
 from loom.serve.problems import MEDIA_TYPE, Problem, add_problem_handlers
 from loom.serve.readiness import Readiness
-from loom.serve.routes import a2a, agui, artifacts, catalog, events, health, inbox, me, runs, steering
+from loom.serve.routes import a2a, agui, artifacts, catalog, chats, costs, events, health, inbox, me, runs, steering
 
 PAGE: Final = Path(__file__).with_name("page")
 """The web page. It is public: what it shows comes from the API, with the token of the person who uses it."""
@@ -80,7 +80,7 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
     app.state.service = service
     app.state.requests = Requests()
     app.state.readiness = Readiness(service.client, service.settings)
-    for each in (health, runs, steering, events, inbox, catalog, artifacts, agui, a2a, me):
+    for each in (health, runs, steering, events, inbox, chats, costs, catalog, artifacts, agui, a2a, me):
         # Probes and A2A's clients may add parameters of their own.
         strict = () if each in {health, a2a} else (Depends(refuse_unknown_parameters),)
         app.include_router(each.router, dependencies=strict)

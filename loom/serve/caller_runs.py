@@ -9,22 +9,25 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from loom.activities.adapters.temporal.errors import no_run
 from loom.activities.ports import StreamUnavailable
+from loom.chat_session import ChatSession, SentMessage
 from loom.client import LoomClient
 from loom.composition.live_workers import live_catalogs, live_reports
 from loom.composition.settings import Settings
 from loom.domain.agents.worker_catalog import WorkerCatalog
 from loom.domain.agents.worker_report import WorkerReport
 from loom.domain.core.errors import AccessDeniedError, BadRequest, RunNotFoundError, TooManyStreamsError
-from loom.domain.core.messages import JsonObject
+from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import ForkedFrom, RunRequest, RunResult
+from loom.domain.history.costs import Costs, cost_key, costs_of
 from loom.domain.permissions.judge import Mode
+from loom.domain.run.chat import MessageState, WhenBusy
 from loom.inbox import PendingCall, Waiting, waiting_view
 from loom.run_artifacts import Artifact
 from loom.serve.access.approvals import Approval, Approvals
@@ -114,19 +117,21 @@ class CallerRuns:
         below: str | None = None,
         tenant: str | None = None,
         waiting: str | None = None,
+        chats: bool = False,
         after: tuple[datetime, str] | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
-        """List the runs that the caller sees, newest first."""
+        """List the runs that the caller sees, newest first. With `chats`, list only chats."""
         self.require(Operation.READ_RUNS)
         if tenant is not None and self.caller.tenant not in (None, tenant):
             return []
         return await self._client.list(
             status=status,
-            session=self._session(session),
+            session=session,
             below=below,
             tenant=self.caller.tenant or tenant,
             waiting=waiting,
+            chats=chats,
             after=after,
             limit=limit,
         )
@@ -181,20 +186,22 @@ class CallerRuns:
     async def latest_offset(self, run_id: str) -> int:
         """Return the offset of the run's latest event, or 0 if there is none or the live stream is unavailable."""
         await self._may(Operation.READ_RUNS, run_id)
+        return await self._latest_offset(run_id)
+
+    async def _latest_offset(self, run_id: str) -> int:
         with suppress(StreamUnavailable):
             return await self._client.latest_offset(run_id)
         return 0
 
-    def own_session(self, session: str) -> str:
-        """Return the session's name as the caller knows it: without the name of the caller's tenant."""
-        return session.removeprefix(f"{self.caller.tenant}/") if self.caller.tenant else session
-
-    async def pending(self, *, agent: str | None = None, tenant: str | None = None) -> tuple[JsonObject, ...]:
+    async def pending(
+        self, *, agent: str | None = None, tenant: str | None = None, limit: int | None = None
+    ) -> tuple[JsonObject, ...]:
         """Return what waits for a person in the runs that the caller sees, oldest first."""
         self.require(Operation.READ_RUNS)
         if tenant is not None and self.caller.tenant not in (None, tenant):
             return ()
-        return await self._views(await self._client.pending(tenant=self.caller.tenant or tenant, agent=agent))
+        waiting = await self._client.pending(tenant=self.caller.tenant or tenant, agent=agent)
+        return await self._views(waiting[:limit])
 
     async def _views(self, waiting: Sequence[Waiting]) -> tuple[JsonObject, ...]:
         now = datetime.now(UTC)
@@ -257,6 +264,69 @@ class CallerRuns:
         with self._recorded(Operation.SEND, run_id):
             self._refuse_digests(parts)
         return await self._client.send(run_id, text, parts=parts, by=self.caller.name)
+
+    async def send_in_chat(
+        self,
+        session: str,
+        text: str,
+        *,
+        message_id: str | None,
+        when_busy: WhenBusy,
+        parts: Any = None,
+        request: Mapping[str, Any],
+    ) -> tuple[str, SentMessage, int]:
+        """Send a message in the chat of a session. Return the chat's run ID, what became of the message, and the offset
+        of an event before the answer.
+
+        The fields of the request say whose chat it is, and apply if the message begins it.
+        """
+        with self._recorded(Operation.SEND):
+            self.caller.refuse_unless_allowed(Operation.SEND)
+            self._refuse_new_rights(request)
+            self._refuse_digests(parts)
+            chat = ChatSession(self._client, session, **self._in_tenant(dict(request)))
+        before = await self._latest_offset(chat.run_id)
+        sent = await chat.send(text, parts=parts, when_busy=when_busy, message_id=message_id, by=self.caller.name)
+        return chat.run_id, sent, before if sent.run_id == chat.run_id else 0
+
+    async def _chat(self, session: str, tenant: str | None, user_id: str | None) -> ChatSession:
+        """Return a chat to read. Raises RunNotFoundError if it doesn't exist for the caller."""
+        self.require(Operation.READ_RUNS)
+        chat = ChatSession(self._client, session, tenant=self.caller.tenant or tenant, user_id=user_id)
+        if tenant is not None and self.caller.tenant not in (None, tenant):
+            raise no_run(chat.run_id)
+        await self._refuse_unless_visible(Operation.READ_RUNS, chat.run_id)
+        await self._client.has_ended(chat.run_id)  # raises an error if there is no such run
+        return chat
+
+    async def messages(
+        self, session: str, *, tenant: str | None, user_id: str | None
+    ) -> tuple[str, tuple[Message, ...]]:
+        """Return the run ID of a session's chat, and the messages in its current window, oldest first."""
+        chat = await self._chat(session, tenant, user_id)
+        return chat.run_id, await chat.messages()
+
+    async def answer(
+        self, session: str, message_id: str, *, tenant: str | None, user_id: str | None, wait: float
+    ) -> MessageState:
+        """Return what has become of a message, after its answer or after `wait` seconds."""
+        chat = await self._chat(session, tenant, user_id)
+        state = await chat.look(message_id)
+        if state.answer is not None:
+            return state
+        run_id = chat.own_run_id(message_id) if state.handling == "own_run" else chat.run_id
+        sent = SentMessage(message_id=message_id, run_id=run_id, handling=state.handling)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                return replace(state, answer=await chat.answer(sent))
+        return await chat.look(message_id)
+
+    async def costs(self, by: str, *, since: datetime | None = None, tenant: str | None = None) -> Costs:
+        """Return what the runs that the caller sees cost."""
+        self.require(Operation.READ_RUNS)
+        if tenant is not None and self.caller.tenant not in (None, tenant):
+            return costs_of((), cost_key(by))
+        return await self._client.costs(by, since=since, tenant=self.caller.tenant or tenant)
 
     async def retry(self, run_id: str, **changes: Any) -> JsonObject:
         """Let the run go on that waits or has ended."""
@@ -349,7 +419,7 @@ class CallerRuns:
             )
 
     def _in_tenant(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the request's fields with the caller's tenant, and a session that only this tenant has."""
+        """Return the request's fields with the caller's tenant."""
         self._refuse_digests(fields.get("parts"))
         if self.caller.tenant is None:
             return fields
@@ -357,16 +427,7 @@ class CallerRuns:
             raise AccessDeniedError(
                 f"tenant: you may start runs only for {self.caller.tenant!r}; leave the field out", field="tenant"
             )
-        if (session := self._session(fields.get("session_id"))) is not None:
-            fields["session_id"] = session
         return {**fields, "tenant": self.caller.tenant}
-
-    def _session(self, session: str | None) -> str | None:
-        """Return the name of a session among those of all tenants. Runs of a session share their conversation."""
-        prefix = f"{self.caller.tenant}/"
-        if session is None or self.caller.tenant is None or session.startswith(prefix):
-            return session
-        return prefix + session
 
     def _own_id(self, run_id: str | None) -> str | None:
         """Return the ID for a new run. The IDs of tenants don't collide, so that a collision tells nothing."""

@@ -16,6 +16,7 @@ from loom.activities.adapters.temporal.errors import unanswered
 from loom.activities.ports import StoreUnavailable, StreamUnavailable
 from loom.domain.core.errors import (
     AccessDeniedError,
+    ArtifactNotFoundError,
     BadRequest,
     LoomError,
     NotAuthenticatedError,
@@ -38,6 +39,7 @@ ANTICIPATED: Final = (LoomError, StreamUnavailable, StoreUnavailable, RPCError)
 """The errors of `CallerRuns`. All others are faults of the service."""
 
 _STATUS: Final[Mapping[type[Exception], HTTPStatus]] = {
+    ArtifactNotFoundError: HTTPStatus.NOT_FOUND,
     BadRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
     NotAuthenticatedError: HTTPStatus.UNAUTHORIZED,
     AccessDeniedError: HTTPStatus.FORBIDDEN,

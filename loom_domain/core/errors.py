@@ -2,6 +2,7 @@
 
     LoomError
     ├── BadRequest                the caller made a mistake: unknown field, agent, model, or workspace
+    │   └── ArtifactNotFoundError  the run has no artifact with that id
     ├── RunNotFoundError          no run with that id
     ├── RunExistsError            a run with that id exists already
     ├── RefusedError              the run cannot do this in its current state, for example because it has ended
@@ -62,6 +63,10 @@ class LoomError(Exception):
 
 class BadRequest(LoomError):
     """The request is invalid. `field` is the name of the invalid field."""
+
+
+class ArtifactNotFoundError(BadRequest):
+    """The run has stored no artifact with this id."""
 
 
 class RunNotFoundError(LoomError):

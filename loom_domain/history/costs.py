@@ -1,4 +1,4 @@
-"""Add up what runs cost, by agent, session, tenant, user or model. Each run counts with its own part of the cost.
+"""Add up what runs cost, by agent, session, tenant, user, model or day. Each run counts with its own part of the cost.
 
 A run's reported cost includes its sub-agents. Its own part is that cost without the reported costs of the runs directly
 below it. The parts of a tree therefore add up to the cost of its root.
@@ -20,10 +20,12 @@ class CostKey(StrEnum):
     TENANT = "tenant"
     USER = "user"
     MODEL = "model"
+    DAY = "day"
+    """The day in UTC on which a tree ended."""
 
 
 NONE: Final = ""
-"""The group of runs without this value, for example without a tenant."""
+"""The group of runs without this value, for example without a tenant, or of those that haven't ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +47,7 @@ class RunCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostGroup:
-    """The costs of one agent, session, tenant, user or model."""
+    """The costs of one agent, session, tenant, user, model or day."""
 
     name: str
     """Empty for the runs without this value."""
@@ -65,9 +67,9 @@ class Costs:
     """The costs of all runs of a period."""
 
     by: CostKey
-    """What the groups stand for: agents, sessions, tenants, users or models."""
+    """What the groups stand for: agents, sessions, tenants, users, models or days."""
     groups: tuple[CostGroup, ...]
-    """The most expensive group first."""
+    """The most expensive group first. Days are in their order."""
     total: CostGroup
     """All groups together. Its name is empty."""
     is_complete: bool = True
@@ -91,7 +93,7 @@ def costs_of(runs: Iterable[RunCost], by: CostKey, *, is_complete: bool = True) 
     own = _own_parts(counted)
     names = dict.fromkeys(run.group for run in counted)
     groups = [_group(name, [run for run in counted if run.group == name], own) for name in names]
-    ordered = sorted(groups, key=lambda group: (-group.cost, group.name))
+    ordered = sorted(groups, key=lambda group: (0.0 if by is CostKey.DAY else -group.cost, group.name))
     return Costs(by=by, groups=tuple(ordered), total=_group("total", counted, own), is_complete=is_complete)
 
 

@@ -11,7 +11,6 @@ from rich.table import Table
 from loom.activities.adapters.postgres.audit import AuditFilter, PostgresAuditLog, Verification
 from loom.activities.ports import StoreUnavailable
 from loom.cli.arguments import Json, new_app
-from loom.cli.commands.costs import read_since
 from loom.cli.logs import silence
 from loom.cli.output import console, counted, one_line, print_json, print_notice
 from loom.composition.audit_log import opened_log
@@ -20,6 +19,7 @@ from loom.composition.load_settings import load_settings
 from loom.domain.audit.chain import AuditRow, read_checkpoint
 from loom.domain.core.errors import UnreachableError
 from loom.exit_codes import FAILED
+from loom.periods import read_since
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ def _tell(found: Verification) -> None:
 
 
 def _filter(tenant: str | None, run: str | None, by: str | None, since: str | None) -> AuditFilter:
-    begin = None if since is None else read_since(since, datetime.now(UTC))
+    begin = None if since is None else read_since(since, datetime.now(UTC), "--since")
     return AuditFilter(tenant=tenant, run_id=run, by=by, since=begin)
 
 

@@ -17,7 +17,8 @@ from temporalio.service import RPCError
 
 from loom.activities.adapters.temporal.errors import is_away
 from loom.activities.ports import StreamUnavailable
-from loom.chat_session import ChatSession, SentMessage, chat_run_id
+from loom.chat_ids import chat_run_id
+from loom.chat_session import ChatSession, SentMessage
 from loom.cli.arguments import (
     Agent,
     Attach,

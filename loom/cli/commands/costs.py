@@ -1,8 +1,7 @@
 """The `costs` command, which adds up what runs cost."""
 
-import re
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -11,10 +10,8 @@ from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, money, one_line, print_json
 from loom.domain.core.errors import BadRequest
-from loom.domain.history.costs import CostGroup, Costs, cost_key
-
-_UNITS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
-_LONGEST: Final = 366 * 100 * 86_400
+from loom.domain.history.costs import CostGroup, CostKey, Costs, cost_key
+from loom.periods import read_since
 
 app = new_app()
 
@@ -22,41 +19,29 @@ app = new_app()
 @app.command()
 def costs(
     *,
-    by: Annotated[str, typer.Option(help="Add up by agent, session, tenant, user or model.")] = "agent",
+    by: Annotated[str, typer.Option(help="Add up by agent, session, tenant, user, model or day.")] = "agent",
     since: Annotated[
         str | None,
         typer.Option(metavar="SPAN|DATE", help="Leave out runs that ended earlier: 30m, 24h, 7d, 4w, or 2026-01-31."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what runs cost, by agent, session, tenant, user or model.
+    """Show what runs cost, by agent, session, tenant, user, model or day.
 
     Each run counts with its own model calls, so sub-agents aren't counted twice. The figures come from the runs that
-    the server retains. Runs whose price is unknown and runs in progress are counted separately.
+    the server retains. Runs whose price is unknown and runs in progress are counted separately. A day is the day in
+    UTC on which a run ended.
     """
     try:
         cost_key(by)
     except BadRequest as error:
         raise BadRequest(f"--{error.message}", field="by") from None
-    begin = None if since is None else read_since(since, datetime.now(UTC))
+    begin = None if since is None else read_since(since, datetime.now(UTC), "--since")
     found = with_client(lambda loom: loom.costs(by, since=begin))
     if as_json:
         print_json({"by": found.by, "since": begin, **_view(found)})
     else:
         _print(found)
-
-
-def read_since(text: str, now: datetime) -> datetime:
-    """Read a span before now, or a date. Raises BadRequest if it is neither."""
-    if match := re.fullmatch(r"(\d{1,9})([mhdw])", text.strip()):
-        return now - timedelta(seconds=min(int(match[1]) * _UNITS[match[2]], _LONGEST))
-    try:
-        # Dates at the ends of the calendar have no equivalent in UTC.
-        return datetime.fromisoformat(text.strip()).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise BadRequest(
-            f"--since: {text!r} is neither a span, such as 24h or 7d, nor a date, such as 2026-01-31", field="since"
-        ) from None
 
 
 def _view(found: Costs) -> dict[str, object]:
@@ -73,7 +58,7 @@ def _print(found: Costs) -> None:
         table.add_column(name, justify="left" if name == found.by.value else "right")
     for group in (*found.groups, found.total):
         table.add_row(
-            one_line(group.name, 60) or f"no {found.by}",
+            one_line(group.name, 60) or ("not ended" if found.by is CostKey.DAY else f"no {found.by}"),
             _money(group),
             str(group.runs),
             *(str(number) if number else "" for number in (group.sub_agents, group.unknown, group.running)),

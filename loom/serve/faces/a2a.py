@@ -363,7 +363,7 @@ class AgentTasks(RequestHandler):
         return task
 
     def _context_of(self, status: JsonObject) -> str:
-        return self._runs.own_session(status.get("session_id") or status["run_id"])
+        return str(status.get("session_id") or status["run_id"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

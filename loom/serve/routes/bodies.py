@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, model_validator
 
 from loom.domain.core.media import MOST_PARTS
+from loom.domain.run.chat import WhenBusy
 from loom.serve.http_input import LONGEST_ID
-from loom.workflows.validation import BudgetForm, ForkForm, Form, PartForm, RunForm
+from loom.workflows.validation import BudgetForm, ForkForm, Form, PartForm, RunForm, SharedForm
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 NewId = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_ID)]
@@ -45,6 +46,22 @@ class ForkRun(Body, ForkForm):
     turn: int = Field(ge=0, description="The turn after which the new run begins. 0 is the start of the other run.")
     message: Text | None = Field(None, description="A message that the agent gets at that point.")
     run_id: NewId | None = Field(None, description="An ID of your choice for the new run.")
+
+
+class ChatMessage(Body, SharedForm):
+    """A message of a chat. `tenant` and `user_id` say whose chat it is. The other fields of a request, such as `agent`,
+    apply if the message begins the chat.
+    """
+
+    text: Text
+    message_id: Annotated[Text, StringConstraints(max_length=100)] | None = Field(
+        None, description="An ID of your choice. A message that is sent again with the same ID is answered once."
+    )
+    when_busy: WhenBusy = Field("queue", description="What the message does while the agent works on another one.")
+    parts: tuple[PartForm, ...] = Field((), strict=False, max_length=MOST_PARTS)
+    agent: NewId = "default"
+    skills: tuple[NewId, ...] = Field((), strict=False)
+    output_schema: dict[str, Any] | None = None
 
 
 class Approve(Body):

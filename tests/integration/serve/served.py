@@ -54,6 +54,13 @@ class Served:
             httpx2.AsyncClient(base_url=self.url, timeout=120, headers=headers, limits=NO_LIMITS)
         )
 
+    async def replica(self) -> httpx2.AsyncClient:
+        """The same person at another service, which shares nothing with the first one but the servers behind both."""
+        service = await self.stack.enter_async_context(service_for(self.loom.settings))
+        url = await self.stack.enter_async_context(listening_service(service))
+        headers = {"Authorization": self.http.headers["Authorization"]}
+        return await self.stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=120, headers=headers))
+
     async def with_own_tenant(self) -> None:
         """Go on as somebody who sees no runs of other tests."""
         tenant = f"tenant-{uuid4().hex[:8]}"
@@ -123,28 +130,34 @@ async def served(
         fresh_database(addresses.database) as url,
         harness(addresses, workspace, script, **{"database_url": url, **settings}) as (loom, _),
         service_for(loom.settings) as service,
+        AsyncExitStack() as serving,
         AsyncExitStack() as stack,
     ):
         assert service.tokens is not None
-        with bound("127.0.0.1", port, stalled_after=stalled_after) as listening:
-            server = Server(build_app(service, callers_of(service, is_local=True)), service.streams)
-            serving = asyncio.create_task(server.serve([listening]))
-            base = address_of(listening)
-            anonymous = await stack.enter_async_context(
-                httpx2.AsyncClient(base_url=base, timeout=120, limits=NO_LIMITS)
-            )
-            api = Served(
-                http=anonymous,
-                anonymous=anonymous,
-                loom=loom,
-                url=base,
-                service=service,
-                tokens=service.tokens,
-                stack=stack,
-            )
-            if has_tokens:
-                api.http = await api.with_token("root", Role.ADMIN)
-            yield api
-            await stack.aclose()
+        base = await serving.enter_async_context(listening_service(service, port=port, stalled_after=stalled_after))
+        anonymous = await stack.enter_async_context(httpx2.AsyncClient(base_url=base, timeout=120, limits=NO_LIMITS))
+        api = Served(
+            http=anonymous,
+            anonymous=anonymous,
+            loom=loom,
+            url=base,
+            service=service,
+            tokens=service.tokens,
+            stack=stack,
+        )
+        if has_tokens:
+            api.http = await api.with_token("root", Role.ADMIN)
+        yield api
+
+
+@asynccontextmanager
+async def listening_service(service: Service, *, port: int = 0, stalled_after: float = 60.0) -> AsyncIterator[str]:
+    """Serve HTTP in this process, and yield the address."""
+    with bound("127.0.0.1", port, stalled_after=stalled_after) as listening:
+        server = Server(build_app(service, callers_of(service, is_local=True)), service.streams)
+        serving = asyncio.create_task(server.serve([listening]))
+        try:
+            yield address_of(listening)
+        finally:
             server.stop()
             await serving

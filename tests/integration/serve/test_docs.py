@@ -33,6 +33,8 @@ def roles_table() -> str:
             f"`{method.upper()} {path}`".replace("{run_id}", "RUN")
             .replace("{artifact_id}", "ID")
             .replace("{agent}", "AGENT")
+            .replace("{session}", "SESSION")
+            .replace("{message_id}", "ID")
             for path, methods in schema["paths"].items()
             for method, what in methods.items()
             if what.get(ROLE) == role.value

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.chat_session import LONGEST_OWNED, chat_run_id
+from loom.chat_ids import LONGEST_OWNED, chat_run_id
 from loom.domain.core.tenants import TENANT_NAME, USER_ID, Owner
 
 Chat = tuple[Owner, str]

@@ -8,12 +8,12 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 
 from loom.cli.commands import costs
-from loom.cli.commands.costs import read_since
 from loom.cli.output import money
 from loom.cli.report_screen import costs as reported
 from loom.domain.core.errors import BadRequest
 from loom.domain.history.costs import CostGroup
 from loom.domain.history.run_report import Spending
+from loom.periods import read_since
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
