@@ -18,7 +18,7 @@ export function Log({ log, onFork = null, isChat = false }) {
   const first = useRef(0);
   const asked = useSignal(0); // the number of times that earlier entries were asked for
   const length = log.length.value;
-  if (isAtEnd.value && !asked.value) first.current = Math.max(0, length - SHOWN);
+  if (!asked.value && isAtEnd.value) first.current = Math.max(0, length - SHOWN);
   useEffect(() => { if (isAtEnd.value) asked.value = 0; }, [isAtEnd.value]);
   const showEarlier = () => {
     isAtEnd.value = false;
