@@ -61,7 +61,7 @@ function Header() {
 function Waiting() {
   usePolled(COUNT_EVERY, async (signal) => {
     if (viewed()[0] === "inbox") return; // it counts itself
-    waiting.value = (await request("/v1/inbox?limit=1", { signal })).total;
+    waiting.value = (await request("/v1/inbox", { signal })).waiting.length;
   });
   useEffect(() => { document.title = waiting.value ? `(${waiting.value}) Loom` : "Loom"; }, [waiting.value]);
   return waiting.value > 0 && html` <span id="waiting" class="count">${waiting.value}</span>`;

@@ -1,8 +1,8 @@
 // One chat: what was said, what the agent does, and a field for the next message.
 
-import { post, request, runPath } from "./api.js";
+import { post, request } from "./api.js";
 import { Asks } from "./asks.js";
-import { newMessageId } from "./chats.js";
+import { chatPath, newMessageId } from "./chats.js";
 import { askForm } from "./dialogs.js";
 import { Action, Badge, Composer, Field, Meta } from "./elements.js";
 import { html } from "./html.js";
@@ -22,10 +22,10 @@ export function Chat({ name: id, reopen }) {
   const send = async (text) => {
     if (unanswered.current?.text !== text) unanswered.current = { text, message_id: newMessageId() };
     const { hasEnded } = run;
-    const { chat } = await post("/v1/chats", { ...addressee(id, status), ...unanswered.current });
+    const { agent, session_id: session } = status; // the agent counts if the chat was closed and begins anew
+    await post(chatPath(session), { ...ownerOf(id), ...(agent && { agent }), ...unanswered.current });
     unanswered.current = null;
-    if (chat !== id) location.hash = addressOf("chats", chat);
-    else if (hasEnded) reopen();
+    if (hasEnded) reopen();
     else run.refreshSoon();
   };
   const { answering = [], queue = [] } = status?.chat ?? {};
@@ -40,30 +40,30 @@ export function Chat({ name: id, reopen }) {
         <a href=${addressOf("runs", id)}>Details</a>
         ${status && !run.hasEnded && may("abort") && html`<${Action} class="danger" act=${() => close(run)}>Close<//>`}</p>
     </header>
-    <${Earlier} run=${run} />
+    ${status && html`<${Earlier} run=${run} session=${status.session_id} />`}
     <${Log} log=${run.log} isChat />
     <div class="waiting">
       ${error && html`<p class="error">${error}</p>`}
       <${Asks} entries=${run.waiting.value} onDecided=${() => run.refreshSoon()} />
     </div>
-    ${status && !status.question && may("send") && html`<${Composer} label="Message" submit="Send" submitClass="primary" act=${send} />`}
+    ${status && !status.question && !isCut(id) && may("send") && html`<${Composer} label="Message" submit="Send" submitClass="primary" act=${send} />`}
   </article>`;
 }
 
 /** What the agent remembers, if the stream no longer has the beginning of the chat. */
-function Earlier({ run }) {
+function Earlier({ run, session }) {
   const found = useSignal(null);
   if (!run.log.length.value || run.log.isWhole) return null;
   const read = async (event) => {
     if (!event.currentTarget.open || found.value) return;
     try {
-      found.value = (await request(runPath(run.id, "/transcript"))).messages;
+      found.value = (await request(`${chatPath(session)}?${new URLSearchParams(ownerOf(run.id))}`)).messages;
     } catch (error) {
       complain(error);
     }
   };
   return html`<details onToggle=${read}><summary>What the agent remembers</summary>
-    <ol class="remembered">${found.value?.filter(({ role, content }) => content && ["user", "assistant"].includes(role)).map(
+    <ol class="remembered">${found.value?.filter(({ role, content }) => typeof content === "string" && content && ["user", "assistant"].includes(role)).map(
       ({ role, content }) => html`<li class=${role === "user" ? "message" : "said"}>
         ${role === "user" ? html`<p class="text">${content}</p>` : html`<${Markdown} text=${content} />`}</li>`)}</ol></details>`;
 }
@@ -76,8 +76,11 @@ async function close(run) {
 }
 
 /** Return whose chat it is. The run ID of a chat with an owner is chat-TENANT%3AUSER%3ASESSION. */
-function addressee(id, status) {
-  const [tenant, user] = id.slice("chat-".length).split("%3A").map((part) => part.replaceAll("%2F", "/").replaceAll("%25", "%"));
-  const isOwned = id.startsWith("chat-") && user !== undefined;
-  return { session_id: status.session_id, ...(isOwned && tenant && { tenant }), ...(isOwned && user && { user_id: user }) };
+function ownerOf(id) {
+  const names = id.slice("chat-".length).split("%3A").map((part) => part.replaceAll("%2F", "/").replaceAll("%25", "%"));
+  const [tenant, user] = names.length === 3 ? names : [];
+  return { ...(tenant && { tenant }), ...(user && { user_id: user }) };
 }
+
+/** Whether the ID is too long to name the owner. */
+const isCut = (id) => /%23[0-9a-f]{32}$/.test(id);

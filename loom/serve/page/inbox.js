@@ -7,18 +7,17 @@ import { waiting } from "./state.js";
 import { useSignal } from "./vendor/signals.js";
 
 const REFRESH = 3000;
-const MOST = 100;
+const SHOWN = 100;
 
 export function Inbox() {
   const found = useSignal(null);
   const refresh = usePolled(REFRESH, async (signal) => {
-    found.value = await request(`/v1/inbox?limit=${MOST}`, { signal });
-    waiting.value = undecided(found.value.waiting).length + found.value.total - found.value.waiting.length;
+    found.value = (await request("/v1/inbox", { signal })).waiting;
+    waiting.value = undecided(found.value).length;
   });
-  const { waiting: entries, total } = found.value ?? { waiting: [], total: 0 };
-  const isEmpty = undecided(entries).length === 0;
+  const entries = undecided(found.value ?? []);
   return html`<div class="view-head"><h1 tabindex="-1">Inbox</h1></div>
-    <${Asks} entries=${entries} showsRun onDecided=${refresh} />
-    ${isEmpty && html`<p class="hint">${found.value ? "Nothing waits for a person." : "Reading…"}</p>`}
-    ${total > entries.length && html`<p class="hint">These are the oldest ${entries.length} of ${total}.</p>`}`;
+    <${Asks} entries=${entries.slice(0, SHOWN)} showsRun onDecided=${refresh} />
+    ${!entries.length && html`<p class="hint">${found.value ? "Nothing waits for a person." : "Reading…"}</p>`}
+    ${entries.length > SHOWN && html`<p class="hint">These are the oldest ${SHOWN} of ${entries.length}.</p>`}`;
 }

@@ -63,12 +63,12 @@ class MadeUpApi:
             "/artifacts": lambda: {
                 "artifacts": [{"id": text, "bytes": 9, "name": self.text()} for text in self._texts()]
             },
-            "/transcript": lambda: {
+            "/messages": lambda: {
                 "messages": [{"role": "assistant", "content": text} for text in self._texts()]
             },
         }
         found = next((made for end, made in ends.items() if path.endswith(end)), self._status)
-        return found() if path.startswith("/v1/runs/") else None
+        return found() if path.startswith(("/v1/runs/", "/v1/chats/")) else None
 
     def _texts(self) -> list[str]:
         return [self.text() for _ in range(self.rows)]
@@ -79,7 +79,7 @@ class MadeUpApi:
 
     def _summary(self) -> dict[str, Any]:
         return {
-            **{name: self.text() for name in ("run_id", "status", "waiting_on", "agent", "tenant", "session")},
+            **{name: self.text() for name in ("run_id", "status", "waiting_on", "agent", "tenant", "session", "user_id")},
             **{"cost": 0.5, "started_at": AT, "closed_at": None},
         }
 
