@@ -34,7 +34,10 @@ async def browser() -> AsyncIterator[Browser]:
 async def opened(
     chromium: Browser, url: str, *, token: str | None = None, route: Any = None, **look: Any
 ) -> AsyncIterator[Page]:
-    """Open the page at this address in a new window, and fail if it has logged an error. `route` answers its requests."""
+    """Open the page at this address in a new window, and fail if it has logged an error.
+
+    `route`, if it is given, answers the page's requests.
+    """
     window = await chromium.new_context(**look)
     if route is not None:
         await window.route("**/*", route)

@@ -5,23 +5,28 @@ from collections.abc import Iterator
 from itertools import chain, cycle, product
 from typing import Any, Final
 
-TAGS: Final = (
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+TAGS: Final = _words(
     "script img svg iframe object embed video audio source track link style meta base form input button textarea select"
     " details marquee body frameset math template noscript xmp plaintext a area map portal table td div span p animate"
     " set image foreignObject use mglyph mtext title html head x-own"
-).split()
-HANDLERS: Final = (
+)
+HANDLERS: Final = _words(
     "onerror onload onclick onfocus onmouseover ontoggle onanimationstart onpointerenter onbegin onstart onscroll"
     " onbeforetoggle onhashchange onauxclick onwheel"
-).split()
-ADDRESSED: Final = (
+)
+ADDRESSED: Final = _words(
     "src href xlink:href srcset action formaction background poster data srcdoc ping cite content code codebase"
     " dynsrc lowsrc manifest icon"
-).split()
-PLAIN: Final = (
+)
+PLAIN: Final = _words(
     'style="background:url(//evil.test/s);position:fixed;inset:0" id=main name=body class=alerts autofocus tabindex=1'
     " contenteditable http-equiv=refresh is=x-own slot=x popover=auto"
-).split(" ")
+)
 ADDRESSES: Final = (
     "javascript:hit()",
     "JaVaScRiPt:hit()",

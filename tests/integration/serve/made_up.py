@@ -14,6 +14,7 @@ from loom.serve.app import PAGE, PAGE_HEADERS
 
 ORIGIN: Final = "http://loom.test"
 AT: Final = "2026-11-28T12:00:00+00:00"
+FILES: Final = {f"/{file.relative_to(PAGE)}": file for file in PAGE.rglob("*.*")} | {"/": PAGE / "index.html"}
 TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -31,11 +32,11 @@ class MadeUpApi:
     async def route(self, route: Route) -> None:
         """Answer a request."""
         url = urlsplit(route.request.url)
-        file = PAGE / (url.path.lstrip("/") or "index.html")
+        file = FILES.get(url.path)
         if f"{url.scheme}://{url.netloc}" != ORIGIN or route.request.method != "GET":
             self.strange.append(f"{route.request.method} {route.request.url}")
             await route.abort()
-        elif file.is_file():
+        elif file is not None:
             headers = {**PAGE_HEADERS, "Content-Type": TYPES[file.suffix]}
             await route.fulfill(body=file.read_bytes(), headers=headers)
         elif (answer := self._answer(unquote(url.path))) is None:
@@ -63,9 +64,7 @@ class MadeUpApi:
             "/artifacts": lambda: {
                 "artifacts": [{"id": text, "bytes": 9, "name": self.text()} for text in self._texts()]
             },
-            "/messages": lambda: {
-                "messages": [{"role": "assistant", "content": text} for text in self._texts()]
-            },
+            "/messages": lambda: {"messages": [{"role": "assistant", "content": text} for text in self._texts()]},
         }
         found = next((made for end, made in ends.items() if path.endswith(end)), self._status)
         return found() if path.startswith(("/v1/runs/", "/v1/chats/")) else None
@@ -79,8 +78,13 @@ class MadeUpApi:
 
     def _summary(self) -> dict[str, Any]:
         return {
-            **{name: self.text() for name in ("run_id", "status", "waiting_on", "agent", "tenant", "session", "user_id")},
-            **{"cost": 0.5, "started_at": AT, "closed_at": None},
+            **{
+                name: self.text()
+                for name in ("run_id", "status", "waiting_on", "agent", "tenant", "session", "user_id")
+            },
+            "cost": 0.5,
+            "started_at": AT,
+            "closed_at": None,
         }
 
     def _runs(self, name: str) -> Any:
@@ -91,7 +95,10 @@ class MadeUpApi:
         numbers = {"runs": 3, "sub_agents": 1, "unknown": 0, "running": 1}
         groups = [{"name": f"2026-11-{day + 1:02}", "cost": day * 0.1, **numbers} for day in range(min(28, self.rows))]
         return {
-            **{"by": "day", "since": None, "total": {"name": "", "cost": 1.5, **numbers}, "is_complete": True},
+            "by": "day",
+            "since": None,
+            "total": {"name": "", "cost": 1.5, **numbers},
+            "is_complete": True,
             "groups": [*groups, {"name": "", "cost": 0, **numbers}],
         }
 
@@ -103,7 +110,11 @@ class MadeUpApi:
         texts = ("run_id", "agent", "tenant", "tool", "call_id", "digest", "waiting_on", "made_by", "risk", "reason")
         return {
             **{name: self.text() for name in texts},
-            **{"kind": kind, "since": AT, "is_cut": True, "approvals": 2, "turn": 1},
+            "kind": kind,
+            "since": AT,
+            "is_cut": True,
+            "approvals": 2,
+            "turn": 1,
             "question": self.text() if kind == "question" else None,
             "arguments": {"path": self.text(), self.text(): self.text()},
             "change": f"--- {self.text()}\n+++ {self.text()}\n@@ -1 +1 @@\n-{self.text()}\n+{self.text()}",
@@ -115,15 +126,21 @@ class MadeUpApi:
         child = {name: self.text() for name in ("agent", "description", "status")}
         return {
             **{name: self.text() for name in ("run_id", "agent", "model", "tenant", "session_id", "waiting_on")},
-            **{"status": "running", "turn": 3, "max_turns": 9, "cost": 0.25, "question": None, "parked": None},
-            **{"tool_calls": 4, "queued_messages": 2, "usage": {"total_tokens": 1200}, "stale": True},
+            "status": "running",
+            "turn": 3,
+            "max_turns": 9,
+            "cost": 0.25,
+            "question": None,
+            "parked": None,
+            "tool_calls": 4,
+            "queued_messages": 2,
+            "usage": {"total_tokens": 1200},
+            "stale": True,
             "budget": {"tokens": {"spent": 1200, "limit": 5000}, "cost_usd": {"spent": 0.25, "limit": 1}},
             "context": {"tokens": 1200, "window": 8000},
             "error": {"type": self.text(), "message": self.text()},
             "forked_from": {"run_id": self.text(), "turn": 2},
-            "children": [
-                {**child, "run_id": text, "turn": 1, "cost": 0.1, "sub_agents": 1} for text in self._texts()
-            ],
+            "children": [{**child, "run_id": text, "turn": 1, "cost": 0.1, "sub_agents": 1} for text in self._texts()],
         }
 
     def events(self) -> str:
@@ -160,6 +177,11 @@ class MadeUpApi:
 
     def _event(self, action: str, parameters: Mapping[str, Any], result: Any = None) -> dict[str, Any]:
         return {
-            **{"action": action, "run_id": "r", "source_agent": self.text(), "status": self.text(), "created_at": AT},
-            **{"parameters": parameters, "result": result},
+            "action": action,
+            "run_id": "r",
+            "source_agent": self.text(),
+            "status": self.text(),
+            "created_at": AT,
+            "parameters": parameters,
+            "result": result,
         }

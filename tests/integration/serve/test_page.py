@@ -158,7 +158,9 @@ async def test_a_run_stays_on_the_screen_while_the_service_is_killed(
         first.kill()
     await expect(page.get_by_text("The service doesn't answer.")).to_be_visible()
     browser = await page.context.new_cdp_session(page)
-    await browser.send("Page.setWebLifecycleState", {"state": "frozen"})  # as Chromium does with a tab in the background
+    await browser.send(
+        "Page.setWebLifecycleState", {"state": "frozen"}
+    )  # as Chromium does with a tab in the background
     await loom.client.approve(run_id, ask["call_id"], by="ann")
     await loom.client.result(run_id)  # all of it happens while nobody serves the page
     with serve_process(loom.settings, tmp_path, "--port", str(urlsplit(url).port)) as second:

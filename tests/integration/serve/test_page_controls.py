@@ -257,9 +257,7 @@ async def test_the_keyboard_alone_reaches_and_decides_everything(serving: Servin
 
 
 @pytest.mark.slow
-async def test_an_ask_is_in_sight_on_every_screen(
-    serving: Serving, chromium: Browser
-) -> None:
+async def test_an_ask_is_in_sight_on_every_screen(serving: Serving, chromium: Browser) -> None:
     (reads, question) = (ToolUse("read_file", {"path": "no.txt"}), calls(ToolUse("ask_user", {"question": "Why?"})))
     turns = [*[calls(reads)] * 8, writes("a.txt"), question, text("done")]
     api = await serving(script(turns))

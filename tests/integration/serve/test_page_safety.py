@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from importlib.resources import files
 from itertools import cycle
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -30,24 +31,7 @@ PLAIN: Final = (
     "settings",
     "**Done**: see [the report](https://good.test/r), `a.txt` and\n\n| a |\n|-|\n| 1 |",
 )
-HARM: Final = """() => {
-  const all = [...document.body.querySelectorAll("*")];
-  const links = all.filter((one) => one.localName === "a" && one.hasAttribute("href"));
-  const isOwn = (link) => link.getAttribute("href").startsWith("#") && !link.closest(".markdown");
-  const isSafe = (link) => ["http:", "https:", "mailto:"].includes(link.protocol)
-    && link.target === "_blank" && link.rel === "noopener noreferrer";
-  const given = /^(on.*|style|src|srcset|srcdoc|action|formaction|background|poster|data|ping|xlink:href|http-equiv|is)$/;
-  const hidden = /[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\u{e0000}-\\u{e007f}]/u;
-  return [
-    ...Array(window.hits).fill("a script ran"),
-    ...all.filter((one) => one.matches("script, img, image, iframe, object, embed, video, audio, link, style, meta, base, math, template, use, animate, set, foreignObject"))
-      .map((one) => one.outerHTML),
-    ...all.flatMap((one) => [...one.attributes]).filter((one) => given.test(one.name)).map((one) => `${one.name}=${one.value}`),
-    ...document.querySelectorAll(".markdown :is([id], [name], [class]:not(.aside-scroll), form, input, button)"),
-    ...links.filter((link) => !isOwn(link) && !isSafe(link)).map((link) => link.outerHTML),
-    ...(hidden.test(document.body.textContent) ? ["a hidden character"] : []),
-  ];
-}"""
+HARM: Final = Path(__file__).with_name("harm.js").read_text()
 SECONDS_SINCE_EVENTS: Final = """() => {
   const events = performance.getEntriesByType("resource").find((one) => one.name.endsWith("/events"));
   return (performance.now() - events.responseStart) / 1000;
