@@ -5,14 +5,17 @@ import tempfile
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from playwright.async_api import Browser
 
 from loom.domain.core.model_prices import ModelPrice
 from loom.stack.plan import Plan
+from loom.stack.postgres import admin_address
 from loom.stack.up_down import down, up_detached
 from loom.testing.harness import Addresses
 from loom.testing.model_server import SeenRequest, ToolUse, calls, text
+from tests.databases import allow_databases
 from tests.integration.serve.browser import PHONE, WIDE, browser, opened
 from tests.integration.serve.served import Served, served
 
@@ -40,11 +43,11 @@ SAID: Final = "The service gives up after 5 seconds, which is less than the data
 def model(request: SeenRequest) -> Any:
     """Read the settings, change them, and say so; or ask a question."""
     said = str(request.messages)
-    if "next" in said:
+    if "And what is next?" in said:
         return text(NEXT)
-    if "this week" in said:
+    if "What changed this week?" in said:
         return text(WEEK)
-    if "Which" in said:
+    if "Which customers" in said:
         return calls(ToolUse("ask_user", {"question": "Which region should the report cover: Europe, or all?"}))
     if request.turn == 0:
         return calls(
@@ -134,6 +137,7 @@ async def main() -> None:
         (workspace / "settings.toml").write_text(SETTINGS)
         parts = up_detached(Plan(home=Path(folder) / ".loom", worker=None)).parts
         address = {name: part.address or "" for name, part in parts.items()}
+        allow_databases(admin_address(Path(folder) / ".loom", urlsplit(address["postgres"]).port or 0))
         addresses = Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui="")
         try:
             async with (

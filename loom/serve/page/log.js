@@ -40,7 +40,12 @@ function useEnd() {
     const page = document.scrollingElement;
     const leaving = new AbortController();
     const grown = new ResizeObserver(() => { if (isAtEnd.value) page.scrollTop = page.scrollHeight; });
-    const look = () => { isAtEnd.value = page.scrollHeight - page.scrollTop - page.clientHeight < NEAR; };
+    let top = 0;
+    const look = () => {
+      const isNear = page.scrollHeight - page.scrollTop - page.clientHeight < NEAR;
+      if (isNear || page.scrollTop < top) isAtEnd.value = isNear; // it may also have grown since it was scrolled
+      top = page.scrollTop;
+    };
     grown.observe(document.getElementById("main"));
     window.addEventListener("scroll", look, { passive: true, signal: leaving.signal });
     return () => { grown.disconnect(); leaving.abort(); };
