@@ -9,7 +9,8 @@ const REFRESH = 30_000;
 const KEYS = ["day", "agent", "model", "session", "tenant", "user"];
 const SPANS = { "24h": "1 day", "7d": "7 days", "4w": "4 weeks", "": "All that is retained" };
 const HEIGHT = 160;
-const STEP = 24;
+const STEP = 36;
+const GAP = 4;
 
 const asked = signal({ by: "day", since: "4w" }); // they stay while the page is open
 
@@ -23,7 +24,7 @@ export function Costs() {
   const costs = found.value;
   const changed = ({ currentTarget: field }) => { asked.value = { ...asked.value, [field.name]: field.value }; };
   return html`<div class="view-head"><h1 tabindex="-1">Costs</h1></div>
-    <form class="filters">
+    <form class="filters few">
       <select name="by" aria-label="Add up by" value=${asked.value.by} onChange=${changed}>
         ${KEYS.map((key) => html`<option value=${key}>By ${key}</option>`)}</select>
       <select name="since" aria-label="Runs of the last" value=${asked.value.since} onChange=${changed}>
@@ -48,8 +49,8 @@ function Days({ groups }) {
         ${days.map(({ name, cost }, place) => {
           const height = cost ? Math.max(2, (cost / most) * HEIGHT) : 0;
           return html`<g key=${name}><title>${name}: ${money(cost)}</title>
-            <rect class="ground" x=${place * STEP + 3} y="0" width=${STEP - 6} height=${HEIGHT} />
-            <rect class="bar" x=${place * STEP + 3} y=${HEIGHT - height} width=${STEP - 6} height=${height} />
+            <rect class="ground" x=${place * STEP + GAP} y="0" width=${STEP - 2 * GAP} height=${HEIGHT} />
+            <rect class="bar" x=${place * STEP + GAP} y=${HEIGHT - height} width=${STEP - 2 * GAP} height=${height} />
             <text x=${place * STEP + STEP / 2} y=${HEIGHT + 13} text-anchor="middle">${name.slice(8)}</text></g>`;
         })}</svg>
     </div></figure>`;

@@ -92,7 +92,7 @@ function Call({ tool, summary, given, status, decision, output, seconds, isRunni
     <summary>
       <span class="tool">${tool}</span><span class="call-summary">${summary}</span>
       <span class="state">${status && html`<${Badge} status=${status} />`}</span>
-      <span class="meta">${Number.isFinite(time) && duration(time)}</span>
+      ${Number.isFinite(time) && html`<span class="meta">${duration(time)}</span>`}
     </summary>
     ${isOpen.value && html`<div>${changeIn(tool, given) === null ? html`<${Arguments} given=${given} />`
       : html`<${Effect} tool=${tool} given=${given} />`}</div>

@@ -27,7 +27,7 @@ export function plural(number, one) {
 
 export function money(dollars) {
   if (dollars === null || dollars === undefined) return "–";
-  return `$${dollars < 1 ? dollars.toFixed(4) : dollars.toFixed(2)}`;
+  return `$${dollars.toFixed(dollars > 0 && dollars < 0.1 ? 4 : 2)}`;
 }
 
 export function count(number) {
