@@ -117,15 +117,11 @@ def month() -> Any:
     """Figures of four weeks, since the runs of the pictures are all of today."""
     costs = [1.2, 1.9, 2.4, 2.1, 1.6, 0.2, 0, 1.8, 2.6, 3.4, 2.9, 2.2, 0.3, 0.1, 2.0, 2.8, 5.6, 3.1, 2.5, 0.2, 0]
     names = (str(date(2026, 11, 2) + timedelta(days=number)) for number in range(len(costs)))
-    groups = [
-        {"name": name, "cost": cost, "runs": round(cost * 9), "sub_agents": round(cost * 4), "unknown": 0, "running": 0}
-        for name, cost in zip(names, costs, strict=True)
-        if cost
-    ]
-    groups.insert(0, {"name": "", "cost": 0, "runs": 2, "sub_agents": 0, "unknown": 0, "running": 2})
-    total = {
-        name: sum(group[name] for group in groups) for name in ("cost", "runs", "sub_agents", "unknown", "running")
-    }  # type: ignore[misc]
+    groups: list[dict[str, Any]] = [{"name": "", "cost": 0, "runs": 2, "sub_agents": 0, "unknown": 0, "running": 2}]
+    for name, cost in zip(names, costs, strict=True):
+        runs, sub_agents = round(cost * 9), round(cost * 4)
+        groups.append({"name": name, "cost": cost, "runs": runs, "sub_agents": sub_agents, "unknown": 0, "running": 0})
+    total = {key: sum(group[key] for group in groups) for key in groups[0] if key != "name"}
     return {"by": "day", "since": None, "groups": groups, "total": {"name": "", **total}, "is_complete": True}
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from itertools import cycle
@@ -63,7 +64,7 @@ async def show(page: Page, view: str) -> None:
 
 async def test_nothing_that_a_model_or_a_tool_says_is_run_or_fetched(chromium: Browser) -> None:
     texts = cycle(hostile_texts(211))  # prime, so that each text comes in each place
-    api = MadeUpApi(lambda: next(texts), turns=60, rows=20)
+    api = MadeUpApi(partial(next, texts), turns=60, rows=20)
     await nothing_happens(chromium, api)
 
 
@@ -71,7 +72,7 @@ async def test_nothing_that_a_model_or_a_tool_says_is_run_or_fetched(chromium: B
 async def test_nothing_is_run_or_fetched_whatever_they_say(chromium: Browser) -> None:
     for seed in range(10):
         texts = cycle(hostile_texts(1009, seed))
-        await nothing_happens(chromium, MadeUpApi(lambda texts=texts: next(texts), turns=200, rows=60))
+        await nothing_happens(chromium, MadeUpApi(partial(next, texts), turns=200, rows=60))
 
 
 async def nothing_happens(chromium: Browser, api: MadeUpApi) -> None:
@@ -122,7 +123,7 @@ async def faults(page: Page, **options: Any) -> list[Any]:
 async def audit(chromium: Browser, views: Iterable[str], **look: Any) -> None:
     """Let axe look at views in light and in dark, which differ in their colours alone."""
     texts = cycle(PLAIN)
-    async with page_of(chromium, MadeUpApi(lambda: next(texts)), reduced_motion="reduce", **look) as page:
+    async with page_of(chromium, MadeUpApi(partial(next, texts)), reduced_motion="reduce", **look) as page:
         await page.evaluate(AXE.read_text())
         for view in views:
             await show(page, view)
@@ -146,7 +147,7 @@ async def test_axe_finds_no_serious_fault_in_any_view(chromium: Browser, look: A
 @pytest.mark.slow
 async def test_a_run_with_26000_events_is_shown_at_once(chromium: Browser) -> None:
     texts = cycle(PLAIN)
-    async with page_of(chromium, MadeUpApi(lambda: next(texts), turns=2000), **WIDE) as page:
+    async with page_of(chromium, MadeUpApi(partial(next, texts), turns=2000), **WIDE) as page:
         await show(page, "runs/r")
         seconds = await page.evaluate(SECONDS_SINCE_EVENTS)
         print(f"shown {seconds:.1f} s after the events arrived")
