@@ -138,7 +138,9 @@ async def test_a_viewer_is_offered_nothing_that_is_refused(serving: Serving, chr
         assert await page.get_by_role("button").all_inner_texts() == ["Sign out"]
         assert await page.evaluate("document.documentElement.scrollWidth") == 380
         answer = await page.request.get(api.url)
-        assert "script-src 'self';" in answer.headers["content-security-policy"]
+        policy = answer.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "trusted-types dompurify"} < set(policy)
+        assert "require-trusted-types-for 'script'" in policy
     await api.http.post(f"/v1/runs/{run_id}/approve")
     await api.result(run_id)
 
