@@ -1,5 +1,6 @@
 """The web page shows what models, tools and people have written, and never runs or fetches it. Everyone can read it."""
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +14,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from bench.page_vendor import VENDOR, vendored, with_names
+from loom.serve.app import PAGE
 from tests.integration.serve.browser import PHONE, WIDE, opened
 from tests.integration.serve.hostile import hostile_texts
 from tests.integration.serve.made_up import ORIGIN, MadeUpApi
@@ -159,3 +161,8 @@ def test_the_libraries_are_those_of_their_versions() -> None:
     found = {file.name: sha256(with_names(file.read_bytes())).hexdigest() for file in VENDOR.iterdir()}
     del found["VERSIONS"]
     assert found == {each.file: each.sha256 for each in vendored()}
+
+
+def test_the_page_loads_all_of_its_modules_at_once() -> None:
+    preloaded = set(re.findall(r'modulepreload" href="(.*)"', (PAGE / "index.html").read_text()))
+    assert preloaded | {"app.js"} == {str(file.relative_to(PAGE)) for file in PAGE.rglob("*.js")}
