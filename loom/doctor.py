@@ -1,8 +1,8 @@
 """`loom doctor`: check all dependencies of a run concurrently and report the results as one JSON value.
 
 The overall `ok` covers temporal, postgres, redis, sandbox and snapshots. It also covers the worker, unless the stack
-was started without one. The model, the providers, the MCP servers, the skills and runs that need a repair don't affect
-`ok`, because a stack can run without them.
+was started without one. The model, the providers, the MCP servers, the skills, the HTTP service and runs that need a
+repair don't affect `ok`, because a stack can run without them.
 """
 
 import asyncio
@@ -45,6 +45,8 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     address = settings.temporal_address if "temporal_address" in settings.model_fields_set else None
     parts["temporal"] = {"ok": False, "address": address, "version": None, "ui": None} | parts["temporal"]
     parts["temporal"] |= checks.exposure(settings, state)
+    if "serve" in state.parts:
+        parts["serve"] = await checks.in_time(checks.serve(state, home), hint="the HTTP service does not respond")
     told = (
         await checks.in_time(checks.reported(settings), hint="Redis does not respond") if parts["worker"]["ok"] else {}
     )

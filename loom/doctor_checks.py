@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from loom.domain.core.errors import UnreachableError
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
-from loom.stack.services import FAIR_QUEUES, TUNED_RATES, temporal_database
+from loom.stack.services import FAIR_QUEUES, TUNED_RATES, status_of, temporal_database
 from loom.stack.state import StackState, command_line
 from loom.store_sizes import size_and_growth
 
@@ -128,6 +129,18 @@ async def worker(settings: Settings, state: StackState) -> Entry:
     if fresh:
         return {"ok": True, "pids": sorted(pids)}
     return {"ok": False, "pids": sorted(pids), "hint": f"no worker polls the task queue {settings.task_queue!r}"}
+
+
+async def serve(state: StackState, home: Path) -> Entry:
+    """Check whether the stack's HTTP service responds, and who may use it."""
+    own = state.parts["serve"]
+    status = await asyncio.to_thread(status_of, str(own.address), "/v1/me") if own.identity.alive() else None
+    entry: Entry = {"ok": status is not None, "address": own.address, "pids": [own.pid] if status else []}
+    if status is None:
+        log = home / "logs" / "serve.log"
+        return {**entry, "hint": f"the HTTP service does not respond: see `loom logs serve` ({log})"}
+    who = "for everyone on this machine" if status == HTTPStatus.OK else "with a token (`loom tokens add`)"
+    return {**entry, "note": who}
 
 
 async def reported(settings: Settings) -> Entry:

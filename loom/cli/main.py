@@ -19,7 +19,7 @@ from loom.exit_codes import CUT_OFF, FAILED, code_of, leave
 
 COMMANDS: Final = {
     "init": ("init", "Create a project with an agent, its tests, a worker and a Compose file."),
-    "up": ("stack", "Start Temporal, Postgres, Redis and a worker on this machine."),
+    "up": ("stack", "Start Temporal, Postgres, Redis, a worker and the HTTP service on this machine."),
     "down": ("stack", "Stop everything that `loom up` started; all data is kept."),
     "backup": ("stack", "Copy the running stack to a folder, which `loom up` can start."),
     "doctor": ("stack", "Check everything that a run needs."),

@@ -420,6 +420,11 @@ class Settings(BaseSettings):
         default=None,
         description="URL of Temporal's Web UI, to which the web page links. None: the stack's own, if it runs here.",
     )
+    serve_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(values.off)] = Field(
+        default=8000,
+        description="Port of the HTTP service. 0: any free port, also with `loom up` if the default is taken. off:"
+        " `loom up` starts no service.",
+    )
     serve_origins: Annotated[Listed, AfterValidator(values.origins)] = Field(
         default=(),
         description="Comma-separated origins, such as https://ops.example, whose pages may call the HTTP API.",

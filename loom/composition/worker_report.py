@@ -38,7 +38,7 @@ _NOT_COMPARED: Final = frozenset(
         "temporal_tls_server_name",
         *("redis_url", "redis_server", "bus_url", "otlp_endpoint", "home", "signing_key", "private", "deployment"),
         *("build", "workspace", "metrics_host", "metrics_port", "log_level", "log_format", "skills_home"),
-        *("approval_policy", "serve_origins", "serve_streams", "temporal_ui"),
+        *("approval_policy", "serve_port", "serve_origins", "serve_streams", "temporal_ui"),
         *("oidc_issuer", "oidc_audience", "oidc_keys_url", "oidc_name_claim"),
         *("oidc_role_claim", "oidc_tenant_claim"),
     )

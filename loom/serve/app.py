@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import Depends, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.routing import Match, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -44,6 +45,18 @@ PUBLIC: Final = frozenset({"/healthz", "/readyz", "/openapi.json", a2a.WELL_KNOW
 """Paths besides the page that need no authentication."""
 CODEC: Final = "/codec"
 """Where Temporal's Web UI and its command line send payloads to decode them."""
+
+
+class Page(Mount):
+    """The paths of the page. All others are those of the API, or don't exist."""
+
+    def __init__(self, paths: frozenset[str]) -> None:
+        super().__init__("/", PageFiles(directory=PAGE, html=True), name="page")
+        self._paths = paths
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See the base class."""
+        return super().matches(scope) if scope.get("path") in self._paths else (Match.NONE, {})
 
 
 class PageFiles(StaticFiles):
@@ -89,7 +102,7 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
         app.mount(CODEC, CodecServer(codec, origins=service.settings.serve_origins, may_use=_may_use_payloads))
     page = frozenset({"/", *(f"/{path.relative_to(PAGE)}" for path in PAGE.rglob("*"))} if PAGE.is_dir() else ())
     if page:
-        app.mount("/", PageFiles(directory=PAGE, html=True), name="page")
+        app.router.routes.append(Page(page))
     add_problem_handlers(app)
     app.add_middleware(Authentication, service=service, authenticator=authenticator, public=PUBLIC | page)
     app.add_middleware(Measured, requests=app.state.requests)

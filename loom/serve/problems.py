@@ -110,7 +110,18 @@ async def _handled(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         body = getattr(request.scope.get("route"), "body_field", None)
         return _invalid(error.errors(), None if body is None else body.field_info.annotation)
+    if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
+        error = HTTPException(error.status_code, _no_route(error, request), error.headers)
     return problem_of(error)
+
+
+def _no_route(error: HTTPException, request: Request) -> str:
+    """Say why no route handles a request, instead of repeating the name of the status."""
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return f"{request.url.path} doesn't support {request.method}"
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return f"there is nothing at {request.url.path}; `GET /openapi.json` lists all paths"
+    return error.detail
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

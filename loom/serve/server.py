@@ -27,7 +27,7 @@ from loom.serve.access.approval_policy import ApprovalPolicy, read_policy
 from loom.serve.access.approvals import Approvals
 from loom.serve.access.audit_trail import AuditTrail
 from loom.serve.access.callers import Callers
-from loom.serve.access.local_user import LOOPBACK, LocalUser
+from loom.serve.access.local_user import LocalUser
 from loom.serve.access.openid import Issuer, OpenId
 from loom.serve.access.tokens import AccessTokens
 from loom.serve.app import build_app
@@ -108,8 +108,10 @@ async def service_for(settings: Settings) -> AsyncIterator[Service]:
             await streams.aclose()
 
 
-def callers_of(service: Service, *, is_local: bool, insecure: bool = False) -> Callers:
-    """Return who may use the service. `is_local` says that it listens on the loopback interface only."""
+def callers_of(service: Service, *, is_local: bool, insecure: bool = False, host: str = "") -> Callers:
+    """Return who may use the service. `is_local` says that it listens on the loopback interface only, and `host` is the
+    name at which it listens.
+    """
     settings = service.settings
     issuer = None
     if settings.oidc_issuer and settings.oidc_audience:
@@ -121,9 +123,17 @@ def callers_of(service: Service, *, is_local: bool, insecure: bool = False) -> C
             role_claim=settings.oidc_role_claim,
             tenant_claim=settings.oidc_tenant_claim,
         )
-    hosts = LOOPBACK if is_local else ()
-    local = LocalUser(getpass.getuser(), hosts=hosts, origins=settings.serve_origins) if is_local or insecure else None
+    is_open = insecure or (is_local and not _keeps_others_out(settings))
+    names = (host, socket.gethostname())
+    local = LocalUser(getpass.getuser(), hosts=names, origins=settings.serve_origins) if is_open else None
     return Callers(tokens=service.tokens, openid=OpenId(issuer) if issuer else None, local=local)
+
+
+def _keeps_others_out(settings: Settings) -> bool:
+    """Return whether other users of this machine can't start runs themselves. The service could do it for them: it
+    reaches Temporal through the socket, and signs what it sends.
+    """
+    return settings.require_signed == "on" or settings.temporal_address.startswith("unix:")
 
 
 async def serve(settings: Settings, *, host: str, port: int, insecure: bool) -> None:
@@ -131,8 +141,8 @@ async def serve(settings: Settings, *, host: str, port: int, insecure: bool) -> 
     with bound(host, port) as listening:
         is_local = ip_address(listening.getsockname()[0]).is_loopback
         async with service_for(settings) as service:
-            callers = callers_of(service, is_local=is_local, insecure=insecure)
-            await _tell_who_may_call(callers, is_local=is_local, insecure=insecure)
+            callers = callers_of(service, is_local=is_local, insecure=insecure, host=host)
+            await _tell_who_may_call(callers, settings, is_local=is_local, insecure=insecure)
             app = build_app(service, callers)
             server = Server(app, service.streams)
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -149,7 +159,7 @@ async def serve_mcp_over_stdio(settings: Settings) -> None:
         await serve_stdio(service, LocalUser(getpass.getuser()).person)
 
 
-async def _tell_who_may_call(callers: Callers, *, is_local: bool, insecure: bool) -> None:
+async def _tell_who_may_call(callers: Callers, settings: Settings, *, is_local: bool, insecure: bool) -> None:
     try:
         is_open = await callers.is_open()
     except StoreUnavailable as error:
@@ -161,7 +171,10 @@ async def _tell_who_may_call(callers: Callers, *, is_local: bool, insecure: bool
             " with `loom tokens add`, set LOOM_OIDC_ISSUER, listen on 127.0.0.1, or use --insecure",
             field="--host",
         )
-    if is_open:
+    if is_open and not insecure and _keeps_others_out(settings):
+        why = "LOOM_REQUIRE_SIGNED or --private keeps other users of this machine out"
+        _log.warning("no_tokens", effect="every request is refused", why=why, make_one_with="loom tokens add")
+    elif is_open:
         who = "everybody on this machine" if is_local else "everybody who reaches this address"
         _log.warning("no_tokens", may_do_everything=who, close_with="loom tokens add")
 

@@ -1,4 +1,4 @@
-"""The plan for a supervisor: the services and the worker to run. It can be passed on a command line."""
+"""The plan for a supervisor: the services, the worker and the HTTP service to run. A command line can contain it."""
 
 import json
 import sys
@@ -18,6 +18,7 @@ class Plan:
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
+    serve_port: int | None = None  # where the HTTP service listens; None means that it doesn't run
     app: str | None = None  # the app to load; None means the app that the running worker has loaded
     workspaces: tuple[str, ...] = ()  # LOOM_WORKSPACES of the worker; empty means those of the running worker
     private: bool = False  # whether only this user's processes reach Temporal
@@ -25,19 +26,19 @@ class Plan:
     redis_server: Path | None = None  # None means the packaged server, or else the one on PATH
 
     def without_worker(self) -> Self:
-        """Return the plan without the worker."""
-        return replace(self, worker=None)
+        """Return the plan without the worker, and without the HTTP service beside it."""
+        return replace(self, worker=None, serve_port=None)
 
     def to_json(self) -> str:
         """Return the plan as JSON for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
-        return json.dumps((*named, self.workspaces, self.private, self.codec_endpoint))
+        return json.dumps((*named, self.workspaces, self.private, self.codec_endpoint, self.serve_port))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the plan that the JSON text contains."""
-        home, worker, queue, namespace, metrics, app, redis, workspaces, private, codec = json.loads(text)
+        home, worker, queue, namespace, metrics, app, redis, workspaces, private, codec, serve = json.loads(text)
         return cls(
             home=Path(home),
             worker=tuple(worker) if worker else None,
@@ -49,4 +50,5 @@ class Plan:
             workspaces=tuple(workspaces),
             private=private,
             codec_endpoint=codec,
+            serve_port=serve,
         )

@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Collection
 
-USUAL = {"temporal": 7233, "ui": 8233, "postgres": 5433, "redis": 6379, "metrics": 9091}
+USUAL = {"temporal": 7233, "ui": 8233, "postgres": 5433, "redis": 6379, "metrics": 9091, "serve": 8000}
 
 
 def is_free(port: int) -> bool:

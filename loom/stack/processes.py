@@ -23,10 +23,13 @@ _log = logging.getLogger("loom.stack")
 
 HOW_TO_END = {
     "worker": signal.SIGTERM,
+    "serve": signal.SIGTERM,
     "temporal": signal.SIGTERM,
     "postgres": signal.SIGINT,  # a fast shutdown; with SIGTERM, Postgres would wait for all clients to disconnect
     "redis": signal.SIGTERM,
 }
+ON_SERVICES = ("worker", "serve")
+"""The processes that need the services, in starting order."""
 GRACE = 10.0
 """Seconds that a process has to exit before it is killed."""
 
@@ -86,9 +89,13 @@ def ask_to_end(process: Running, how: signal.Signals) -> None:
 
 
 def end_all(parts: Mapping[str, Running]) -> None:
-    """Stop the worker first, while the services still respond to it. Then stop all services concurrently."""
-    if "worker" in parts:
-        end("worker", parts["worker"])
+    """Stop the worker and the HTTP service first, while the others still respond to them. Then stop the others."""
+    first = {name: process for name, process in parts.items() if name in ON_SERVICES}
+    for some in (first, {name: process for name, process in parts.items() if name not in first}):
+        _end_together(some)
+
+
+def _end_together(parts: Mapping[str, Running]) -> None:
     for name, process in parts.items():
         ask_to_end(process, HOW_TO_END[name])
     for name, process in parts.items():

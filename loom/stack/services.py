@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,30 @@ def worker(command: tuple[str, ...], ui: str, namespace: str, queue: str, env: M
         env=env,
         answers=lambda identity: _polled_since(identity.started, ask_temporal(ui, path)),
     )
+
+
+def serve(port: int, env: Mapping[str, str]) -> Part:
+    """Return the HTTP service. It is ready once it responds, whoever may use it."""
+    address = f"http://127.0.0.1:{port}"
+    return Part(
+        name="serve",
+        command=(sys.executable, "-P", "-m", "loom", "serve", "--port", str(port)),
+        address=address,
+        env=env,
+        answers=lambda _: status_of(address, "/healthz") == HTTPStatus.OK,
+    )
+
+
+def status_of(address: str, path: str) -> int | None:
+    """Return the status of an HTTP response, or None if there is none."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 class _Connection(http.client.HTTPConnection):

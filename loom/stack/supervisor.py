@@ -1,4 +1,4 @@
-"""The embedded stack's long-lived process, which starts, restarts and stops the services and the worker.
+"""The embedded stack's long-lived process, which starts, restarts and stops the services, the worker and `loom serve`.
 
     bring up ──▶ watch ──▶ end all        SIGTERM, SIGINT, SIGHUP
                    └─────▶ leave all      SIGUSR1: another supervisor takes over
@@ -25,7 +25,7 @@ from loom.stack.errors import StackError, tail
 from loom.stack.home import locked, log_path, prepare
 from loom.stack.plan import Plan
 from loom.stack.postgres import postgres
-from loom.stack.processes import Running, end, end_all, kill_process_group, spawn, wait_until
+from loom.stack.processes import ON_SERVICES, Running, end, end_all, kill_process_group, spawn, wait_until
 from loom.stack.services import SERVICES, Part
 from loom.stack.state import Identity, Recorded, StackState
 
@@ -34,6 +34,7 @@ _log = logging.getLogger("loom.stack")
 TRIES = 3  # another process may take a port after it is chosen and before the service listens on it
 PATIENCE = 45.0  # seconds for a service to respond; crash recovery can take a while
 ADOPTION = 3.0  # seconds for an already running service to respond; it may have only just started
+INVALID = 2  # the exit code of a command whose settings or options are invalid
 PAUSE = 1.0  # seconds between two starts of a service, which limits the load of a crash loop
 
 
@@ -109,26 +110,49 @@ class Supervisor:
             self._await(name)
         same_addresses = all(self._services[name].adopted for name in SERVICES)
         same_worker = (self._app, self._workspaces) == (self._before.app, self._before.workspaces)
-        if self._plan.worker is None or not same_addresses or not same_worker:
-            self._end_recorded("worker")
-        if self._plan.worker is not None:
-            if not self._adopt("worker"):
-                self._start("worker")
-            self._await("worker")
+        self._bring_up_on_services(can_stay=same_addresses and same_worker)
         self._ready = True
         self._record()
+
+    def _bring_up_on_services(self, *, can_stay: bool) -> None:
+        wanted = [name for name in ON_SERVICES if self._wants(name)]
+        for name in ON_SERVICES:
+            if name not in wanted or not can_stay:
+                self._end_recorded(name)
+        for name in wanted:
+            if not self._adopt(name):
+                self._start(name)
+        for name in wanted:
+            self._await_on_services(name)
+
+    def _wants(self, name: str) -> bool:
+        return (self._plan.worker if name == "worker" else self._plan.serve_port) is not None
+
+    def _await_on_services(self, name: str) -> None:
+        """Wait for the worker or the HTTP service. Runs need no HTTP, so the stack is ready without it."""
+        try:
+            self._await(name)
+        except StackError as error:
+            if name == "worker":
+                raise
+            _log.error("%s", error.message)
 
     def _watch(self) -> None:
         while self._order is None:
             for name, service in self._services.items():
-                if service.has_exited() and time.monotonic() - service.started >= PAUSE:
+                is_over = service.has_exited() and time.monotonic() - service.started >= PAUSE
+                if is_over and not self._is_misconfigured(name):
                     self._revive(name, service)
             time.sleep(0.1)
+
+    def _is_misconfigured(self, name: str) -> bool:
+        """Return whether the HTTP service has refused its settings. It would refuse them again."""
+        return name == "serve" and self._services[name].process.exit_code() == INVALID
 
     def _revive(self, name: str, service: _Service) -> None:
         _log.warning("%s ended (exit code %s), starting it again", name, service.process.exit_code())
         service.started = time.monotonic()
-        if name == "worker":  # another process may have taken its metrics port
+        if name in ON_SERVICES:  # another process may have taken its port
             self._choose_ports(name)
             service.part = self._part(name)
         try:
@@ -177,7 +201,7 @@ class Supervisor:
             if self._order is not None:
                 raise _Ordered
             if self._services[name].has_exited():
-                if tries == TRIES:
+                if tries == TRIES or self._is_misconfigured(name):
                     raise self._failure(name, "exits as soon as it is started")
                 tries += 1
                 self._start(name)
@@ -196,6 +220,9 @@ class Supervisor:
         return StackError(f"{name} {what}. The end of its log says why:\n{last}", part=name, log=str(log))
 
     def _choose_ports(self, name: str) -> None:
+        if name == "serve" and self._plan.serve_port not in (0, ports.USUAL[name], None):
+            self._ports[name] = self._plan.serve_port
+            return
         for port in {"temporal": ("temporal", "ui"), "worker": ("metrics",)}.get(name, (name,)):
             others = [number for other, number in self._ports.items() if other != port]
             self._ports[port] = ports.choose(port, self._ports.get(port), others)
@@ -211,13 +238,15 @@ class Supervisor:
                 return parts.redis(self._home, self._ports, self._plan.redis_server)
             case "postgres":
                 return postgres(self._home, self._ports)
+            case "serve":
+                return parts.serve(self._ports["serve"], self._env())
             case _:
                 plan = self._plan
                 command = plan.worker or ()
                 ui = self._services["temporal"].part.ui or ""
-                return parts.worker(command, ui, plan.namespace, plan.task_queue, self._worker_env())
+                return parts.worker(command, ui, plan.namespace, plan.task_queue, self._env())
 
-    def _worker_env(self) -> dict[str, str]:
+    def _env(self) -> dict[str, str]:
         """Return this process's environment with the stack's addresses."""
         address = {name: str(self._services[name].part.address) for name in SERVICES}
         of_other_servers = ("TEMPORAL_API_KEY", "TEMPORAL_TLS")
@@ -235,9 +264,15 @@ class Supervisor:
             "LOOM_REDIS_URL": address["redis"],
             "LOOM_TASK_QUEUE": self._plan.task_queue,
             "LOOM_HOME": str(self._home),
+            **self._ui_to_link(),
             "LOOM_DEPLOYMENT": "off",  # no other worker would go on with its runs
             "PYTHONUNBUFFERED": "1",
         }
+
+    def _ui_to_link(self) -> dict[str, str]:
+        """Return the setting for links to the Web UI, unless there is one, or no browser can open the UI."""
+        ui = self._services["temporal"].part.ui or ""
+        return {"LOOM_TEMPORAL_UI": ui} if ui.startswith("http") and "LOOM_TEMPORAL_UI" not in os.environ else {}
 
     def _state(self) -> StackState:
         running = {

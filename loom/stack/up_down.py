@@ -87,8 +87,8 @@ def down(home: Path) -> tuple[str, ...]:
 def _already_up(plan: Plan, replaces: Recorded | None, deadline: float) -> StackState | None:
     """Return the state of the running stack if it matches the plan.
 
-    If its worker, its app or its workspaces differ, or if its worker is to be replaced, take over the stack and return
-    None.
+    If its worker, its app or its workspaces differ, if its worker is to be replaced, or if the HTTP service is down,
+    take over the stack and return None.
     """
     while (now := state.read(plan.home)).supervised():
         if now.private is not plan.private:
@@ -96,7 +96,8 @@ def _already_up(plan: Plan, replaces: Recorded | None, deadline: float) -> Stack
             raise StackError(f"the stack in {plan.home} runs {runs} --private: stop it first with `loom down`")
         same = plan.app in (None, now.app) and plan.workspaces in ((), now.workspaces)
         stays = replaces is None or now.parts.get("worker") != replaces
-        if now.ready and (plan.worker is None or (now.worker_wanted and same and stays)):
+        serves = plan.serve_port is None or "serve" in now.living()
+        if now.ready and (plan.worker is None or (now.worker_wanted and same and stays and serves)):
             return now
         if now.ready and now.supervisor is not None:
             _take_over(now.supervisor)

@@ -75,6 +75,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             "OPENAI_API_KEY": "key",
             "LOOM_WORKSPACE": str(folder),
             "LOOM_METRICS_PORT": "off",
+            "LOOM_SERVE_PORT": "off",
             "LOOM_MEMORY_MODEL": "off",
         }
         yield Stack(folder / ".loom", env)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import httpx2
 import psutil
 import psycopg
 import pytest
@@ -82,7 +83,7 @@ class Loom:
         """This environment without the settings of whoever runs the tests."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         found = {"PYTHONPATH": str(self.packages)} if self.packages else {}
-        return own | found | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE}
+        return own | found | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE, "LOOM_SERVE_PORT": "off"}
 
     def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
@@ -443,13 +444,53 @@ def test_ctrl_c_ends_a_stack_in_the_foreground(loom: Loom) -> None:
     assert loom.living() == {}
 
 
-def test_up_as_root_and_doctor_say_what_other_users_may_do(loom: Loom) -> None:
+def asked(address: str, path: str) -> int:
+    """The status of the answer of an HTTP service. 0: there is none."""
+    try:
+        return httpx2.get(f"{address}{path}", timeout=10).status_code
+    except httpx2.TransportError:
+        return 0
+
+
+def test_up_and_doctor_say_what_other_users_may_do_also_over_http(loom: Loom) -> None:
     done = loom.run("up", "--detach", "--no-worker", "--json")
 
     assert done.returncode == 0, done.stderr
     assert ("run commands as root" in done.stderr) is (os.geteuid() == 0)
     assert "Other users of this machine can" in loom.run("doctor").stdout
     assert "Other users" not in loom.run("doctor", LOOM_REQUIRE_SIGNED="on").stdout
+
+    stack.up_detached(Plan(home=loom.home, worker=POLLING_WORKER, task_queue=QUEUE, serve_port=0))
+    service = json.loads(loom.run("doctor", "--json").stdout)["parts"]["serve"]
+    assert (service["ok"], service["note"]) == (True, "for everyone on this machine")
+    assert [asked(service["address"], path) for path in ("/", "/v1/runs")] == [200, 200]
+
+
+@pytest.mark.slow
+def test_the_http_service_comes_back_needs_tokens_in_a_private_stack_and_ends_nothing_else(loom: Loom) -> None:
+    up = ("up", "--detach", "--json")
+    settings = {"LOOM_MODEL": "demo", "LOOM_SERVE_PORT": "0"}
+    first = json.loads(loom.run(*up, "--private", **settings).stdout)["parts"]["serve"]
+    assert (first["ok"], first["note"]) == (True, "with a token (`loom tokens add`)")
+    assert [asked(first["address"], path) for path in ("/", "/v1/runs")] == [200, 401]
+
+    os.kill(first["pids"][0], signal.SIGKILL)
+    assert wait_until(lambda: asked(first["address"], "/") == 0, seconds=PATIENCE)
+    assert wait_until(lambda: asked(first["address"], "/") == 200, seconds=PATIENCE)
+    before = loom.living()
+    assert json.loads(loom.run(*up, "--private", **settings).stdout)["parts"]["serve"]["ok"]
+    assert loom.living() == before
+    assert loom.run("down").returncode == 0
+    assert loom.living() == {}
+
+    refused = {**settings, "LOOM_APPROVAL_POLICY": "/nowhere/policy.toml"}
+    report = json.loads(loom.run(*up, **refused).stdout)
+    assert (report["ok"], report["parts"]["serve"]["ok"]) == (True, False)
+    assert "loom logs serve" in report["parts"]["serve"]["hint"]
+    assert "LOOM_APPROVAL_POLICY" in log_path(loom.home, "serve").read_text()
+    again = json.loads(loom.run(*up, **settings).stdout)["parts"]
+    assert again["serve"]["note"] == "for everyone on this machine"
+    assert again["worker"]["pids"] == report["parts"]["worker"]["pids"]
 
 
 async def test_own_clients_reach_private_servers(loom: Loom) -> None:

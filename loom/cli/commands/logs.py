@@ -16,7 +16,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 from loom.stack.errors import StackError
 
-PARTS: Final = ("worker", "supervisor", "temporal", "postgres", "redis")
+PARTS: Final = ("worker", "serve", "supervisor", "temporal", "postgres", "redis")
 PAUSE: Final = 0.2
 """Seconds between two checks for new lines."""
 

@@ -17,7 +17,9 @@ app = new_app()
 @app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port.")] = 8000,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port to listen on. 0: any free port. [default: 8000]")
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -30,5 +32,6 @@ def serve(
     Callers need a token (`loom tokens add`). As long as there are no tokens, the service listens only on this machine.
     """
     settings = load_settings()
+    chosen = settings.serve_port or 0 if port is None else port
     configure_logs(settings.log_level, settings.log_format, secret_mask(settings).redact)
-    asyncio.run(run(settings, host=host, port=port, insecure=insecure))
+    asyncio.run(run(settings, host=host, port=chosen, insecure=insecure))

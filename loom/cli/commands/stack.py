@@ -65,7 +65,7 @@ def up(  # noqa: PLR0917 - one parameter for each option
     private: Annotated[bool, typer.Option("--private", help="Let only your own processes reach Temporal.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start Temporal, Postgres, Redis and a worker on this machine."""
+    """Start Temporal, Postgres, Redis, a worker and the HTTP service on this machine."""
     _set_app(app)
     _add_roots(workspace_root)
     settings = read_settings()
@@ -204,6 +204,7 @@ def _plan(settings: Settings, *, no_worker: bool, names_roots: bool, private: bo
         task_queue=settings.task_queue,
         namespace=settings.temporal_namespace,
         metrics_port=settings.metrics_port,
+        serve_port=settings.serve_port,
         app=settings.app,
         workspaces=tuple(map(str, settings.roots)) if names_roots else (),
         redis_server=settings.redis_server,

@@ -38,7 +38,8 @@ class Stack:
         """Start it."""
         foreign = ("LOOM_", "TEMPORAL_", "OPENAI_", "ANTHROPIC_")
         own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        env = {**own, "LOOM_HOME": str(self.home), "LOOM_MODEL": "demo", "LOOM_SKILLS_HOME": "off", **settings}
+        off = dict.fromkeys(("LOOM_SKILLS_HOME", "LOOM_SERVE_PORT"), "off")
+        env = {**own, **off, "LOOM_HOME": str(self.home), "LOOM_MODEL": "demo", **settings}
         done = subprocess.run(
             [LOOM, "up", "--detach", *words], env=env, cwd=self.workspace, capture_output=True, text=True, check=False
         )

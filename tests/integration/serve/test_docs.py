@@ -78,7 +78,7 @@ async def test_the_examples_run(serving: Serving) -> None:
     api = await serving(script([text("done")], repeat_last=True), has_tokens=False)
     page = (DOCS / "http.md").read_text().replace("\\\n", " ")
     commands = [line[2:] for line in page.splitlines() if line.startswith("$ curl")]
-    assert len(commands) == 6
+    assert len(commands) == 8
     for command in commands:
         here = command.replace("localhost:8000", api.url.removeprefix("http://")).replace('"demo"', "null")
         words = (*shlex.split(here), "--fail-with-body")
@@ -89,4 +89,4 @@ async def test_the_examples_run(serving: Serving) -> None:
             assert said.rstrip().splitlines()[-2:] == ["event: end", 'data: {"run_id":"first"}']
         else:
             json.loads(said)
-    api.loom.started.append("first")
+    api.loom.started += ["first", "chat-holiday"]

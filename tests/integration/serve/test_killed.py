@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from loom.activities.adapters.postgres.access import PostgresTokens
 from loom.activities.adapters.postgres.database import Database
+from loom.chat_session import ChatSession
 from loom.serve.access.roles import Role
 from loom.serve.access.tokens import AccessTokens
 from loom.testing.model_server import ToolUse, calls, script, text
@@ -60,11 +62,13 @@ async def test_a_watcher_resumes_after_the_service_was_killed(working: Working, 
     assert seen[-2].data["action"] == "node.complete"
 
 
-async def fuzzed(working: Working, tmp_path: Path, *, examples: int, seconds: int) -> None:
-    """Send requests made from the API's own schema to a running service."""
+async def fuzzed(working: Working, tmp_path: Path, *how: str) -> None:
+    """Send requests made from the API's own schema to a running service, to all of its routes."""
     loom, _ = await working(script([text("done")], repeat_last=True), replay=False)
     run_id = await loom.start()
     await loom.client.result(run_id)
+    chat = ChatSession(loom.client, "known", workspace=str(loom.workspace))
+    await chat.answer(await chat.send("hello", message_id="m-1"))
     database = Database(str(loom.settings.database_url), max_connections=1)
     tokens = AccessTokens(PostgresTokens(database))
     _, token = await tokens.add("fuzzer", Role.ADMIN, tenant=None, expires_at=None, created_by="a test")
@@ -74,13 +78,13 @@ async def fuzzed(working: Working, tmp_path: Path, *, examples: int, seconds: in
         known = tmp_path / "schemathesis.toml"
         known.write_text(
             'warnings.fail-on = ["missing_auth"]\n'  # requests that are refused unread would test nothing
-            f'[parameters]\n"path.run_id" = ["{run_id}", "never", "{run_id}/t1-x"]\n'
+            f'[parameters]\n"path.run_id" = "{chat.run_id}"\n"path.session" = "known"\n"path.message_id" = "m-1"\n'
+            '"path.agent" = "default"\n"query.wait" = 1\n'
         )
         process = await asyncio.create_subprocess_exec(
             *(str(Path(sys.executable).with_name("st")), "--config-file", str(known), "run", f"{url}/openapi.json"),
             *("--header", f"Authorization: Bearer {token}", "--checks", "not_a_server_error", "--no-color"),
-            *("--max-examples", str(examples), "--max-time", str(seconds), "--request-timeout", "60", "--no-shrink"),
-            *("--phases", "examples,coverage,fuzzing", "--workers", "1", "--generation-database", "none"),
+            *("--request-timeout", "60", "--no-shrink", "--workers", "1", "--generation-database", "none", *how),
             cwd=tmp_path,
             env={**os.environ, "PYTHONWARNINGS": "ignore"},
             stdout=asyncio.subprocess.PIPE,
@@ -88,15 +92,19 @@ async def fuzzed(working: Working, tmp_path: Path, *, examples: int, seconds: in
         )
         said = (await process.communicate())[0].decode()
         assert process.returncode == 0, said[-6000:]
+        selected, tested = (re.search(rf"{name}: +(\d+)", said) for name in ("Selected", "Tested"))
+        assert selected is not None
+        assert tested is not None
+        assert tested[1] == selected[1] != "0", said[-6000:]
         sys.stdout.write(said)  # shown by `pytest -s`
         assert "request_failed" not in service.log.read_text()
 
 
 @pytest.mark.slow
 async def test_nothing_that_the_schema_allows_makes_the_service_fail(working: Working, tmp_path: Path) -> None:
-    await fuzzed(working, tmp_path, examples=3, seconds=5)
+    await fuzzed(working, tmp_path, "--phases", "fuzzing", "--max-examples", "3")
 
 
 @pytest.mark.slow
 async def test_nothing_that_the_schema_allows_makes_the_service_fail_for_long(working: Working, tmp_path: Path) -> None:
-    await fuzzed(working, tmp_path, examples=200, seconds=90)
+    await fuzzed(working, tmp_path, "--max-examples", "50", "--max-time", "240")

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.chat_ids import LONGEST_OWNED, chat_run_id
+from loom.chat_ids import LONGEST_OWNED, chat_run_id, escaped, is_chat, user_of_chat
 from loom.domain.core.tenants import TENANT_NAME, USER_ID, Owner
 
 Chat = tuple[Owner, str]
@@ -59,6 +59,18 @@ def test_without_an_owner_the_id_is_the_session(session: str) -> None:
 
     assert "/" not in run_id
     assert run_id.removeprefix("chat-").replace("%2F", "/").replace("%25", "%") == session
+
+
+@given(owner=OWNERS, session=SESSIONS, message_id=LOOKALIKES)
+def test_an_id_tells_a_chat_from_an_answer_beside_it_and_whose_it_is(
+    owner: Owner, session: str, message_id: str
+) -> None:
+    run_id = chat_run_id(session, owner)
+
+    assert is_chat(run_id, session)
+    assert not is_chat(f"{run_id}-{escaped(message_id)}", session)
+    assert user_of_chat(run_id) in (owner.user_id, None)
+    assert user_of_chat(run_id) is not None or len(run_id.encode()) > LONGEST_OWNED - 4
 
 
 def test_ids_can_be_read() -> None:

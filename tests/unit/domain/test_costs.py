@@ -31,8 +31,15 @@ def test_a_sub_agent_whose_root_is_not_in_the_period_is_left_out() -> None:
     assert costs_of([run("old/x", 0.5)], CostKey.AGENT).total.runs == 0
 
 
+def test_days_are_in_their_order() -> None:
+    found = costs_of(
+        [run("r", 0.5, "2026-05-02"), run("s", 1.0, "2026-05-03"), run("t", 0.1, "2026-05-01")], CostKey.DAY
+    )
+    assert [group.name for group in found.groups] == ["2026-05-01", "2026-05-02", "2026-05-03"]
+
+
 def test_an_unknown_key_is_refused() -> None:
-    with pytest.raises(BadRequest, match="'colour' is not one of agent, session, tenant, user, model"):
+    with pytest.raises(BadRequest, match="'colour' is not one of agent, session, tenant, user, model, day"):
         cost_key("colour")
 
 
