@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 COMPILED := loom loom/domain loom/activities loom/workflows
 
 .PHONY: install demo test test-unit test-slow flaky test-models test-mcp test-node test-frameworks check lock
-.PHONY: bench bench-observability bench-peers bench-memory bench-skills reading-path page-screens web-ui-screens screens chaos chaos-tools chaos-memory
+.PHONY: bench bench-observability bench-peers bench-memory bench-skills reading-path page-screens page-vendor web-ui-screens screens chaos chaos-tools chaos-memory
 .PHONY: upgrade site reference prometheus-rule image-check fuzz-shell fuzz-streams refusing long-run planted-changes
 .PHONY: release-check check-tags clean
 
@@ -211,6 +211,10 @@ long-run: $(STAMP)
 # Screenshots of the web page for the docs. Chromium must be installed.
 page-screens: $(STAMP)
 	@$(RUN) -m bench.page_screens
+
+# The libraries of the web page, from npm, in the versions that its VERSIONS lists.
+page-vendor: $(STAMP)
+	@$(RUN) -m bench.page_vendor
 
 # Screenshots of Temporal's Web UI with and without the codec server, for docs/encryption.md. Chromium must be installed.
 web-ui-screens: $(STAMP)

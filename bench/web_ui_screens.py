@@ -7,15 +7,18 @@ import socket
 import tempfile
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, Page
 
 from bench.page_screens import IMAGES
 from loom.activities.adapters.encryption.key_ring import new_key, write_keys
 from loom.stack.plan import Plan
+from loom.stack.postgres import admin_address
 from loom.stack.up_down import down, up_detached
 from loom.testing.harness import Addresses
 from loom.testing.model_server import ToolUse, calls, script, text
+from tests.databases import allow_databases
 from tests.integration.serve.browser import browser, opened
 from tests.integration.serve.served import Served, served
 
@@ -64,6 +67,7 @@ async def main() -> None:
         write_keys(keys, [new_key()])
         up = up_detached(Plan(home=home, worker=None, codec_endpoint=f"http://127.0.0.1:{port}/codec"))
         address, ui = {name: part.address or "" for name, part in up.parts.items()}, up.ui or ""
+        allow_databases(admin_address(Path(folder) / ".loom", urlsplit(address["postgres"]).port or 0))
         addresses = Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui=ui)
         given: dict[str, Any] = {"has_tokens": False, "encryption_keys": keys, "serve_origins": (ui,), "replay": False}
         try:

@@ -29,7 +29,7 @@ from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.stack.postgres import admin_address
 from loom.testing.harness import PATIENT_WITH_REDIS, Addresses
 from loom.testing.waiting import PATIENCE
-from tests.databases import TEMPLATE, fresh_database
+from tests.databases import TEMPLATE, allow_databases, fresh_database
 from tests.isolation import pytest_runtest_protocol
 from tests.nats_server import NatsServer
 
@@ -94,18 +94,6 @@ def process_number(worker_id: str) -> int:
     return int(worker_id.removeprefix("gw")) if worker_id.startswith("gw") else 0
 
 
-def _allow_databases(admin: str) -> None:
-    """Let tests create databases of their own, which have the extension that only a superuser creates."""
-    with psycopg.connect(f"{admin}/postgres", autocommit=True) as connection:
-        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (TEMPLATE,)).fetchone():
-            return
-        connection.execute("ALTER ROLE loom CREATEDB")
-        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(TEMPLATE)))
-    with psycopg.connect(f"{admin}/{TEMPLATE}", autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION vector")
-        connection.execute(SQL("ALTER DATABASE {} OWNER TO loom").format(Identifier(TEMPLATE)))
-
-
 @pytest.fixture(scope="session")
 def loom_stack(pytestconfig: pytest.Config, process_number: int) -> Addresses:
     """A Temporal server, a Redis and a Postgres for all processes of this test session.
@@ -122,7 +110,7 @@ def loom_stack(pytestconfig: pytest.Config, process_number: int) -> Addresses:
         if not told.exists():
             told.write_text(_loom(home, "up", "--detach", "--no-worker", "--json"))
         parts = json.loads(told.read_text())["parts"]
-        _allow_databases(admin_address(home, urlsplit(parts["postgres"]["address"]).port or 0))
+        allow_databases(admin_address(home, urlsplit(parts["postgres"]["address"]).port or 0))
     database, name = parts["postgres"]["address"], f"process_{process_number}"
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(Identifier(name), Identifier(TEMPLATE)))

@@ -20,6 +20,18 @@ ANEW = b"DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_datab
 """Removes all that a database contains."""
 
 
+def allow_databases(admin: str) -> None:
+    """Let tests create databases of their own, which have the extension that only a superuser creates."""
+    with psycopg.connect(f"{admin}/postgres", autocommit=True) as connection:
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (TEMPLATE,)).fetchone():
+            return
+        connection.execute("ALTER ROLE loom CREATEDB")
+        connection.execute(SQL("CREATE DATABASE {}").format(Identifier(TEMPLATE)))
+    with psycopg.connect(f"{admin}/{TEMPLATE}", autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION vector")
+        connection.execute(SQL("ALTER DATABASE {} OWNER TO loom").format(Identifier(TEMPLATE)))
+
+
 @asynccontextmanager
 async def fresh_database(server: str, template: str = TEMPLATE) -> AsyncIterator[str]:
     """The URL of an empty database, beside the one of `server`, that is gone afterwards."""

@@ -1,6 +1,11 @@
-// Talks to the HTTP API: one function for requests, and one for a run's events, which resumes after a lost connection.
+// Talks to the HTTP API: one function for requests, one that repeats them, and one for a run's events, which resumes after a
+// lost connection.
 
-import { askForm, element, field } from "./dom.js";
+import { askForm } from "./dialogs.js";
+import { Field } from "./elements.js";
+import { html } from "./html.js";
+import { complain, isConnected } from "./state.js";
+import { useEffect, useRef } from "./vendor/hooks.js";
 
 const TOKEN = "loom-token";
 
@@ -78,10 +83,10 @@ let asking = null;
 /** Ask for a token, once for all requests that wait for one. */
 async function tokenInsteadOf(refused, why) {
   if (sessionStorage.getItem(TOKEN) !== refused) return; // another request has asked meanwhile
-  asking ??= askForm("Sign in", [
-    field("Token", element("input", { name: "token", type: "password", autocomplete: "off", required: true }),
-      "From `loom tokens add` or your identity provider. The page keeps it until you close this tab."),
-  ], "Sign in", { note: refused ? why ?? "" : "This service needs a token." }).then((given) => {
+  asking ??= askForm("Sign in", html`
+    <${Field} label="Token" hint="From \`loom tokens add\` or your identity provider. The page keeps it until you close this tab.">
+      <input name="token" type="password" autocomplete="off" required />
+    <//>`, "Sign in", { note: refused ? why ?? "" : "This service needs a token." }).then((given) => {
     asking = null;
     if (given?.token.trim()) sessionStorage.setItem(TOKEN, given.token.trim());
   });
@@ -99,9 +104,9 @@ const SILENT_AFTER = 40_000; // The service sends a comment at least every 15 se
 
 /**
  * Call `onEvent` with each event of a run, once and in order, until the run ends or `signal` aborts. A lost connection is
- * resumed after the last event that was seen. `onConnection` says whether there is one.
+ * resumed after the last event that was seen, and `onReconnected` is called.
  */
-export async function follow(runId, { onEvent, onStatus, onConnection, signal }) {
+export async function follow(runId, { onEvent, onStatus, onReconnected, signal }) {
   let last = 0;
   for (let failures = 0; ; ) {
     try {
@@ -114,11 +119,12 @@ export async function follow(runId, { onEvent, onStatus, onConnection, signal })
           signal: stream.signal,
         });
         if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => null));
-        onConnection(true);
+        isConnected.value = true;
+        if (failures) onReconnected();
         failures = 0;
         for await (const message of messages(answer.body, stop)) {
           if (message.type === "end") return;
-          if (message.type === "status") onStatus?.(message.data);
+          if (message.type === "status") onStatus(message.data);
           else if (message.data.offset > last) {
             last = message.data.offset;
             onEvent(message.data);
@@ -133,7 +139,7 @@ export async function follow(runId, { onEvent, onStatus, onConnection, signal })
       if (error instanceof Problem && error.status < 500) throw error;
     }
     if (signal.aborted) return;
-    onConnection(false);
+    isConnected.value = false;
     failures += 1;
     await pause(Math.min(5000, 250 * 2 ** failures), signal);
   }
@@ -161,17 +167,43 @@ async function* messages(body, stop) {
   }
 }
 
-export function pause(milliseconds, signal) {
+/** Wait for so long, or until `signal` aborts, or, if `untilSeen`, until the person comes back to the page. */
+function pause(milliseconds, signal, { untilSeen = false } = {}) {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+    const done = new AbortController();
+    const end = () => { clearTimeout(timer); done.abort(); resolve(); };
+    const timer = setTimeout(end, milliseconds);
+    signal?.addEventListener("abort", end, { signal: done.signal });
+    if (untilSeen) document.addEventListener("visibilitychange", end, { signal: done.signal });
   });
 }
 
-/** Call `read` now and every so often, while the page is in sight, until `signal` aborts. */
-export async function every(milliseconds, signal, read) {
-  while (!signal.aborted) {
-    if (!document.hidden) await read();
-    await pause(milliseconds, signal);
+/** Call `read(signal)` now and every so often, while the page is in sight. Returns a function that reads again at once. */
+export function usePolled(milliseconds, read, inputs = []) {
+  const again = useRef(() => {});
+  useEffect(() => {
+    const leaving = new AbortController();
+    const { signal } = leaving;
+    again.current = () => reading(() => read(signal));
+    (async () => {
+      while (!signal.aborted) {
+        if (!document.hidden) await again.current();
+        await pause(milliseconds, signal, { untilSeen: true });
+      }
+    })();
+    return () => leaving.abort();
+  }, inputs);
+  return () => again.current();
+}
+
+/** Read something that the person hasn't asked for: a lost connection is said once for all of them. */
+async function reading(read) {
+  try {
+    await read();
+    isConnected.value = true;
+  } catch (error) {
+    if (error instanceof Unreachable) isConnected.value = false;
+    else if (error instanceof Problem) complain(error);
+    else if (error.name !== "AbortError") throw error;
   }
 }

@@ -1,163 +1,131 @@
 // What waits for a person: calls to approve or deny, with what they would write, and questions to answer.
 
 import { post, request, runPath } from "./api.js";
-import { age, announce, askForm, badge, button, element, field, fill, meta, perform, reconcile, runLink } from "./dom.js";
+import { askForm } from "./dialogs.js";
+import { Effect } from "./effect.js";
+import { Action, Age, Composer, Field, Meta, RunLink } from "./elements.js";
+import { html } from "./html.js";
+import { Markdown } from "./markdown.js";
+import { announce, may, me } from "./state.js";
+import { jsonOf } from "./text.js";
+import { useEffect } from "./vendor/hooks.js";
+import { signal, useSignal } from "./vendor/signals.js";
 
-/** A list of asks, which keeps its cards, and what was typed in them, when it is read again. */
-export class Asks {
-  constructor(me, { showRun, onDecided }) {
-    this.me = me;
-    this.showRun = showRun;
-    this.onDecided = onDecided;
-    this.element = element("ul", { class: "asks", "aria-label": "Waiting for a person" });
-    this.decided = new Set();
-  }
+const LISTED = 10_000; // for so long, the lists of the service may have what was decided
 
-  update(entries) {
-    const waiting = entries.filter((entry) => !this.decided.has(keyOf(entry)));
-    const before = this.element.childElementCount;
-    reconcile(this.element, waiting, keyOf, (entry) => this.card(entry), updateVotes);
-    if (waiting.length > before) announce(`${waiting.length} waiting for a person`);
-  }
+const decided = signal(new Map());
 
-  card(entry) {
-    switch (entry.kind) {
-      case "approval": return this.callCard(entry);
-      case "question": return this.questionCard(entry);
-      default: return this.cardOf(entry, `Waits: ${entry.waiting_on}`,
-        element("p", { class: "hint" }, "The run's worker doesn't answer, so nothing more is known."));
-    }
-  }
+export const keyOf = (entry) =>
+  JSON.stringify([entry.kind, entry.run_id, entry.call_id ?? entry.question ?? "", entry.digest ?? entry.turn ?? ""]);
 
-  cardOf(entry, title, ...content) {
-    return element("li", { class: "ask", tabindex: "-1" },
-      element("div", { class: "ask-head" },
-        element("h3", {}, title),
-        meta(this.showRun ? runLink(entry.run_id) : null, entry.agent, entry.tenant, age(entry.since))),
-      ...content);
-  }
+/** Return the entries that nobody has decided on this page. */
+export const undecided = (entries) => 
+  entries.filter((entry) => !(Date.now() - decided.value.get(keyOf(entry)) < LISTED));
 
-  callCard(entry) {
-    const mayDecide = this.me.may.includes("approve");
-    return this.cardOf(entry, entry.tool,
-      entry.made_by !== entry.run_id ? element("p", { class: "hint" }, "By sub-agent ", runLink(entry.made_by)) : null,
-      entry.question ? element("p", { class: "question" }, entry.question) : null,
-      element("p", { class: "why" }, entry.risk ? element("strong", {}, `It ${entry.risk}. `) : null,
-        entry.reason && !entry.question ? `Asked because ${entry.reason}.` : null),
-      effectOf(entry.tool, entry.arguments, entry.change),
-      entry.is_cut ? element("p", { class: "hint" }, "Long arguments are shortened. ",
-        button("Show them in full", (event) => this.showFull(entry, event.target), { class: "quiet" })) : null,
-      element("p", { class: "votes hint" }),
-      mayDecide ? this.callActions(entry) : element("p", { class: "hint" },
-        `Your role, ${this.me.role}, may not approve or deny calls.`));
-  }
+/** `onDecided` is called after each decision. */
+export function Asks({ entries, showsRun = false, onDecided }) {
+  const shown = undecided(entries);
+  const keys = shown.map(keyOf).join();
+  useEffect(() => {
+    if (shown.length) announce(`${shown.length} waiting for a person`);
+  }, [keys]);
+  return html`<ul class="asks" aria-label="Waiting for a person">
+    ${shown.map((entry) => html`<${Ask} key=${keyOf(entry)} ...${{ entry, showsRun, onDecided }} />`)}</ul>`;
+}
 
-  callActions(entry) {
-    const approve = (changes) => async () => {
-      const receipt = await post(runPath(entry.run_id, "/approve"), {
-        call_id: entry.call_id, digest: entry.digest, ...changes,
-      });
-      if (receipt.accepted) this.done(entry, "Approved");
-      else this.onDecided();
-    };
-    return element("p", { class: "actions" },
-      button("Approve", (event) => perform(event.target, approve({})), { class: "primary" }),
-      button("Deny", (event) => this.deny(entry, event.target), { class: "danger" }),
-      entry.for_run.length
-        ? button("Approve for the run", (event) => perform(event.target, approve({ scope: "run" })),
-          { title: `Also approves later calls that match ${entry.for_run.join(", ")}` }) : null,
-      button("Change and approve", async (event) => {
-        const control = event.target;
-        const changed = await editArguments(await this.fullArguments(entry));
-        if (changed) await perform(control, approve({ arguments: changed }));
-      }));
-  }
+function Ask({ entry, showsRun, onDecided }) {
+  const Content = { approval: Call, question: Question }[entry.kind] ?? Silent;
+  const title = { approval: entry.tool, question: "Question" }[entry.kind] ?? `Waits: ${entry.waiting_on}`;
+  return html`<li class="ask" tabindex="-1">
+    <div class="ask-head">
+      <h2>${title}</h2>
+      <${Meta} facts=${[showsRun && html`<${RunLink} id=${entry.run_id} />`, entry.agent, entry.tenant,
+        html`<${Age} at=${entry.since} />`]} />
+    </div>
+    <${Content} entry=${entry} onDone=${(what) => { leave(entry, what); onDecided(); }} onDecided=${onDecided} />
+  </li>`;
+}
 
-  async deny(entry, control) {
-    const given = await askForm(`Deny ${entry.tool}`, [
-      field("Reason", element("input", { name: "reason", autocomplete: "off" }), "The model reads it."),
-    ], "Deny", { danger: true });
+/** Take a decided card away at once, and put the focus on the next one. */
+function leave(entry, what) {
+  const cards = [...document.querySelectorAll(".ask")];
+  const card = cards.find((each) => each.contains(document.activeElement));
+  const next = card && (cards[cards.indexOf(card) + 1] ?? cards[cards.indexOf(card) - 1]);
+  if (card || document.activeElement === document.body) (next ?? document.getElementById("main")).focus({ preventScroll: !next });
+  decided.value = new Map([...decided.value, [keyOf(entry), Date.now()]]);
+  announce(what);
+}
+
+function Silent() {
+  return html`<p class="hint">The run's worker doesn't answer, so nothing more is known.</p>`;
+}
+
+function Question({ entry, onDone }) {
+  const answer = async (text) => {
+    await post(runPath(entry.run_id, "/messages"), { text });
+    onDone("Answered");
+  };
+  return html`<div class="question"><${Markdown} text=${entry.question} /></div>
+    ${may("send") ? html`<${Composer} label="Answer" submit="Answer" submitClass="primary" rows=${2} act=${answer} />`
+      : html`<p class="hint">Your role, ${me.value.role}, may not answer questions.</p>`}`;
+}
+
+function Call({ entry, onDone, onDecided }) {
+  const full = useSignal(null);
+  return html`
+    ${entry.made_by !== entry.run_id && html`<p class="hint">By sub-agent <${RunLink} id=${entry.made_by} /></p>`}
+    ${entry.question && html`<p class="question text">${entry.question}</p>`}
+    <p class="why">
+      ${entry.risk && html`<strong>It ${entry.risk}. </strong>`}
+      ${entry.reason && !entry.question && `Asked because ${entry.reason}.`}
+    </p>
+    <${Effect} tool=${entry.tool} given=${full.value ?? entry.arguments} change=${full.value ? null : entry.change ?? null} />
+    ${entry.is_cut && !full.value && html`<p class="hint">Long arguments are shortened.${" "}
+      <${Action} class="quiet" act=${async () => { full.value = await fullArguments(entry); }}>Show them in full<//></p>`}
+    ${entry.approvals > 1 && html`<p class="votes hint">${entry.approvals} people must approve this call${
+      entry.approved_by?.length ? `, and ${entry.approved_by.join(", ")} has approved` : ""}.</p>`}
+    ${may("approve") ? html`<${Decision} ...${{ entry, onDone, onDecided }} />`
+      : html`<p class="hint">Your role, ${me.value.role}, may not approve or deny calls.</p>`}`;
+}
+
+function Decision({ entry, onDone, onDecided }) {
+  const approve = async (changes = {}) => {
+    const receipt = await post(runPath(entry.run_id, "/approve"), { call_id: entry.call_id, digest: entry.digest, ...changes });
+    if (receipt.accepted) onDone("Approved");
+    else onDecided();
+  };
+  const change = async () => {
+    const changed = await editedArguments(await fullArguments(entry));
+    if (changed) await approve({ arguments: changed });
+  };
+  const deny = async () => {
+    const given = await askForm(`Deny ${entry.tool}`, html`
+      <${Field} label="Reason" hint="The model reads it."><input name="reason" autocomplete="off" /><//>`, "Deny", { isDangerous: true });
     if (!given) return;
-    await perform(control, async () => {
-      await post(runPath(entry.run_id, "/deny"), { call_id: entry.call_id, reason: given.reason });
-      this.done(entry, "Denied");
-    });
-  }
-
-  async fullArguments(entry) {
-    if (!entry.is_cut) return entry.arguments;
-    const status = await request(runPath(entry.made_by));
-    const found = status.pending_approvals.find((call) => call.digest === entry.digest);
-    if (!found) throw new Error("The full arguments can't be read now. Try again, or approve the call with the command line.");
-    return found.arguments;
-  }
-
-  async showFull(entry, control) {
-    await perform(control, async () => {
-      const shown = control.closest(".ask").querySelector(".effect");
-      shown.replaceWith(effectOf(entry.tool, await this.fullArguments(entry), null));
-      control.parentElement.remove();
-    });
-  }
-
-  questionCard(entry) {
-    const text = element("textarea", {
-      name: "text", rows: "2", required: true, "aria-label": "Answer", onkeydown: submitOnEnter,
-    });
-    const send = element("button", { type: "submit", class: "primary" }, "Answer");
-    const form = element("form", {
-      class: "composer",
-      onsubmit: (event) => {
-        event.preventDefault();
-        perform(send, async () => {
-          await post(runPath(entry.run_id, "/messages"), { text: text.value });
-          this.done(entry, "Answered");
-        });
-      },
-    }, text, send);
-    return this.cardOf(entry, "Question", element("p", { class: "question" }, entry.question),
-      this.me.may.includes("send") ? form : element("p", { class: "hint" },
-        `Your role, ${this.me.role}, may not answer questions.`));
-  }
-
-  /** Take a decided card away at once, and put the focus on the next one. */
-  done(entry, what) {
-    const key = keyOf(entry);
-    this.decided.add(key);
-    const card = [...this.element.children].find((child) => child.dataset.key === key);
-    const hadFocus = card?.contains(document.activeElement) || document.activeElement === document.body;
-    const next = card?.nextElementSibling ?? card?.previousElementSibling;
-    card?.remove();
-    if (hadFocus) (next ?? document.getElementById("main")).focus({ preventScroll: !next });
-    announce(what);
-    window.dispatchEvent(new Event("decided"));
-    this.onDecided();
-  }
+    await post(runPath(entry.run_id, "/deny"), { call_id: entry.call_id, reason: given.reason });
+    onDone("Denied");
+  };
+  return html`<p class="actions">
+    <${Action} class="primary" act=${() => approve()}>Approve<//>
+    <${Action} class="danger" act=${deny}>Deny<//>
+    ${entry.for_run.length > 0 && html`<${Action} act=${() => approve({ scope: "run" })}
+      title=${`Also approves later calls that match ${entry.for_run.join(", ")}`}>Approve for the run<//>`}
+    <${Action} act=${change}>Change and approve<//></p>`;
 }
 
-export function submitOnEnter(event) {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  event.target.form.requestSubmit();
+async function fullArguments(entry) {
+  if (!entry.is_cut) return entry.arguments;
+  const { pending_approvals: calls } = await request(runPath(entry.made_by));
+  const found = calls.find((call) => call.digest === entry.digest);
+  if (!found) throw new Error("The full arguments can't be read now. Try again, or approve the call with the command line.");
+  return found.arguments;
 }
 
-function keyOf(entry) {
-  return JSON.stringify([entry.kind, entry.run_id, entry.call_id ?? entry.question ?? "", entry.digest ?? entry.turn ?? ""]);
-}
-
-function updateVotes(card, entry) {
-  const votes = card.querySelector(".votes");
-  if (!votes) return;
-  votes.hidden = !(entry.approvals > 1);
-  const by = entry.approved_by?.length ? `, and ${entry.approved_by.join(", ")} has approved` : "";
-  fill(votes, `${entry.approvals} people must approve this call${by}.`);
-}
-
-async function editArguments(given) {
-  const text = element("textarea", { name: "arguments", rows: "12", class: "code", spellcheck: "false" });
-  text.value = JSON.stringify(given, null, 2);
-  text.addEventListener("input", () => text.setCustomValidity(isObject(text.value) ? "" : "Write a JSON object."));
-  const answer = await askForm("Change the arguments", [field("Arguments, as JSON", text)], "Approve with these arguments");
+async function editedArguments(given) {
+  const check = ({ currentTarget: field }) => field.setCustomValidity(isObject(field.value) ? "" : "Write a JSON object.");
+  const answer = await askForm("Change the arguments", html`<${Field} label="Arguments, as JSON">
+    <textarea name="arguments" rows="12" class="code" spellcheck="false" defaultValue=${jsonOf(given)} onInput=${check}></textarea>
+  <//>`, "Approve with these arguments");
   return answer && JSON.parse(answer.arguments);
 }
 
@@ -168,48 +136,4 @@ function isObject(text) {
   } catch {
     return false;
   }
-}
-
-/** What a call would do: the difference that it makes to a file if it is known, or its arguments. */
-export function effectOf(tool, given, change) {
-  const shown = change ?? changeFrom(tool, given);
-  if (shown === null) return element("div", { class: "effect" }, argumentsView(given));
-  if (shown === "") return element("div", { class: "effect" }, argumentsView(given),
-    element("p", { class: "hint" }, "The file would stay as it is."));
-  return element("div", { class: "effect" }, diffView(shown, given.path), change === null || change === undefined
-    ? element("p", { class: "hint" }, "The file itself can't be read here: these are the call's arguments.") : null);
-}
-
-function changeFrom(tool, given) {
-  if (tool === "edit_file" && typeof given.old_string === "string" && typeof given.new_string === "string") {
-    return [...marked("-", given.old_string), ...marked("+", given.new_string)].join("\n");
-  }
-  if (tool === "write_file" && typeof given.content === "string") return marked("+", given.content).join("\n");
-  return null;
-}
-
-const marked = (mark, text) => text.replace(/\n$/, "").split("\n").map((line) => mark + line);
-
-function diffView(diff, path) {
-  const lines = diff.split("\n");
-  const body = lines[0]?.startsWith("--- ") && lines[1]?.startsWith("+++ ") ? lines.slice(2) : lines;
-  const added = body.filter((line) => line.startsWith("+")).length;
-  const removed = body.filter((line) => line.startsWith("-")).length;
-  const kinds = { "+": "added", "-": "removed", "@": "place" };
-  return element("figure", { class: "diff" },
-    element("figcaption", {}, element("span", { class: "path" }, path ?? ""),
-      lines[0] === "--- /dev/null" ? badge("new file") : null,
-      element("span", { class: "added" }, `+${added}`), element("span", { class: "removed" }, `−${removed}`)),
-    element("div", { class: "code lines", tabindex: "0", role: "group", "aria-label": `Change of ${path ?? "a file"}` },
-      body.map((line) => element("div", { class: kinds[line[0]] }, line || " "))));
-}
-
-/** A call's arguments, one below the other. */
-export function argumentsView(given) {
-  const entries = Object.entries(given ?? {});
-  if (!entries.length) return element("p", { class: "hint" }, "No arguments");
-  return element("dl", { class: "arguments" }, entries.flatMap(([name, value]) => [
-    element("dt", {}, name),
-    element("dd", { class: "code" }, typeof value === "string" ? value : JSON.stringify(value, null, 2)),
-  ]));
 }

@@ -1,30 +1,23 @@
 // The inbox: what waits for a person in all runs, oldest first.
 
-import { Problem, Unreachable, every, request } from "./api.js";
-import { Asks } from "./asks.js";
-import { complain, element, fill } from "./dom.js";
+import { request, usePolled } from "./api.js";
+import { Asks, undecided } from "./asks.js";
+import { html } from "./html.js";
+import { waiting } from "./state.js";
+import { useSignal } from "./vendor/signals.js";
 
 const REFRESH = 3000;
+const SHOWN = 100;
 
-export async function inboxView(main, { me, signal, showConnection, showWaiting }) {
-  const nothing = element("p", { class: "hint" }, "Reading…");
-  const asks = new Asks(me, { showRun: true, onDecided: () => refresh() });
-  fill(main, element("div", { class: "view-head" }, element("h1", { tabindex: "-1" }, "Inbox")), asks.element, nothing);
-
-  async function refresh() {
-    try {
-      const { waiting } = await request("/v1/approvals", { signal });
-      showConnection(true);
-      asks.update(waiting);
-      const left = asks.element.childElementCount;
-      showWaiting(left);
-      nothing.hidden = left > 0;
-      fill(nothing, "Nothing waits for a person.");
-    } catch (error) {
-      if (error instanceof Unreachable) showConnection(false);
-      else if (error instanceof Problem) complain(error);
-      else if (error.name !== "AbortError") throw error;
-    }
-  }
-  await every(REFRESH, signal, refresh);
+export function Inbox() {
+  const found = useSignal(null);
+  const refresh = usePolled(REFRESH, async (signal) => {
+    found.value = (await request("/v1/inbox", { signal })).waiting;
+    waiting.value = undecided(found.value).length;
+  });
+  const entries = undecided(found.value ?? []);
+  return html`<div class="view-head"><h1 tabindex="-1">Inbox</h1></div>
+    <${Asks} entries=${entries.slice(0, SHOWN)} showsRun onDecided=${refresh} />
+    ${!entries.length && html`<p class="hint">${found.value ? "Nothing waits for a person." : "Reading…"}</p>`}
+    ${entries.length > SHOWN && html`<p class="hint">These are the oldest ${SHOWN} of ${entries.length}.</p>`}`;
 }

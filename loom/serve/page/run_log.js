@@ -1,237 +1,182 @@
-// A run's events as a log: text as it streams, tool calls with their outcome, messages and decisions. Each event changes
-// only its own entry, so a long run stays quick.
+// A run's events as entries of a log: text as it streams, tool calls with their outcome, messages and decisions. An event
+// changes only its own entry, and what has changed is drawn once a frame, so that a long run stays quick.
 
-import { argumentsView } from "./asks.js";
-import { badge, button, count, duration, element, fill, meta, money, runLink, visible } from "./dom.js";
+import { count, duration, money, plural, shortened, textOf } from "./text.js";
+import { batch, signal } from "./vendor/signals.js";
 
 const LONGEST_OUTPUT = 20_000;
 
+/** Entries have a `kind`, which `log.js` draws, a `number`, the `run` that they are about, and `changes`, a signal. */
 export class RunLog {
-  /** `onFork`, if the person may fork, is called with a turn's number. */
-  constructor(runId, { onFork }) {
+  constructor(runId) {
     this.runId = runId;
-    this.onFork = onFork;
-    this.element = element("ol", { class: "log", role: "log", "aria-label": "What the run has done" });
-    this.segments = new Map();
-    this.calls = new Map();
+    this.entries = [];
+    this.isWhole = true; // with the first event
+    this.length = signal(0); // of the entries that are drawn
+    this.answers = new Map(); // by run and turn
+    this.calls = new Map(); // by run, turn and call
+    this.latestCalls = new Map(); // by run and call
+    this.changed = new Set();
     this.lastRun = runId;
     this.lastText = "";
-    this.events = 0;
   }
 
   apply(event) {
-    if (this.events++ === 0 && event.offset > 1) this.note(event, "Earlier events are no longer in the stream.");
+    if (!this.entries.length && event.offset > 1) {
+      this.isWhole = false;
+      this.note(event, "Earlier events are no longer in the stream.");
+    }
     const given = event.parameters ?? {};
     switch (event.action) {
-      case "node.start": return this.started(event, given);
-      case "node.turn": return this.turn(event, given);
-      case "node.thinking": return this.segment(event, given).add(given.content);
-      case "node.reasoning": return this.segment(event, given).reason(given.content);
-      case "node.segment_reset": return this.segment(event, given).reset();
+      case "node.start": return this.add(event, "task", { text: given.task, facts: [given.agent, given.model, given.workspace] });
+      case "node.turn": return this.add(event, "turn", { turn: given.to, before: given.from, phase: given.phase });
+      case "node.thinking": return this.change(this.answer(event, given), (answer) => { answer.text += given.content; });
+      case "node.reasoning": return this.change(this.answer(event, given), (answer) => { answer.thoughts += given.content; });
+      case "node.segment_reset": return this.change(this.answer(event, given), (answer) => { answer.text = answer.thoughts = ""; });
       case "node.model_call": return this.modelCall(event, given);
-      case "node.tool_call": return this.call(event, given).begin(given, event);
-      case "node.tool_progress": return this.call(event, given).progress(given.content);
-      case "node.tool_result": return this.call(event, given).end(event);
-      case "node.approval_requested": return this.call(event, given).requested(given);
-      case "node.approval_decided": return this.call(event, given).decided(given);
-      case "node.message": return this.message(event, given);
+      case "node.approval_requested": return this.change(this.call(event, given), (call) => requested(call, given));
+      case "node.approval_decided": return this.change(this.call(event, given), (call) => decided(call, given));
+      case "node.tool_call": return this.change(this.call(event, given), (call) => begun(call, given, event));
+      case "node.tool_progress": return this.change(this.call(event, given), (call) => {
+        if (call.output.length < LONGEST_OUTPUT) call.output += given.content;
+      });
+      case "node.tool_result": return this.change(this.call(event, given), (call) => ended(call, event));
+      case "node.message": return this.add(event, "message", { by: given.by || event.source_agent, text: given.text ?? given.content ?? "" });
+      case "node.answer": return this.answered(event);
       case "node.complete":
-      case "node.error": return this.ended(event);
+      case "node.error": return this.end(event);
       default: return this.note(event, noteOf(event, given));
     }
   }
 
   /** Add an entry, below the name of the sub-agent that it is about, if that changes. */
-  add(event, entry) {
-    const isOwn = event.run_id === this.runId;
+  add(event, kind, content) {
     if (event.run_id !== this.lastRun) {
       this.lastRun = event.run_id;
-      this.element.append(element("li", { class: isOwn ? "source" : "source below" },
-        isOwn ? "This run" : ["Sub-agent ", runLink(event.run_id, nameBelow(event.run_id, this.runId))]));
+      this.append(event, "source", {});
     }
-    if (!isOwn) entry.classList.add("below");
-    this.element.append(entry);
+    return this.append(event, kind, content);
+  }
+
+  append(event, kind, content) {
+    const entry = {
+      kind, number: this.entries.length, run: event.run_id, isOwn: event.run_id === this.runId, at: event.created_at,
+      changes: signal(0), ...content,
+    };
+    this.entries.push(entry);
+    this.drawSoon();
     return entry;
   }
 
-  note(event, ...content) {
-    this.add(event, element("li", { class: "note", title: timeOf(event) }, ...content));
+  change(entry, how) {
+    how(entry);
+    this.changed.add(entry);
+    this.drawSoon();
   }
 
-  started(event, given) {
-    this.add(event, element("li", { class: "task" },
-      element("p", { class: "text" }, given.task),
-      meta(given.agent, given.model, given.workspace)));
+  drawSoon() {
+    this.drawing ??= requestAnimationFrame(() => {
+      this.drawing = null;
+      batch(() => {
+        for (const entry of this.changed) entry.changes.value += 1;
+        this.length.value = this.entries.length;
+      });
+      this.changed.clear();
+    });
   }
 
-  turn(event, given) {
-    this.add(event, element("li", { class: "turn", title: timeOf(event) },
-      element("h3", {}, `Turn ${given.to}`, given.phase ? ` · ${given.phase}` : null),
-      this.onFork && event.run_id === this.runId && given.from > 0
-        ? button(`Fork after turn ${given.from}`, () => this.onFork(given.from), { class: "quiet" }) : null));
+  note(event, text, status = null) {
+    this.add(event, "note", { text, status });
   }
 
-  segment(event, given) {
+  answer(event, given) {
     const key = `${event.run_id} ${given.turn}`;
-    let segment = this.segments.get(key);
-    if (!segment) {
-      segment = new Segment();
-      this.segments.set(key, segment);
-      this.add(event, segment.element);
-    }
-    return segment;
+    if (!this.answers.has(key)) this.answers.set(key, this.add(event, "said", { text: "", thoughts: "", facts: "", isGrowing: true }));
+    return this.answers.get(key);
   }
 
+  /** The answer is complete: show exactly what is stored. */
   modelCall(event, given) {
     const facts = [given.model, `${count(given.tokens)} tokens`, given.cost === null ? null : money(given.cost),
-      duration(given.ms / 1000), given.attempt > 1 ? `attempt ${given.attempt}` : null].filter(Boolean);
+      duration(given.ms / 1000), given.attempt > 1 ? `attempt ${given.attempt}` : null].filter(Boolean).join(" · ");
     if (given.purpose || event.status === "failed" || event.status === "error") {
-      this.note(event, given.purpose ? `${given.purpose} · ` : "", badge(event.status), " ", facts.join(" · "));
-      return;
+      return this.note(event, given.purpose ? `${given.purpose} · ${facts}` : facts, event.status);
     }
-    const segment = this.segment(event, given);
-    segment.settle(event.result?.content, facts.join(" · "));
-    if (event.run_id === this.runId && segment.text) this.lastText = segment.text;
+    const answer = this.answer(event, given);
+    this.change(answer, () => {
+      answer.text = event.result?.content ?? answer.text;
+      answer.facts = facts;
+      answer.isGrowing = false;
+    });
+    if (answer.isOwn && answer.text) this.lastText = answer.text;
   }
 
   call(event, given) {
-    let key = `${event.run_id} ${given.turn} ${given.call_id}`;
-    if (given.turn === undefined) key = [...this.calls.keys()].reverse().find((known) => isCall(known, event, given)) ?? key;
-    let call = this.calls.get(key);
+    const latest = `${event.run_id} ${given.call_id}`;
+    const key = `${event.run_id} ${given.turn} ${given.call_id}`;
+    let call = given.turn === undefined ? this.latestCalls.get(latest) : this.calls.get(key);
     if (!call) {
-      call = new Call(given.tool);
+      call = this.add(event, "call", { tool: given.tool, summary: "", given: null, status: null, decision: "", output: "", begun: null, seconds: null });
       this.calls.set(key, call);
-      this.add(event, call.element);
+      this.latestCalls.set(latest, call);
     }
     return call;
   }
 
-  message(event, given) {
-    this.add(event, element("li", { class: "message", title: timeOf(event) },
-      element("p", { class: "meta" }, given.by || event.source_agent),
-      element("p", { class: "text" }, given.text ?? given.content ?? "")));
-  }
-
-  ended(event) {
-    const result = event.result ?? {};
-    const isOwn = event.run_id === this.runId;
-    const error = result.error ?? event.parameters?.error;
-    this.add(event, element("li", { class: "end" },
-      element("p", {}, badge(result.status ?? event.status),
-        result.turns ? ` after ${result.turns} ${result.turns === 1 ? "turn" : "turns"}` : null,
-        result.cost === null || result.cost === undefined ? null : ` · ${money(result.cost)}`),
-      error ? element("p", { class: "error" }, typeof error === "string" ? error : `${error.type}: ${error.message}`) : null,
-      isOwn && result.output && result.output !== this.lastText ? element("p", { class: "text" }, result.output) : null,
-      isOwn && result.structured_output !== null && result.structured_output !== undefined
-        ? element("div", { class: "code" }, JSON.stringify(result.structured_output, null, 2)) : null));
-  }
-}
-
-/** The text of one turn. */
-class Segment {
-  constructor() {
-    this.text = "";
-    this.words = element("p", { class: "text" });
-    this.facts = element("p", { class: "meta" });
-    this.thoughts = element("p", { class: "text" });
-    this.thinking = element("details", { class: "reasoning", hidden: true },
-      element("summary", {}, "Thinking"), this.thoughts);
-    this.element = element("li", { class: "said" }, this.thinking, this.words, this.facts);
-  }
-
-  add(content) {
-    this.text += content;
-    this.words.append(visible(content));
-  }
-
-  reason(content) {
-    this.thinking.hidden = false;
-    this.thoughts.append(visible(content));
-  }
-
-  reset() {
-    this.text = "";
-    fill(this.words);
-    fill(this.thoughts);
-    this.thinking.hidden = true;
-  }
-
-  /** The answer is complete: show exactly what is stored. */
-  settle(content, facts) {
-    if (typeof content === "string" && content !== this.text) {
-      this.reset();
-      this.add(content);
-    }
-    fill(this.facts, facts);
-  }
-}
-
-/** One tool call. */
-class Call {
-  constructor(tool) {
-    this.state = element("span", { class: "state" });
-    this.summary = element("span", { class: "call-summary" });
-    this.time = element("span", { class: "meta" });
-    this.given = element("div");
-    this.decision = element("p", { class: "hint", hidden: true });
-    this.output = element("div", { class: "code output", hidden: true });
-    this.element = element("li", { class: "call" }, element("details", {},
-      element("summary", {}, element("span", { class: "tool" }, tool), this.summary, this.state, this.time),
-      this.given, this.decision, this.output));
-  }
-
-  requested(given) {
-    fill(this.state, badge("pending"));
-    this.show(given.arguments, given);
-    this.decide(`Waits for approval: ${given.reason}`);
-  }
-
-  decided(given) {
-    const by = given.by ? ` by ${given.by}` : "";
-    const how = [given.edited ? "with changed arguments" : "", given.scope === "run" ? "for the run" : ""].filter(Boolean);
-    fill(this.state, badge(given.approved ? "approved" : "denied"));
-    this.decide(`${given.approved ? "Approved" : "Denied"}${by} ${how.join(", ")}${given.reason ? `: ${given.reason}` : ""}`.trim());
-  }
-
-  begin(given, event) {
-    this.begun = Date.parse(event.created_at);
-    fill(this.state, badge(event.status));
-    this.show(given.arguments, given);
-    if (given.attempt > 1) {
-      fill(this.output);
-      this.output.hidden = true;
-    }
-  }
-
-  progress(content) {
-    this.output.hidden = false;
-    if (this.output.textContent.length < LONGEST_OUTPUT) this.output.append(visible(content));
+  /** A chat has answered a message. Its text is what the agent said last. */
+  answered(event) {
+    const { status, output, error } = event.result ?? {};
+    if (error) this.add(event, "note", { text: `${error.type}: ${error.message}`, status });
+    else if (output && output !== this.lastText) this.add(event, "said", { text: output, thoughts: "", facts: "", isGrowing: false });
   }
 
   end(event) {
     const result = event.result ?? {};
-    const seconds = result.metadata?.execution_time ?? (Date.parse(event.created_at) - this.begun) / 1000;
-    fill(this.state, badge(event.status));
-    if (Number.isFinite(seconds) && event.parameters.attempt !== 0) fill(this.time, duration(seconds));
-    const content = typeof result.content === "string" ? result.content : JSON.stringify(result.content ?? "", null, 2);
-    this.output.hidden = !content;
-    fill(this.output, content.slice(0, LONGEST_OUTPUT), content.length > LONGEST_OUTPUT ? "\n… shortened" : null);
-  }
-
-  show(given, { summary, tool }) {
-    const short = summary?.startsWith(`${tool}: `) ? summary.slice(tool.length + 2) : summary ?? briefly(given);
-    fill(this.summary, short);
-    fill(this.given, argumentsView(given));
-  }
-
-  decide(text) {
-    this.decision.hidden = false;
-    fill(this.decision, text);
+    const error = result.error ?? event.parameters?.error;
+    const after = result.turns ? ` after ${plural(result.turns, "turn")}` : "";
+    this.add(event, "end", {
+      status: result.status ?? event.status,
+      facts: after + (result.cost === null || result.cost === undefined ? "" : ` · ${money(result.cost)}`),
+      error: !error || typeof error === "string" ? error : `${error.type}: ${error.message}`,
+      text: event.run_id === this.runId && result.output !== this.lastText ? result.output ?? "" : "",
+      structured: event.run_id === this.runId ? result.structured_output ?? null : null,
+    });
   }
 }
 
-function isCall(key, event, given) {
-  return key.startsWith(`${event.run_id} `) && key.endsWith(` ${given.call_id}`);
+function requested(call, given) {
+  describe(call, given);
+  call.status = "pending";
+  call.decision = `Waits for approval: ${given.reason}`;
+}
+
+function decided(call, given) {
+  const by = given.by ? ` by ${given.by}` : "";
+  const how = [given.edited ? "with changed arguments" : "", given.scope === "run" ? "for the run" : ""].filter(Boolean);
+  call.status = given.approved ? "approved" : "denied";
+  call.decision = `${given.approved ? "Approved" : "Denied"}${by} ${how.join(", ")}`.trim() + (given.reason ? `: ${given.reason}` : "");
+}
+
+function begun(call, given, event) {
+  describe(call, given);
+  call.status = event.status;
+  call.begun = Date.parse(event.created_at);
+  call.isRunning = given.attempt !== 0;
+  if (given.attempt > 1) call.output = "";
+}
+
+function ended(call, event) {
+  const result = event.result ?? {};
+  const seconds = result.metadata?.execution_time ?? (Date.parse(event.created_at) - call.begun) / 1000;
+  call.status = event.status;
+  call.isRunning = false;
+  if (event.parameters.attempt !== 0) call.seconds = seconds;
+  call.output = shortened(textOf(result.content), LONGEST_OUTPUT);
+}
+
+function describe(call, { arguments: given, summary, tool }) {
+  call.given = given;
+  call.summary = summary?.startsWith(`${tool}: `) ? summary.slice(tool.length + 2) : summary ?? briefly(given);
 }
 
 function briefly(given) {
@@ -239,23 +184,19 @@ function briefly(given) {
   return typeof first === "string" ? first.split("\n")[0].slice(0, 120) : "";
 }
 
-const timeOf = (event) => new Date(event.created_at).toLocaleString();
-
-const nameBelow = (runId, above) => (runId.startsWith(`${above}/`) ? runId.slice(above.length + 1) : runId);
-
 const NOTES = {
   "node.paused": "Paused", "node.resumed": "Resumed", "node.retried": "Retried", "node.ignored": "Had no effect",
   "node.budget": "Budget", "node.compression": "Compressed the conversation", "node.fallback": "Another model took over",
   "node.planning": "Plan", "node.parked": "Waits", "node.unparked": "Continues", "execute": "Delegated",
-  "tool.registered": "Created a tool", "node.hook": "Hook", "node.manifest": "Definitions differ", "node.answer": "Answered",
+  "tool.registered": "Created a tool", "node.hook": "Hook", "node.manifest": "Definitions differ",
 };
+const UNSAID = ["turn", "attempt", "text", "message", "description", "task"];
 
 /** One line about an event without a form of its own: its name, and its parameters that are text or numbers. */
 function noteOf(event, given) {
-  const said = given.text ?? given.message ?? given.description ?? given.task;
+  const words = given.text ?? given.message ?? given.description ?? given.task;
   const facts = Object.entries(given)
-    .filter(([name, value]) => !["turn", "attempt", "text", "message", "description", "task"].includes(name)
-      && ["string", "number"].includes(typeof value) && value !== "")
+    .filter(([name, value]) => !UNSAID.includes(name) && ["string", "number"].includes(typeof value) && value !== "")
     .map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`);
-  return [NOTES[event.action] ?? event.action, said, facts.join(", ")].filter((part) => part).join(" · ");
+  return [NOTES[event.action] ?? event.action, words, facts.join(", ")].filter((part) => part).join(" · ");
 }

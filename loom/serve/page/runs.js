@@ -1,7 +1,11 @@
 // The list of runs, newest first, which is read again every few seconds.
 
-import { Problem, Unreachable, every, request } from "./api.js";
-import { age, badge, button, complain, element, fill, money, reconcile, runLink } from "./dom.js";
+import { request, usePolled } from "./api.js";
+import { Age, Badge, RunLink } from "./elements.js";
+import { html } from "./html.js";
+import { addressOf, may } from "./state.js";
+import { money } from "./text.js";
+import { signal, useSignal } from "./vendor/signals.js";
 
 const REFRESH = 3000;
 const PAGE = 50;
@@ -11,79 +15,59 @@ const STATUSES = ["running", "waiting_for_approval", "waiting_for_input", "pause
 const WAITING = ["approval", "input", "resume", "provider", "operator", "tenant"];
 const COLUMNS = ["Task", "Status", "Waits for", "Agent", "Age", "Cost"];
 
-const filters = { status: "", waiting: "", session: "", text: "" }; // they stay while the page is open
+const filters = signal({ status: "", waiting: "", session: "", text: "" }); // they stay while the page is open
 
-export async function runsView(main, { me, signal, showConnection }) {
-  let limit = PAGE;
-  let isRead = false;
-  const body = element("tbody");
-  const table = element("table", { class: "runs" },
-    element("thead", {}, element("tr", {}, COLUMNS.map((name) => element("th", { scope: "col" }, name)))), body);
-  const nothing = element("p", { class: "hint" }, "Reading…");
-  const more = button("Show more", () => { limit = Math.min(MOST, limit + PAGE); refresh(); }, { hidden: true });
+export function Runs() {
+  const limit = useSignal(PAGE);
+  const found = useSignal(null);
+  usePolled(REFRESH, async (leaving) => {
+    const query = new URLSearchParams({ limit: limit.value, tasks: "true" });
+    for (const name of ["status", "waiting", "session"]) if (filters.value[name]) query.set(name, filters.value[name]);
+    const answer = await request(`/v1/runs?${query}`, { signal: leaving });
+    if (!leaving.aborted) found.value = answer; // otherwise, a later request is on its way
+  }, [filters.value, limit.value]);
+  const runs = (found.value?.runs ?? []).map((run) => ({ ...run, task: found.value.tasks[run.run_id] ?? "" })).filter(isSought);
+  const isFiltered = Object.values(filters.value).some(Boolean);
+  return html`
+    <div class="view-head"><h1 tabindex="-1">Runs</h1>
+      ${may("start") && html`<a class="button primary" href=${addressOf("start")}>Start a run</a>`}</div>
+    <${Filters} />
+    <table class="runs">
+      <thead><tr>${COLUMNS.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+      <tbody>${runs.map((run) => html`<${Row} key=${run.run_id} run=${run} />`)}</tbody>
+    </table>
+    ${!runs.length && html`<p class="hint">${
+      !found.value ? "Reading…" : isFiltered ? "No run matches." : "There are no runs yet."}</p>`}
+    ${found.value?.next && limit.value < MOST && html`<button type="button"
+      onClick=${() => { limit.value = Math.min(MOST, limit.value + PAGE); }}>Show more</button>`}`;
+}
 
-  async function refresh() {
-    const asked = { ...filters };
-    const query = new URLSearchParams({ limit, tasks: "true" });
-    for (const name of ["status", "waiting", "session"]) if (asked[name]) query.set(name, asked[name]);
-    try {
-      const { runs, tasks, next } = await request(`/v1/runs?${query}`, { signal });
-      showConnection(true);
-      if (JSON.stringify(asked) !== JSON.stringify(filters)) return; // a later request is on its way
-      const found = runs.map((run) => ({ ...run, task: tasks[run.run_id] || "" })).filter(isSought);
-      reconcile(body, found, (run) => run.run_id, rowOf, updateRow);
-      nothing.hidden = found.length > 0;
-      fill(nothing, isRead && Object.values(filters).some(Boolean) ? "No run matches." : "There are no runs yet.");
-      isRead = true;
-      more.hidden = next === null || limit === MOST;
-    } catch (error) {
-      if (error instanceof Unreachable) showConnection(false);
-      else if (error instanceof Problem) complain(error);
-      else if (error.name !== "AbortError") throw error;
-    }
-  }
+function Row({ run }) {
+  const waits = !run.closed_at && run.waiting_on !== "none" && run.waiting_on;
+  return html`<tr>
+    <td><${RunLink} id=${run.run_id} text=${run.task || run.run_id} />${run.task && html`<span class="meta id">${run.run_id}</span>`}</td>
+    <td><${Badge} status=${run.status} /></td>
+    <td>${waits}</td>
+    <td>${run.agent}${run.tenant && html`<span class="meta">${run.tenant}</span>`}</td>
+    <td><${Age} at=${run.started_at} /></td>
+    <td>${money(run.cost)}</td></tr>`;
+}
 
-  const changed = (event) => { filters[event.target.name] = event.target.value.trim(); refresh(); };
-  const select = (name, label, values) => {
-    const made = element("select", { name, "aria-label": label, onchange: changed },
-      element("option", { value: "" }, `${label}: any`),
-      values.map((value) => element("option", { value }, value.replaceAll("_", " "))));
-    made.value = filters[name];
-    return made;
-  };
-  const input = (name, label) => {
-    const made = element("input", { name, type: "search", placeholder: label, "aria-label": label, oninput: changed });
-    made.value = filters[name];
-    return made;
-  };
-  fill(main, element("div", { class: "view-head" }, element("h1", { tabindex: "-1" }, "Runs"),
-    me.may.includes("start") ? element("a", { href: "#/start", class: "button primary" }, "Start a run") : null),
-  element("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() },
-    select("status", "Status", STATUSES), select("waiting", "Waits for", WAITING),
-    input("session", "Session"), input("text", "Find in tasks and IDs")),
-  table, nothing, more);
-  await every(REFRESH, signal, refresh);
+function Filters() {
+  const changed = ({ currentTarget: field }) => { filters.value = { ...filters.value, [field.name]: field.value.trim() }; };
+  const Choice = ({ name, label, values }) => html`<select name=${name} aria-label=${label} onChange=${changed} value=${filters.value[name]}>
+    <option value="">${label}: any</option>
+    ${values.map((value) => html`<option value=${value}>${value.replaceAll("_", " ")}</option>`)}</select>`;
+  const Search = ({ name, label }) => html`<input type="search" name=${name} placeholder=${label} aria-label=${label}
+    defaultValue=${filters.value[name]} onInput=${changed} />`;
+  return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
+    ${Choice({ name: "status", label: "Status", values: STATUSES })}
+    ${Choice({ name: "waiting", label: "Waits for", values: WAITING })}
+    ${Search({ name: "session", label: "Session" })}
+    ${Search({ name: "text", label: "Find in tasks and IDs" })}</form>`;
 }
 
 function isSought(run) {
-  const text = filters.text.toLowerCase();
-  return !text || `${run.run_id} ${run.task} ${run.agent}`.toLowerCase().includes(text);
-}
-
-function rowOf(run) {
-  const [first, ...others] = COLUMNS.map((name) => element("td", { "data-label": name }));
-  fill(first, runLink(run.run_id, run.task || run.run_id), run.task ? element("span", { class: "meta id" }, run.run_id) : null);
-  return element("tr", {}, first, others);
-}
-
-function updateRow(row, run) {
-  const facts = JSON.stringify([run.status, run.waiting_on, run.cost, run.started_at]);
-  if (row.dataset.facts === facts) return;
-  row.dataset.facts = facts;
-  const [, status, waiting, agent, time, cost] = row.cells;
-  fill(status, badge(run.status));
-  fill(waiting, run.closed_at || run.waiting_on === "none" ? "" : run.waiting_on);
-  fill(agent, run.agent, run.tenant ? element("span", { class: "meta" }, run.tenant) : null);
-  fill(time, age(run.started_at));
-  fill(cost, money(run.cost));
+  const text = filters.value.text.toLowerCase();
+  return `${run.run_id} ${run.task} ${run.agent}`.toLowerCase().includes(text);
 }

@@ -1,47 +1,55 @@
 // The form that starts a run.
 
-import { Problem, post, request } from "./api.js";
-import { complain, element, field, fill, perform } from "./dom.js";
+import { post, request, usePolled } from "./api.js";
+import { Field, Form } from "./elements.js";
+import { html } from "./html.js";
+import { addressOf, may, me } from "./state.js";
+import { useState } from "./vendor/hooks.js";
+import { useSignal } from "./vendor/signals.js";
 
-export async function startView(main, { me, signal }) {
-  if (!me.may.includes("start")) {
-    fill(main, element("h1", { tabindex: "-1" }, "Start a run"),
-      element("p", {}, `Your role, ${me.role}, may not start runs. Ask for a token with the role operator.`));
-    return;
-  }
-  const runId = `${me.tenant ? `${me.tenant}:` : ""}run-${crypto.getRandomValues(new Uint32Array(2)).join("").slice(0, 16)}`;
-  const agents = element("select", { name: "agent" }, element("option", { value: "" }, "default"));
-  const submit = element("button", { type: "submit", class: "primary" }, "Start");
-  const form = element("form", {
-    class: "start",
-    onsubmit: (event) => { event.preventDefault(); perform(submit, () => start(form, runId)); },
-  },
-  field("Task", element("textarea", { name: "task", rows: "5", required: true })),
-  field("Agent", agents),
-  field("Model", element("input", { name: "model", autocomplete: "off" }), "Such as anthropic:NAME. Empty: the agent's."),
-  field("Workspace", element("input", { name: "workspace", autocomplete: "off" }),
-    "A folder on the worker's machine. Empty: the worker's."),
-  element("details", {}, element("summary", {}, "Limits, permissions and more"),
-    field("Turns at most", element("input", { name: "max_turns", type: "number", min: "1" })),
-    field("Cost at most, in US dollars", element("input", { name: "cost_usd", type: "number", min: "0", step: "any" })),
-    field("Tokens at most", element("input", { name: "tokens", type: "number", min: "1" })),
-    field("Session", element("input", { name: "session_id", autocomplete: "off" }), "Groups runs."),
-    field("Permission rules, as JSON", element("textarea", { name: "permissions", rows: "3", class: "code", spellcheck: "false",
-      placeholder: '{"bash": "ask"}' }), "They are merged over the agent's rules.")),
-  element("p", { class: "actions" }, submit));
-  fill(main, element("h1", { tabindex: "-1" }, "Start a run"), form);
-  try {
-    const { agents: names, crews } = await request("/v1/agents", { signal });
-    fill(agents, element("option", { value: "" }, "default"),
-      names.filter((name) => name !== "default").map((name) => element("option", { value: `agent ${name}` }, name)),
-      crews.map((name) => element("option", { value: `crew ${name}` }, `${name} (crew)`)));
-  } catch (error) {
-    if (error instanceof Problem) complain(error);
-  }
+const REFRESH = 60_000;
+
+export function Start() {
+  const [runId] = useState(() => ownName("run"));
+  if (!may("start")) return html`<h1 tabindex="-1">Start a run</h1>
+    <p>Your role, ${me.value.role}, may not start runs. Ask for a token with the role operator.</p>`;
+  return html`<h1 tabindex="-1">Start a run</h1>
+    <${Form} class="start" submit="Start" act=${(given) => start(given, runId)}>
+      <${Field} label="Task"><textarea name="task" rows="5" required></textarea><//>
+      <${Field} label="Agent"><${AgentChoice} hasCrews /><//>
+      <${Field} label="Model" hint="Such as anthropic:NAME. Empty: the agent's."><input name="model" autocomplete="off" /><//>
+      <${Field} label="Workspace" hint="A folder on the worker's machine. Empty: the worker's.">
+        <input name="workspace" autocomplete="off" /><//>
+      <details><summary>Limits, permissions and more</summary>
+        <${Field} label="Turns at most"><input name="max_turns" type="number" min="1" /><//>
+        <${Field} label="Cost at most, in US dollars"><input name="cost_usd" type="number" min="0" step="any" /><//>
+        <${Field} label="Tokens at most"><input name="tokens" type="number" min="1" /><//>
+        <${Field} label="Session" hint="Groups runs."><input name="session_id" autocomplete="off" /><//>
+        <${Field} label="Permission rules, as JSON" hint="They are merged over the agent's rules.">
+          <textarea name="permissions" rows="3" class="code" spellcheck="false" placeholder='{"bash": "ask"}'></textarea><//>
+      </details>
+    <//>`;
 }
 
-async function start(form, runId) {
-  const given = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
+/** The agents, and the crews, of the running workers. Values are such as `agent writer`. */
+export function AgentChoice({ hasCrews = false }) {
+  const found = useSignal({ agents: [], crews: [] });
+  usePolled(REFRESH, async (signal) => { found.value = await request("/v1/agents", { signal }); });
+  const { agents, crews } = found.value;
+  return html`<select name="agent">
+    <option value="">default</option>
+    ${agents.filter((name) => name !== "default").map((name) => html`<option value=${`agent ${name}`}>${name}</option>`)}
+    ${hasCrews && crews.map((name) => html`<option value=${`crew ${name}`}>${name} (crew)</option>`)}</select>`;
+}
+
+/** Return an ID that nobody else has. */
+export function ownName(kind) {
+  const number = crypto.getRandomValues(new Uint32Array(2)).join("").slice(0, 16);
+  return `${me.value.tenant ? `${me.value.tenant}:` : ""}${kind}-${number}`;
+}
+
+async function start(fields, runId) {
+  const given = Object.fromEntries(Object.entries(fields).map(([name, value]) => [name, value.trim()]));
   const body = { run_id: runId, task: given.task };
   for (const name of ["model", "workspace", "session_id"]) if (given[name]) body[name] = given[name];
   const [kind, ...name] = given.agent.split(" ");
@@ -57,7 +65,7 @@ async function start(form, runId) {
     // The same form was sent before, and only its answer was lost.
     if (error.title !== "RunExistsError") throw error;
   }
-  location.hash = `#/runs/${encodeURIComponent(runId)}`;
+  location.hash = addressOf("runs", runId);
 }
 
 function rulesIn(text) {

@@ -31,9 +31,16 @@ async def browser() -> AsyncIterator[Browser]:
 
 
 @asynccontextmanager
-async def opened(chromium: Browser, url: str, *, token: str | None = None, **look: Any) -> AsyncIterator[Page]:
-    """Open the page at this address in a new window, and fail if it has logged an error."""
+async def opened(
+    chromium: Browser, url: str, *, token: str | None = None, route: Any = None, **look: Any
+) -> AsyncIterator[Page]:
+    """Open the page at this address in a new window, and fail if it has logged an error.
+
+    `route`, if it is given, answers the page's requests.
+    """
     window = await chromium.new_context(**look)
+    if route is not None:
+        await window.route("**/*", route)
     page = await window.new_page()
     page.set_default_timeout(60_000)
     wrong: list[str] = []

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.async_api import Browser, expect
 
+from loom.app.loom_app import LoomApp
 from loom.serve.access.roles import Role
 from loom.testing.model_server import ToolUse, calls, script, text
 from tests.acceptance.conftest import Working, working
@@ -20,6 +21,10 @@ WRITE = calls(ToolUse("write_file", {"path": "a.txt", "content": "new\n"}))
 HOSTILE = "<img src=x onerror=alert(1)> \x07 \u202etxt.exe"
 SHOWN = "<img src=x onerror=alert(1)> ‹U+0007› ‹U+202E›txt.exe"
 WORDS = "".join(f"w{number} " for number in range(200))
+
+
+chatting = LoomApp()
+chatting.create_agent("writer", tools=["write_file"], permissions={"write_file": "ask"})
 
 
 def token_of(api: Served) -> str:
@@ -88,6 +93,38 @@ async def test_the_inbox_lists_three_runs_of_which_one_is_approved_one_denied_an
     assert [(each["parameters"]["approved"], each["parameters"]["by"]) for each in decided] == [(False, "ann")]
 
 
+async def test_a_person_chats_and_sees_what_it_costs(serving: Serving, chromium: Browser) -> None:
+    api = await serving(
+        script([WRITE, text("**Hello**"), text("Again", chunks=2), text("Anew")]), app=chatting, unknown_price="assume"
+    )
+    await api.with_own_tenant()
+    async with opened(chromium, f"{api.url}/#/chats", token=token_of(api)) as page:
+        await page.get_by_label("Message").fill("Write it")
+        await page.get_by_label("Name").fill("a/b %")
+        await page.get_by_label("Agent").select_option("writer")
+        await page.get_by_role("button", name="Begin a chat").click()
+        await page.get_by_role("button", name="Approve", exact=True).click()
+        await expect(page.locator(".said strong")).to_have_text("Hello")
+        await expect(page.get_by_text("Ready")).to_be_visible()
+
+        await page.get_by_role("link", name="Chats").click()
+        await page.get_by_role("link", name="a/b %").click()
+        await page.get_by_label("Message").fill("And again")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".said .text")).to_have_text(["Hello", "Again"])
+        await expect(page.get_by_label("Message")).to_have_value("")
+        await page.get_by_role("button", name="Close").click()
+        await page.get_by_role("button", name="Close the chat").click()
+        await expect(page.locator(".run-head .badge")).to_have_text("aborted")
+        await page.get_by_label("Message").fill("A new one")
+        await page.keyboard.press("Enter")
+        await expect(page.locator(".said .text").last).to_have_text("Anew")
+
+        await page.get_by_role("link", name="Costs").click()
+        await page.get_by_label("Add up by").select_option("agent")
+        await expect(page.get_by_role("row", name="writer")).to_contain_text("$")
+
+
 async def test_a_viewer_is_offered_nothing_that_is_refused(serving: Serving, chromium: Browser) -> None:
     api = await serving(script([WRITE, text("done")]))
     run_id = await api.start(permissions={"write_file": "ask"})
@@ -101,7 +138,9 @@ async def test_a_viewer_is_offered_nothing_that_is_refused(serving: Serving, chr
         assert await page.get_by_role("button").all_inner_texts() == ["Sign out"]
         assert await page.evaluate("document.documentElement.scrollWidth") == 380
         answer = await page.request.get(api.url)
-        assert "script-src 'self';" in answer.headers["content-security-policy"]
+        policy = answer.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "trusted-types dompurify"} < set(policy)
+        assert "require-trusted-types-for 'script'" in policy
     await api.http.post(f"/v1/runs/{run_id}/approve")
     await api.result(run_id)
 
@@ -120,14 +159,19 @@ async def test_a_run_stays_on_the_screen_while_the_service_is_killed(
         await expect(page.locator(".ask")).to_have_count(1)
         first.kill()
     await expect(page.get_by_text("The service doesn't answer.")).to_be_visible()
+    browser = await page.context.new_cdp_session(page)
+    await browser.send(
+        "Page.setWebLifecycleState", {"state": "frozen"}
+    )  # as Chromium does with a tab in the background
     await loom.client.approve(run_id, ask["call_id"], by="ann")
     await loom.client.result(run_id)  # all of it happens while nobody serves the page
     with serve_process(loom.settings, tmp_path, "--port", str(urlsplit(url).port)) as second:
         await second.url()
+        await browser.send("Page.setWebLifecycleState", {"state": "active"})
         await expect(page.locator(".end")).to_have_count(1)
         await expect(page.get_by_text("The service doesn't answer.")).to_be_hidden()
         await expect(page.locator(".said .text:visible")).to_have_text([WORDS.strip()])
-        await expect(page.locator(".turn h3")).to_have_text(["Turn 1", "Turn 2"])
+        await expect(page.locator(".turn h2")).to_have_text(["Turn 1", "Turn 2"])
         await expect(page.locator(".call")).to_have_count(1)
         await expect(page.locator(".ask")).to_have_count(0)
         await page_at.__aexit__(None, None, None)

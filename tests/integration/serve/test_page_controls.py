@@ -17,7 +17,6 @@ from tests.trees import by_task, delegate
 
 UI: Final = "http://temporal.example"
 ASK: Final = {"write_file": "ask"}
-CONTRAST: Final = Path(__file__).with_name("contrast.js").read_text()
 
 
 def writes(name: str, content: str = "new\n") -> Reply:
@@ -78,7 +77,7 @@ async def test_a_person_pauses_a_run_writes_to_it_resumes_it_and_lets_it_go_on_a
         first = page.locator(".call").first
         await expect(first.locator(".output")).to_be_hidden()
         await first.locator("summary").click()
-        await expect(first.locator(".arguments")).to_contain_text("0.txt")
+        await expect(first.locator(".diff")).to_have_text("0.txt+1−0+new")
         await expect(first.locator(".output")).to_contain_text("created 0.txt")
 
 
@@ -258,30 +257,15 @@ async def test_the_keyboard_alone_reaches_and_decides_everything(serving: Servin
 
 
 @pytest.mark.slow
-async def test_text_has_contrast_in_light_and_dark_and_an_ask_is_in_sight_on_every_screen(
-    serving: Serving, chromium: Browser
-) -> None:
+async def test_an_ask_is_in_sight_on_every_screen(serving: Serving, chromium: Browser) -> None:
     (reads, question) = (ToolUse("read_file", {"path": "no.txt"}), calls(ToolUse("ask_user", {"question": "Why?"})))
     turns = [*[calls(reads)] * 8, writes("a.txt"), question, text("done")]
     api = await serving(script(turns))
     run_id = await api.start("a long story", permissions=ASK, budget={"tokens": 100_000})
     await api.asked(run_id)
-    async with opened(chromium, **at(api, f"runs/{run_id}"), **WIDE, reduced_motion="reduce") as page:
+    async with opened(chromium, **at(api, f"runs/{run_id}"), **WIDE) as page:
         await expect(press(page, "Approve")).to_be_in_viewport(ratio=1)
-        for view in (f"runs/{run_id}", "runs", "inbox", "start"):
-            await page.evaluate(f"location.hash = '#/{view}'")
-            await expect(page.get_by_role("heading", level=1)).to_be_visible()
-            grounds = set()
-            for scheme in ("light", "dark"):
-                await page.emulate_media(color_scheme=scheme)
-                assert await page.evaluate(CONTRAST) == [], (view, scheme)
-                grounds.add(await page.evaluate("getComputedStyle(document.body).backgroundColor"))
-            assert len(grounds) == 2
-    async with opened(chromium, **at(api, "start"), **PHONE) as page:
-        for view in ("start", "runs", "inbox", f"runs/{run_id}"):
-            await page.evaluate(f"location.hash = '#/{view}'")
-            await expect(page.get_by_role("heading", level=1)).to_be_visible()
-            assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["viewport"]["width"], view
+    async with opened(chromium, **at(api, f"runs/{run_id}"), **PHONE) as page:
         await expect(page.locator(".diff")).to_be_in_viewport(ratio=1)
         await expect(press(page, "Approve")).to_be_in_viewport(ratio=1)
         await press(page, "Approve").tap()
