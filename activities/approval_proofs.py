@@ -130,7 +130,7 @@ class ApprovalKeys:
                 raise _refused(f"no key of this worker has the id {header['kid']} (LOOM_APPROVAL_KEYS)")
             payload = jws.decode(proof, key, algorithms=[ALGORITHM])
         except (InvalidTokenError, ValueError, TypeError):
-            raise _refused("its signature isn't valid for it") from None
+            raise _refused("its signature isn't valid") from None
         claims = read_claims(payload)
         if claims.iat > (now + TOLERANCE).timestamp():
             raise _refused("it was signed in the future (compare the clocks of the machines)")

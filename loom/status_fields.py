@@ -75,7 +75,7 @@ class ApprovalFields(TypedDict):
     url: NotRequired[str]
     """The address that the MCP server asks a person to open."""
     execution: NotRequired[str]
-    """What the proof of an approval names the run's execution by, if the call needs a proof."""
+    """The execution of the run, which the proof of an approval must name. Only if the call needs a proof."""
 
 
 class ParkedFields(TypedDict):

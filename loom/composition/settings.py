@@ -430,7 +430,7 @@ class Settings(BaseSettings):
     )
     serve_port: Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(values.off)] = Field(
         default=8000,
-        description="Port of the HTTP service. 0: any free port, also with `loom up` if the default is taken. off:"
+        description="Port of the HTTP service. 0: any free port, which `loom up` also uses if 8000 is taken. off:"
         " `loom up` starts no service.",
     )
     serve_origins: Annotated[Listed, AfterValidator(values.origins)] = Field(

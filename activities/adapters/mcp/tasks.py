@@ -235,7 +235,7 @@ class _Polls:
                 ) from None
         if monotonic() - self._heard > SILENCE:
             raise ToolExecutionError(
-                f"for {SILENCE:g} s, the MCP server {server} hasn't answered about the task of {tool}:"
+                f"the MCP server {server} hasn't answered about the task of {tool} for {SILENCE:g} s:"
                 f" {repeatable(self._call)}"
             ) from None
 

@@ -58,7 +58,7 @@ def _print(found: Costs) -> None:
         table.add_column(name, justify="left" if name == found.by.value else "right")
     for group in (*found.groups, found.total):
         table.add_row(
-            one_line(group.name, 60) or ("not ended" if found.by is CostKey.DAY else f"no {found.by}"),
+            one_line(group.name, 60) or ("in progress" if found.by is CostKey.DAY else f"no {found.by}"),
             _money(group),
             str(group.runs),
             *(str(number) if number else "" for number in (group.sub_agents, group.unknown, group.running)),

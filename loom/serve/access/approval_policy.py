@@ -66,7 +66,7 @@ class Requirement:
         if not all(_matches(patterns, name) for patterns in self.approvers):
             return f"{name!r} may not approve this call: the approval policy names other people"
         if not self.own_runs and not started_by:
-            return "nobody knows who started this run, and its own person may not approve this call"
+            return "the service doesn't know who started this run, and that person may not approve this call"
         if not self.own_runs and person(name) == person(started_by):
             return f"{name!r} started this run and may not approve this call: another person must decide"
         return ""

@@ -108,7 +108,7 @@ def bearer_token(headers: Headers) -> str | None:
         case [given]:
             scheme, _, token = given.partition(" ")
         case _:
-            raise NotAuthenticatedError("send one header Authorization")
+            raise NotAuthenticatedError("send only one Authorization header")
     if scheme.lower() != "bearer" or not token.strip():
         raise NotAuthenticatedError("the header Authorization must be `Bearer` and a token")
     return token.strip()

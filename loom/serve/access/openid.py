@@ -160,7 +160,7 @@ class OpenId:
             raise ValueError(f"its configuration is that of {found['issuer']}")
         url = str(found["jwks_uri"])
         if self._issuer.url.startswith("https:") and not url.startswith("https:"):
-            raise ValueError(f"its configuration names keys at {url}, which anybody on the way could replace")
+            raise ValueError(f"its configuration names keys at {url}, which isn't an https:// address")
         return url
 
 

@@ -23,13 +23,13 @@ export function Artifacts({ run }) {
   return html`<details onToggle=${list}><summary>Artifacts</summary>
     <ul class="artifacts">${found.value?.map(({ id, bytes, name }) => html`<li key=${id}>
       <${Action} class="quiet" act=${() => show(run, id, name)}>${id}<//><${Meta} facts=${[`${count(bytes)} bytes`, name]} /></li>`)}
-      ${found.value?.length === 0 && html`<li class="hint">The run has stored none.</li>`}</ul></details>`;
+      ${found.value?.length === 0 && html`<li class="hint">This run has no artifacts.</li>`}</ul></details>`;
 }
 
 async function show(run, id, name) {
   const content = await blobOf(runPath(run.id, `/artifacts/${encodeURIComponent(id)}`));
   const isText = content.type.startsWith("text/plain");
-  const text = isText ? await content.text() : "This file is no text: download it to see it.";
+  const text = isText ? await content.text() : "This isn't a text file. Download it to view it.";
   const file = URL.createObjectURL(content);
   await ask(id, (close) => html`
     <div class="code" tabindex="0" role="group" aria-label="Content">${text.slice(0, LONGEST)}${

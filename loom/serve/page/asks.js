@@ -81,9 +81,9 @@ function Call({ entry, onDone, onDecided }) {
     </p>
     <${Effect} tool=${entry.tool} given=${full.value ?? entry.arguments} change=${full.value ? null : entry.change ?? null} />
     ${entry.is_cut && !full.value && html`<p class="hint">Long arguments are shortened.${" "}
-      <${Action} class="quiet" act=${async () => { full.value = await fullArguments(entry); }}>Show them in full<//></p>`}
+      <${Action} class="quiet" act=${async () => { full.value = await fullArguments(entry); }}>Show all arguments<//></p>`}
     ${entry.approvals > 1 && html`<p class="votes hint">${entry.approvals} people must approve this call${
-      entry.approved_by?.length ? `, and ${entry.approved_by.join(", ")} has approved` : ""}.</p>`}
+      entry.approved_by?.length ? `. Approved so far by: ${entry.approved_by.join(", ")}` : ""}.</p>`}
     ${may("approve") ? html`<${Decision} ...${{ entry, onDone, onDecided }} />`
       : html`<p class="hint">Your role, ${me.value.role}, may not approve or deny calls.</p>`}`;
 }

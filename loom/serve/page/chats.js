@@ -35,11 +35,11 @@ function Begin() {
     });
     location.hash = addressOf("chats", chat);
   };
-  return html`<${Form} class="begin" submit="Begin a chat" act=${begin}>
+  return html`<${Form} class="begin" submit="Start a chat" act=${begin}>
     <${Field} label="Message"><textarea name="text" rows="2" required></textarea><//>
     <div class="beside">
       <${Field} label="Agent"><${AgentChoice} /><//>
-      <${Field} label="Name" hint="Empty: the page makes one up."><input name="session_id" autocomplete="off" /><//>
+      <${Field} label="Name" hint="Leave empty to get a generated name."><input name="session_id" autocomplete="off" /><//>
     </div><//>`;
 }
 

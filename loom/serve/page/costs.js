@@ -7,7 +7,7 @@ import { signal, useSignal } from "./vendor/signals.js";
 
 const REFRESH = 30_000;
 const KEYS = ["day", "agent", "model", "session", "tenant", "user"];
-const SPANS = { "24h": "1 day", "7d": "7 days", "4w": "4 weeks", "": "All that is retained" };
+const SPANS = { "24h": "1 day", "7d": "7 days", "4w": "4 weeks", "": "All retained runs" };
 const HEIGHT = 160;
 const STEP = 36;
 const GAP = 4;

@@ -37,7 +37,7 @@ export function Runs() {
       <tbody>${runs.map((run) => html`<${Row} key=${run.run_id} run=${run} />`)}</tbody>
     </table>
     ${!runs.length && html`<p class="hint">${
-      !found.value ? "Reading…" : isFiltered ? "No run matches." : "There are no runs yet."}</p>`}
+      !found.value ? "Reading…" : isFiltered ? "No runs match." : "There are no runs yet."}</p>`}
     ${found.value?.next && limit.value < MOST && html`<button type="button"
       onClick=${() => { limit.value = Math.min(MOST, limit.value + PAGE); }}>Show more</button>`}`;
 }
@@ -64,7 +64,7 @@ function Filters() {
     ${Choice({ name: "status", label: "Status", values: STATUSES })}
     ${Choice({ name: "waiting", label: "Waits for", values: WAITING })}
     ${Search({ name: "session", label: "Session" })}
-    ${Search({ name: "text", label: "Find in tasks and IDs" })}</form>`;
+    ${Search({ name: "text", label: "Task or ID" })}</form>`;
 }
 
 function isSought(run) {

@@ -17,13 +17,13 @@ export function Start() {
     <${Form} class="start" submit="Start" act=${(given) => start(given, runId)}>
       <${Field} label="Task"><textarea name="task" rows="5" required></textarea><//>
       <${Field} label="Agent"><${AgentChoice} hasCrews /><//>
-      <${Field} label="Model" hint="Such as anthropic:NAME. Empty: the agent's."><input name="model" autocomplete="off" /><//>
-      <${Field} label="Workspace" hint="A folder on the worker's machine. Empty: the worker's.">
+      <${Field} label="Model" hint="Such as anthropic:NAME. Leave empty to use the agent's model."><input name="model" autocomplete="off" /><//>
+      <${Field} label="Workspace" hint="A folder on the worker's machine. Leave empty to use the worker's own.">
         <input name="workspace" autocomplete="off" /><//>
       <details><summary>Limits, permissions and more</summary>
-        <${Field} label="Turns at most"><input name="max_turns" type="number" min="1" /><//>
-        <${Field} label="Cost at most, in US dollars"><input name="cost_usd" type="number" min="0" step="any" /><//>
-        <${Field} label="Tokens at most"><input name="tokens" type="number" min="1" /><//>
+        <${Field} label="Maximum turns"><input name="max_turns" type="number" min="1" /><//>
+        <${Field} label="Maximum cost in US dollars"><input name="cost_usd" type="number" min="0" step="any" /><//>
+        <${Field} label="Maximum tokens"><input name="tokens" type="number" min="1" /><//>
         <${Field} label="Session" hint="Groups runs."><input name="session_id" autocomplete="off" /><//>
         <${Field} label="Permission rules, as JSON" hint="They are merged over the agent's rules.">
           <textarea name="permissions" rows="3" class="code" spellcheck="false" placeholder='{"bash": "ask"}'></textarea><//>

@@ -31,8 +31,8 @@ async function abort(run) {
 
 async function retry(run, reopen) {
   const given = await askForm("Retry", html`
-    <${Field} label="Model" hint="Empty: the same model."><input name="model" autocomplete="off" /><//>
-    <${Field} label="Turns at most" hint="Empty: the same limit."><input name="max_turns" type="number" min="1" /><//>
+    <${Field} label="Model" hint="Leave empty to keep the model."><input name="model" autocomplete="off" /><//>
+    <${Field} label="Maximum turns" hint="Leave empty to keep the limit."><input name="max_turns" type="number" min="1" /><//>
     <${Field} label="Message" hint="The agent reads it first."><textarea name="message" rows="2"></textarea><//>`, "Retry");
   if (!given) return;
   const { hasEnded } = run;

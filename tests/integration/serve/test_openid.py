@@ -202,5 +202,5 @@ async def test_an_issuer_whose_address_is_protected_names_no_keys_that_are_not(m
 
     monkeypatch.setattr(openid, "_object_at", configuration)
     issuer = Issuer(url="https://issuer.example", audience="loom")
-    with pytest.raises(UnreachableError, match="anybody on the way could replace"):
+    with pytest.raises(UnreachableError, match="isn't an https:// address"):
         await OpenId(issuer).caller(signed(issuer))

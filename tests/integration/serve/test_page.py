@@ -102,7 +102,7 @@ async def test_a_person_chats_and_sees_what_it_costs(serving: Serving, chromium:
         await page.get_by_label("Message").fill("Write it")
         await page.get_by_label("Name").fill("a/b %")
         await page.get_by_label("Agent").select_option("writer")
-        await page.get_by_role("button", name="Begin a chat").click()
+        await page.get_by_role("button", name="Start a chat").click()
         await page.get_by_role("button", name="Approve", exact=True).click()
         await expect(page.locator(".said strong")).to_have_text("Hello")
         await expect(page.get_by_text("Ready")).to_be_visible()
