@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -26,6 +27,7 @@ from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_progra
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.temporal.errors import unconnected
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, task_fault
+from loom.activities.ports import StreamUnavailable
 from loom.composition.live_workers import live_pollers, live_reports, pid_here
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect, connected
@@ -145,7 +147,9 @@ async def serve(state: StackState, home: Path) -> Entry:
 
 async def reported(settings: Settings) -> Entry:
     """Return the report of the newest running worker, and how this environment differs from it."""
-    reports = await live_reports(settings)
+    reports = []
+    with suppress(StreamUnavailable):  # `doctor` says of Redis itself that it doesn't respond
+        reports = await live_reports(settings)
     if not reports:
         return {}
     report = reports[0]
