@@ -9,6 +9,7 @@ also contains a `hint` that suggests a fix.
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -42,6 +43,8 @@ from loom.store_sizes import size_and_growth
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
+STARTS_WITHIN = 30.0
+"""Seconds that the HTTP service may take to respond after its start."""
 MOST_SHOWN = 5
 """Number of runs that need a repair and are named."""
 OPEN_TO_OTHERS = (
@@ -137,7 +140,10 @@ async def serve(state: StackState, home: Path) -> Entry:
     """Check whether the stack's HTTP service responds, and who may use it."""
     own = state.parts["serve"]
     status = await asyncio.to_thread(status_of, str(own.address), "/v1/me") if own.identity.alive() else None
-    entry: Entry = {"ok": status is not None, "address": own.address, "pids": [own.pid] if status else []}
+    pids = [own.pid] if own.identity.alive() else []
+    entry: Entry = {"ok": status is not None, "address": own.address, "pids": pids}
+    if status is None and pids and time.time() - own.identity.started < STARTS_WITHIN:
+        return {**entry, "note": "is starting"}
     if status is None:
         log = home / "logs" / "serve.log"
         return {**entry, "hint": f"the HTTP service does not respond: see `loom logs serve` ({log})"}
