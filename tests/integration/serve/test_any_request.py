@@ -73,13 +73,8 @@ async def known(serving: Serving) -> tuple[Served, Known]:
     (stored,) = (await api.http.get(f"/v1/runs/{ended}/artifacts")).json()["artifacts"]
     chat = await api.http.post("/v1/chats/known/messages", json={"text": "hello", "message_id": "m-1"})
     assert (await api.http.get("/v1/chats/known/messages/m-1?wait=60")).status_code == 200
-    waiting = dict(
-        zip(
-            CONTROLS,
-            await asyncio.gather(*(api.start(permissions={"write_file": "ask"}) for _ in CONTROLS)),
-            strict=True,
-        )
-    )
+    started = await asyncio.gather(*(api.start(permissions={"write_file": "ask"}) for _ in CONTROLS))
+    waiting = dict(zip(CONTROLS, started, strict=True))
     await asyncio.gather(*map(api.asked, waiting.values()))
     return api, Known(ended=ended, waiting=waiting, artifact=stored["id"], chat=chat.json()["chat"])
 
