@@ -13,23 +13,30 @@ WAITS: Final = ("/events", "/result")
 
 
 @schemathesis.hook
-def map_path_parameters(context: Any, path_parameters: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Replace nine of ten values. The choice depends on the value alone."""
-    return path_parameters and {name: _known(context, name, value) for name, value in path_parameters.items()}
+def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
+    """Change a request just before it is sent, whatever has made it up."""
+    del context, kwargs
+    case.path_parameters = {
+        name: _known(case.path, name, given) for name, given in (case.path_parameters or {}).items()
+    }
+    if case.query and _is_number(case.query.get("wait")):
+        case.query["wait"] = 0.1
 
 
-def _known(context: Any, name: str, value: Any) -> Any:
-    number = crc32(str(value).encode())
-    if name == "run_id" and context.operation.path.endswith(WAITS):
+def _known(path: str, name: str, given: Any) -> Any:
+    """Return a name of what exists, nine times out of ten. The choice depends on the given value alone."""
+    if name == "run_id" and path.endswith(WAITS):
         return KNOWN["ended"]
+    number = crc32(str(given).encode())
     known = KNOWN.get(name)
-    if known is None or number % 10 == 0:
-        return value
+    if known is None or number % 10 == 0 or str(given).startswith("run-"):  # it is from another answer
+        return given
     return known[number // 10 % len(known)] if isinstance(known, list) else known
 
 
-@schemathesis.hook
-def map_query(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Wait briefly. Other waits only take time."""
-    del context
-    return {**query, "wait": 0.1} if query and isinstance(query.get("wait"), int | float) else query
+def _is_number(given: Any) -> bool:
+    try:
+        float(given)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -17,6 +17,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core import NOT_SET
+from schemathesis.core.result import Ok
 
 from loom.testing.model_server import ToolUse, calls, script, text
 from tests.integration.serve.conftest import Serving
@@ -83,6 +84,7 @@ def made_from(schema: dict[str, Any]) -> dict[str, list[Any]]:
     """Requests for each operation of a schema. The first one has only what is required."""
     made: dict[str, list[Any]] = {}
     for found in schemathesis.openapi.from_dict(schema).get_all_operations():
+        assert isinstance(found, Ok), found.err()
         operation = found.ok()
         some: list[Any] = []
 
