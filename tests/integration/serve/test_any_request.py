@@ -144,8 +144,13 @@ async def test_no_request_of_the_schema_makes_the_service_fail_for_long(serving:
             *("--header", f"Authorization: {api.http.headers['authorization']}", "--checks", "not_a_server_error"),
             *("--no-color", "--no-shrink", "--workers", "1", "--generation-database", "none"),
             *("--request-timeout", "60", "--max-examples", "50", "--max-time", "240"),
-            cwd=ROOT,
-            env={**os.environ, "PYTHONWARNINGS": "ignore", "KNOWN_IDS": json.dumps({**ids, "ended": names.ended})},
+            cwd=tmp_path,  # where it leaves its cache
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "PYTHONWARNINGS": "ignore",
+                "KNOWN_IDS": json.dumps({**ids, "ended": names.ended}),
+            },
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
