@@ -45,8 +45,6 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     address = settings.temporal_address if "temporal_address" in settings.model_fields_set else None
     parts["temporal"] = {"ok": False, "address": address, "version": None, "ui": None} | parts["temporal"]
     parts["temporal"] |= checks.exposure(settings, state)
-    if "serve" in state.parts:
-        parts["serve"] = await checks.in_time(checks.serve(state, home), hint="the HTTP service does not respond")
     told = (
         await checks.in_time(checks.reported(settings), hint="Redis does not respond") if parts["worker"]["ok"] else {}
     )
@@ -55,6 +53,8 @@ async def examine(settings: Settings, state: StackState, home: Path) -> dict[str
     model = told.pop("model_entry", None)
     parts["worker"] = _worker(parts["worker"], settings, state, home) | told
     wanted = set(names) if worker_wanted(settings, state) else set(names) - {"worker"}
+    if "serve" in state.parts:
+        parts["serve"] = await checks.in_time(checks.serve(state, home), hint="the HTTP service does not respond")
     parts["model"] = model or _model_here(settings, has_worker=parts["worker"]["ok"])
     return {"ok": all(parts[name]["ok"] for name in wanted), "parts": parts}
 

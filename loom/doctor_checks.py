@@ -9,7 +9,9 @@ also contains a `hint` that suggests a fix.
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -26,6 +28,7 @@ from loom.activities.adapters.sandbox.bubblewrap import enforcement, find_progra
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.temporal.errors import unconnected
 from loom.activities.adapters.temporal.task_faults import FAILING_RUNS, task_fault
+from loom.activities.ports import StreamUnavailable
 from loom.composition.live_workers import live_pollers, live_reports, pid_here
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect, connected
@@ -40,6 +43,8 @@ from loom.store_sizes import size_and_growth
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
+STARTS_WITHIN = 30.0
+"""Seconds that the HTTP service may take to respond after its start."""
 MOST_SHOWN = 5
 """Number of runs that need a repair and are named."""
 OPEN_TO_OTHERS = (
@@ -135,7 +140,10 @@ async def serve(state: StackState, home: Path) -> Entry:
     """Check whether the stack's HTTP service responds, and who may use it."""
     own = state.parts["serve"]
     status = await asyncio.to_thread(status_of, str(own.address), "/v1/me") if own.identity.alive() else None
-    entry: Entry = {"ok": status is not None, "address": own.address, "pids": [own.pid] if status else []}
+    pids = [own.pid] if own.identity.alive() else []
+    entry: Entry = {"ok": status is not None, "address": own.address, "pids": pids}
+    if status is None and pids and time.time() - own.identity.started < STARTS_WITHIN:
+        return {**entry, "note": "is starting"}
     if status is None:
         log = home / "logs" / "serve.log"
         return {**entry, "hint": f"the HTTP service does not respond: see `loom logs serve` ({log})"}
@@ -145,7 +153,9 @@ async def serve(state: StackState, home: Path) -> Entry:
 
 async def reported(settings: Settings) -> Entry:
     """Return the report of the newest running worker, and how this environment differs from it."""
-    reports = await live_reports(settings)
+    reports = []
+    with suppress(StreamUnavailable):  # `doctor` says of Redis itself that it doesn't respond
+        reports = await live_reports(settings)
     if not reports:
         return {}
     report = reports[0]

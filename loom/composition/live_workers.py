@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,14 +55,12 @@ async def live_pollers(client: Client, task_queue: str) -> list[str]:
 
 
 async def live_reports(settings: Settings) -> list[WorkerReport]:
-    """Return the reports of the task queue's workers, newest worker first.
+    """Return the reports of the task queue's workers, newest worker first. Return none without Redis.
 
-    Return no reports without Redis, or if Redis doesn't respond.
+    Raises StreamUnavailable if Redis doesn't respond.
     """
-    with suppress(StreamUnavailable):
-        async with _reports(settings) as reports:
-            return [] if reports is None else await _living(reports)
-    return []
+    async with _reports(settings) as reports:
+        return [] if reports is None else await _living(reports)
 
 
 async def live_catalogs(settings: Settings) -> list[tuple[WorkerReport, WorkerCatalog]]:
@@ -114,7 +112,10 @@ class LiveWorkers:
         if monotonic() - self._read_at < KEPT and None in self._problems(request):
             return None
         while True:
-            self._reports, self._read_at = await live_reports(self._settings), monotonic()
+            try:
+                self._reports, self._read_at = await live_reports(self._settings), monotonic()
+            except StreamUnavailable:
+                return None
             problems = self._problems(request)
             error = next(iter(problems), None)
             if error is None or None in problems:

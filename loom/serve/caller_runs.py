@@ -355,16 +355,14 @@ class CallerRuns:
         return await self._client.artifact_bytes(run_id, artifact_id)
 
     async def workers(self) -> tuple[WorkerReport, ...]:
-        """Return the reports of the running workers, the newest worker first."""
+        """Return the reports of the running workers, the newest worker first. Raises StreamUnavailable."""
         self.require(Operation.READ_CATALOG)
         return tuple(await live_reports(self._settings))
 
     async def catalogs(self) -> tuple[WorkerCatalog, ...]:
-        """Return what the running workers have, that of the newest worker first."""
+        """Return what the running workers have, that of the newest worker first. Raises StreamUnavailable."""
         self.require(Operation.READ_CATALOG)
-        with suppress(StreamUnavailable):
-            return tuple(catalog for _, catalog in await live_catalogs(self._settings))
-        return ()
+        return tuple(catalog for _, catalog in await live_catalogs(self._settings))
 
     def streams(self) -> RunStreams:
         """Return the streams of all runs, which say how many people watch how many runs."""

@@ -7,6 +7,7 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -111,7 +112,7 @@ async def _handled(request: Request, error: Exception) -> Response:
         body = getattr(request.scope.get("route"), "body_field", None)
         return _invalid(error.errors(), None if body is None else body.field_info.annotation)
     if isinstance(error, HTTPException) and error.detail == HTTPStatus(error.status_code).phrase:
-        error = HTTPException(error.status_code, _no_route(error, request), error.headers)
+        error = HTTPException(error.status_code, _no_route(error, request), _headers(error, request))
     return problem_of(error)
 
 
@@ -128,6 +129,14 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("request_failed", method=request.method, path=request.url.path, exc_info=error)
     detail = "the service failed; its log says why"
     return _response(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", detail)
+
+
+def _headers(error: HTTPException, request: Request) -> Mapping[str, str] | None:
+    """Return the headers of the response. The framework's `Allow` leaves out methods that another function handles."""
+    route = request.scope.get("route")
+    if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED or not isinstance(route, APIRoute):
+        return error.headers
+    return {"Allow": ", ".join(map(str.upper, request.app.openapi()["paths"][route.path]))}
 
 
 def _status_of(error: Exception) -> HTTPStatus:

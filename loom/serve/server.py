@@ -212,8 +212,9 @@ def bound(host: str, port: int, *, stalled_after: float = STALLED_AFTER) -> sock
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listening = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=False)
     except OSError as error:
+        why = (error.strerror or str(error)).partition(" (while")[0]  # Python repeats the address there
         raise BadRequest(
-            f"--host and --port: cannot listen at {host}:{port} ({error.strerror or error}); choose others",
+            f"--host and --port: cannot listen at {host}:{port} ({why}); choose others",
             field="port",
         ) from None
     # Connections inherit these. A peer that only acknowledges probes is given up, too.

@@ -122,20 +122,11 @@ class Supervisor:
         for name in wanted:
             if not self._adopt(name):
                 self._start(name)
-        for name in wanted:
-            self._await_on_services(name)
+            if name == "worker":  # runs need no HTTP, so the stack is ready while the HTTP service starts
+                self._await(name)
 
     def _wants(self, name: str) -> bool:
         return (self._plan.worker if name == "worker" else self._plan.serve_port) is not None
-
-    def _await_on_services(self, name: str) -> None:
-        """Wait for the worker or the HTTP service. Runs need no HTTP, so the stack is ready without it."""
-        try:
-            self._await(name)
-        except StackError as error:
-            if name == "worker":
-                raise
-            _log.error("%s", error.message)
 
     def _watch(self) -> None:
         while self._order is None:
@@ -201,7 +192,7 @@ class Supervisor:
             if self._order is not None:
                 raise _Ordered
             if self._services[name].has_exited():
-                if tries == TRIES or self._is_misconfigured(name):
+                if tries == TRIES:
                     raise self._failure(name, "exits as soon as it is started")
                 tries += 1
                 self._start(name)

@@ -38,6 +38,8 @@ def up_detached(plan: Plan, *, replaces: Recorded | None = None) -> StackState:
             _start_daemon(plan, deadline)
         except AlreadySupervised:
             _wait_for_the_other(plan.home, deadline)
+        else:
+            return state.read(plan.home)  # also if the HTTP service has refused its settings
 
 
 def up_here(plan: Plan, on_ready: Callable[[StackState], None], *, replaces: Recorded | None = None) -> bool:

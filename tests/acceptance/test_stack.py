@@ -454,6 +454,13 @@ def asked(address: str, path: str) -> int:
         return 0
 
 
+def serving(loom: Loom) -> dict[str, Any]:
+    """What `loom doctor` says of the HTTP service once it responds. `loom up` doesn't wait for it."""
+    address = str(state.read(loom.home).parts["serve"].address)
+    assert wait_until(lambda: asked(address, "/healthz") == 200, seconds=PATIENCE)
+    return dict(json.loads(loom.run("doctor", "--json").stdout)["parts"]["serve"])
+
+
 def test_up_and_doctor_say_what_other_users_may_do_also_over_http(loom: Loom) -> None:
     done = loom.run("up", "--detach", "--no-worker", "--json")
 
@@ -463,7 +470,7 @@ def test_up_and_doctor_say_what_other_users_may_do_also_over_http(loom: Loom) ->
     assert "Other users" not in loom.run("doctor", LOOM_REQUIRE_SIGNED="on").stdout
 
     stack.up_detached(Plan(home=loom.home, worker=POLLING_WORKER, task_queue=QUEUE, serve_port=0))
-    service = json.loads(loom.run("doctor", "--json").stdout)["parts"]["serve"]
+    service = serving(loom)
     assert (service["ok"], service["note"]) == (True, "for everyone on this machine")
     assert [asked(service["address"], path) for path in ("/", "/v1/runs")] == [200, 200]
 
@@ -472,7 +479,9 @@ def test_up_and_doctor_say_what_other_users_may_do_also_over_http(loom: Loom) ->
 def test_the_http_service_comes_back_needs_tokens_in_a_private_stack_and_ends_nothing_else(loom: Loom) -> None:
     up = ("up", "--detach", "--json")
     settings = {"LOOM_MODEL": "demo", "LOOM_SERVE_PORT": "0"}
-    first = json.loads(loom.run(*up, "--private", **settings).stdout)["parts"]["serve"]
+    told = json.loads(loom.run(*up, "--private", **settings).stdout)["parts"]["serve"]
+    first = serving(loom)
+    assert (told["address"], told["pids"]) == (first["address"], first["pids"])
     assert (first["ok"], first["note"]) == (True, "with a token (`loom tokens add`)")
     assert [asked(first["address"], path) for path in ("/", "/v1/runs")] == [200, 401]
 
@@ -488,10 +497,11 @@ def test_the_http_service_comes_back_needs_tokens_in_a_private_stack_and_ends_no
     refused = {**settings, "LOOM_APPROVAL_POLICY": "/nowhere/policy.toml"}
     report = json.loads(loom.run(*up, **refused).stdout)
     assert (report["ok"], report["parts"]["serve"]["ok"]) == (True, False)
-    assert "loom logs serve" in report["parts"]["serve"]["hint"]
+    assert wait_until(lambda: "serve" not in loom.living(), seconds=PATIENCE)
     assert "LOOM_APPROVAL_POLICY" in log_path(loom.home, "serve").read_text()
+    assert "loom logs serve" in json.loads(loom.run("doctor", "--json").stdout)["parts"]["serve"]["hint"]
     again = json.loads(loom.run(*up, **settings).stdout)["parts"]
-    assert again["serve"]["note"] == "for everyone on this machine"
+    assert serving(loom)["note"] == "for everyone on this machine"
     assert again["worker"]["pids"] == report["parts"]["worker"]["pids"]
 
 

@@ -136,13 +136,15 @@ class TemporalRuns:
         return None
 
     async def query(self, run_id: str, name: str, result_type: Any, *arguments: object) -> Any:
-        """Query a run. Raises UnreachableError if no worker answers the query."""
+        """Query a run. Raises RunNotFoundError if it doesn't exist, and UnreachableError if no worker answers."""
         with answered(run_id):
             try:
                 # Don't use `rpc_timeout`, because it applies to each attempt separately.
                 async with asyncio.timeout(ANSWER_LIMIT):
                     return await self._handle(run_id).query(name, args=list(arguments), result_type=result_type)
             except (RPCError, WorkflowQueryFailedError, TimeoutError) as error:
+                if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
+                    raise
                 raise UnreachableError("no worker responds; start one with `loom worker` or `loom up`") from error
 
     async def update(self, run_id: str, name: str, payload: JsonObject) -> JsonObject | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Final, TypeAlias
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Path, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from loom.activities.ports import StreamUnavailable
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.worker_report import unknown_agent
 from loom.serve.access.roles import Operation
@@ -39,8 +41,10 @@ async def default_agent_card(request: Request) -> JSONResponse:
 )
 async def agent_card(request: Request, runs: Runs, agent: Agent) -> JSONResponse:
     """Return the A2A card of an agent."""
-    catalogs = reversed(await runs.catalogs())
-    agents = {str(each["name"]): str(each["description"]) for catalog in catalogs for each in catalog.agents}
+    agents: dict[str, str] = {}
+    with suppress(StreamUnavailable):  # the card then lacks the description
+        for catalog in reversed(await runs.catalogs()):
+            agents.update({str(each["name"]): str(each["description"]) for each in catalog.agents})
     if agents and agent not in agents:
         raise unknown_agent(agent, agents)
     return await _card(request, agent, agents.get(agent, ""))

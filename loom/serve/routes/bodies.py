@@ -92,7 +92,7 @@ class Nothing(Body):
     """An empty object. You may also leave the body out."""
 
 
-class Message(Body):
+class NewMessage(Body):
     """A message to the agent, or the answer to its question."""
 
     text: Text

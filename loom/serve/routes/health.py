@@ -5,6 +5,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from loom.serve.access.roles import Operation
 from loom.serve.metrics import MEDIA_TYPE, exposition
+from loom.serve.problems import RETRY_AFTER
 from loom.serve.routes.caller import Runs, needs
 
 router = APIRouter(tags=["health"])
@@ -20,7 +21,9 @@ async def is_alive() -> dict[str, bool]:
 async def is_ready(request: Request) -> JSONResponse:
     """Return whether the servers respond. Without Temporal, the service isn't ready."""
     parts = await request.app.state.readiness.parts()
-    return JSONResponse({"ok": parts["temporal"], "parts": parts}, 200 if parts["temporal"] else 503)
+    if not parts["temporal"]:
+        return JSONResponse({"ok": False, "parts": parts}, 503, {"Retry-After": str(RETRY_AFTER)})
+    return JSONResponse({"ok": True, "parts": parts})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, openapi_extra=needs(Operation.READ_METRICS))

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from loom.serve.access.roles import Operation
 from loom.serve.http_input import RunId, StrictJsonRoute
-from loom.serve.routes.bodies import Abort, Approve, Deny, Message, Nothing, Permissions, Retry
+from loom.serve.routes.bodies import Abort, Approve, Deny, NewMessage, Nothing, Permissions, Retry
 from loom.serve.routes.caller import Runs, needs
 
 router = APIRouter(prefix="/v1/runs/{run_id}", tags=["control"], route_class=StrictJsonRoute)
@@ -54,7 +54,7 @@ async def abort_run(runs: Runs, run_id: RunId, body: Abort | None = None) -> Rec
 
 
 @router.post("/messages", openapi_extra=needs(Operation.SEND))
-async def send_message(runs: Runs, run_id: RunId, body: Message) -> Receipt:
+async def send_message(runs: Runs, run_id: RunId, body: NewMessage) -> Receipt:
     """Answer the agent's question, or send it a message that it reads when its next turn starts."""
     return dict(await runs.send(run_id, body.text, parts=body.given("text").get("parts")))
 

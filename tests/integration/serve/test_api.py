@@ -2,8 +2,13 @@
 
 import asyncio
 
+import httpx2
+
+from loom.serve.server import service_for
 from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.waiting import eventually
 from tests.integration.serve.conftest import Serving
+from tests.integration.serve.served import Event, events_in, listening_service
 
 WRITE = calls(ToolUse("write_file", {"path": "a.txt", "content": "new\n"}))
 
@@ -20,6 +25,40 @@ async def test_a_run_is_started_watched_and_read(serving: Serving) -> None:
     assert [event.id for event in events[:-1]] == [str(event.data["offset"]) for event in events[:-1]]
     assert (await api.result(run_id))["output"] == "done"
     assert (await api.http.get(f"/v1/runs/{run_id}")).json()["status"] == "completed"
+
+
+async def test_a_service_that_stops_ends_its_streams_which_go_on_at_another(serving: Serving) -> None:
+    api = await serving(script([WRITE, text("done")]))
+    run_id = await api.start(permissions={"write_file": "ask"})
+    ask = await api.asked(run_id)
+    seen: list[Event] = []
+
+    async def watch(url: str) -> None:
+        resumed = {"Last-Event-ID": str(seen[-1].id)} if seen else {}
+        headers = {"Authorization": api.http.headers["authorization"], **resumed}
+        async with (
+            httpx2.AsyncClient(base_url=url, timeout=60, headers=headers) as http,
+            http.stream("GET", f"/v1/runs/{run_id}/events") as answer,
+        ):
+            async for event in events_in(answer):
+                seen.append(event)  # noqa: PERF401 - as they come
+
+    async def has_asked() -> bool:
+        return any(event.data.get("action") == "node.approval_requested" for event in seen)
+
+    async with service_for(api.loom.settings) as service:
+        async with listening_service(service) as url:
+            watching = asyncio.create_task(watch(url))
+            await eventually(has_asked)
+        await watching  # a stream that the server has cut off would raise an error
+    assert seen[-1].type == "message"
+    result = asyncio.create_task(api.result(run_id))
+    there = await api.replica()
+    assert (await there.post(f"/v1/runs/{run_id}/approve", json={"call_id": ask["call_id"]})).status_code == 200
+    await watch(api.url)
+    assert [event.id for event in seen[:-1]] == [str(number) for number in range(1, len(seen))]
+    assert seen[-1].type == "end"
+    assert (await result)["output"] == "done"
 
 
 async def test_a_misspelt_field_or_rule_is_answered_with_the_one_that_was_meant(serving: Serving) -> None:

@@ -87,6 +87,19 @@ def requests_about(described: Sequence[tuple[str, str, Any]], run_id: str, call_
     ]
 
 
+def requests_about_tenant(described: Sequence[tuple[str, str, Any]], tenant: str) -> Iterator[Asking]:
+    """Requests that name the tenant: for all lists, and for all that is done with Ann's chat."""
+    for verb, path, what in described:
+        if any(each["name"] == "tenant" for each in what.get("parameters", ())):
+            place = path.format(session="plan", message_id="m-1")
+            for more in ("", "&wait=1") if path.endswith("{message_id}") else ("",):
+                user = "&user_id=ann" if "{session}" in path else ""
+                yield verb.upper(), f"{place}?tenant={tenant}{user}{more}", None
+        elif "{session}" in path:
+            body = {"text": "hello", "tenant": tenant, "user_id": "ann"}
+            yield verb.upper(), path.format(session="plan"), body
+
+
 async def told(http: httpx2.AsyncClient, asking: Asking, name: str) -> Any:
     """The whole answer but for the date. The tenant's name in it is replaced."""
     method, path, body = asking
@@ -96,22 +109,28 @@ async def told(http: httpx2.AsyncClient, asking: Asking, name: str) -> Any:
 
 
 async def test_a_token_of_one_tenant_sees_nothing_of_another(serving: Serving) -> None:
-    api = await serving(script([DELEGATE, ASKS, text("done")]))
+    api = await serving(script([text("the secret answer"), DELEGATE, ASKS, text("done")], repeat_last=True))
     tenant, nobody = f"acme-{uuid4().hex[:6]}", f"acme-{uuid4().hex[:6]}"
+    anns = {"tenant": tenant, "user_id": "ann"}
+    asks = {"text": "the secret question", "message_id": "m-1", "workspace": str(api.loom.workspace), **anns}
+    chat = (await api.http.post("/v1/chats/plan/messages", json=asks)).json()["chat"]
+    api.loom.started.append(chat)
+    assert (await api.http.get("/v1/chats/plan/messages/m-1", params={"wait": 60, **anns})).status_code == 200
     run_id = await api.start(
         "the secret plan", tenant=tenant, run_id=f"{tenant}:plan", permissions={"write_file": "ask"}
     )
     ask = await api.asked(run_id)
     own = await api.with_token("ann", Role.VIEWER, tenant=tenant)
-    assert [run["run_id"] for run in (await own.get("/v1/runs")).json()["runs"]] == [run_id]
+    assert [run["run_id"] for run in (await own.get("/v1/runs")).json()["runs"]] == [run_id, chat]
     assert (await own.get(f"/v1/runs/{run_id}")).json()["tenant"] == tenant
     assert [each["run_id"] for each in (await own.get("/v1/approvals")).json()["waiting"]] == [run_id]
 
     described = await operations(api)
 
     def asked_of(name: str) -> list[Asking]:
-        ids = (run_id.replace(tenant, name), ask["made_by"].replace(tenant, name))
-        return [each for id_ in ids for each in requests_about(described, id_, ask["call_id"])]
+        ids = (each.replace(tenant, name) for each in (run_id, ask["made_by"], chat))
+        about = (each for id_ in ids for each in requests_about(described, id_, ask["call_id"]))
+        return [*about, *requests_about_tenant(described, name)]
 
     def read_of(name: str) -> list[Asking]:
         id_ = f"{name}:plan"
@@ -130,8 +149,16 @@ async def test_a_token_of_one_tenant_sees_nothing_of_another(serving: Serving) -
     for other in (f"{tenant}2", tenant[:-1], tenant.upper()):
         stranger = await api.with_token("ann", Role.ADMIN, tenant=other)
         await compare(stranger, read_of)
-        for path, listed in (("/v1/runs?tasks=true", "runs"), ("/v1/approvals", "waiting")):
+        lists = {
+            "/v1/runs?tasks=true": "runs",
+            "/v1/chats?tasks=true": "chats",
+            "/v1/inbox": "waiting",
+            "/v1/costs": "groups",
+        }
+        for path, listed in lists.items():
             assert (await stranger.get(path)).json()[listed] == [], (other, path)
     assert (await api.http.get(f"/v1/runs/{run_id}")).json()["status"] == "waiting_for_approval"
+    said = (await api.http.get("/v1/chats/plan/messages", params=anns)).json()["messages"]
+    assert [each["content"] for each in said if each["role"] == "user"] == ["the secret question"]
     await api.http.post(f"/v1/runs/{run_id}/abort")
     await api.result(run_id)
