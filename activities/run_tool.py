@@ -166,8 +166,10 @@ class ToolRunner:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         run_id, agent = request.origin.run_id, request.origin.agent
         box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
-        if self._proofs is not None and (why := await self._proofs.refusal(request, call, box.get(call.name))):
-            return self._unproven(request, call, why, writer)
+        if self._proofs is not None:
+            box = dict(box)  # a tool that an MCP server lists only from now on hasn't been checked
+            if why := await self._proofs.refusal(request, call, box.get(call.name)):
+                return self._unproven(request, call, why, writer)
         told = _Told(writer, request, self._masked)
         told.began(call, self._hygiene)
         context = replace(self._context(request, state, told.progress), check=check)
