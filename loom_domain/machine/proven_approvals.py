@@ -54,6 +54,4 @@ def _asked_again(state: RunState, call: OpenCall, why: str, at: datetime) -> Ope
         effect=call.plan.effect_of_tool,
     )
     # A call that its MCP server has begun is made again from its beginning.
-    return replace(
-        call, call=made, plan=plan, decision=None, asked_at=at, exchange=None, attempt=call.attempt + 1
-    )
+    return replace(call, call=made, plan=plan, decision=None, asked_at=at, exchange=None, attempt=call.attempt + 1)
