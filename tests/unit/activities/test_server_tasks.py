@@ -39,8 +39,8 @@ class Server:
 
 
 async def result(*answers: CallToolResult | Exception) -> CallToolResult | ServerTask:
-    async def tell(*_: Any) -> None:
-        raise AssertionError
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        raise AssertionError((progress, total, message))
 
     return await follow(Server(*answers).connected, lambda _: None, CALL, "web", tell)
 
