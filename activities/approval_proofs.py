@@ -74,7 +74,9 @@ class ApprovalKey:
         arguments: JsonObject | None = None,
         at: datetime | None = None,
     ) -> str:
-        """Return a proof that these people have approved the call, perhaps with other arguments."""
+        """Return a proof that these people have approved the call, perhaps with other arguments. The rules that the
+        approval of the call as it was seen would add say nothing about other arguments, so such a proof grants none.
+        """
         claims = ApprovalClaims(
             run=call.run,
             execution=call.execution,
@@ -83,7 +85,7 @@ class ApprovalKey:
             digest=call.digest,
             arguments="" if arguments is None else digest_of_edit(arguments),
             scope=scope,
-            grants=call.grants if scope == "run" else (),
+            grants=call.grants if scope == "run" and arguments is None else (),
             by=by,
             iat=int((at or datetime.now(UTC)).timestamp()),
             jti=token_hex(16),

@@ -165,7 +165,7 @@ class ToolRunner:
     ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
         run_id, agent = request.origin.run_id, request.origin.agent
-        box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
+        box = self._tools_for(request)
         if self._proofs is not None and (why := await self._proofs.refusal(request, call, box.get(call.name))):
             return self._unproven(request, call, why, writer)
         told = _Told(writer, request, self._masked)
@@ -209,6 +209,11 @@ class ToolRunner:
             _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
         await self._transcripts.save_result(run_id, tool_message(call, result))
         return result
+
+    def _tools_for(self, request: ToolRequest) -> ToolSet:
+        box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
+        # A tool that an MCP server lists after the check of the call hasn't been checked.
+        return box if self._proofs is None else dict(box)
 
     def _unproven(self, request: ToolRequest, call: ToolCall, why: str, writer: StreamWriter) -> ToolResult:
         _log.warning("approval_not_proven", why=why)

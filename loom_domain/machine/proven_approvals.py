@@ -8,6 +8,7 @@ from typing import Final
 from loom.domain.core.messages import ask_digest
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import OpenCall, Verdict
+from loom.domain.run.pending_approvals import without_edit
 from loom.domain.run.state import RunState, note, with_calls
 
 RULE: Final = "proof"
@@ -41,9 +42,8 @@ def asked_for_proof(state: RunState, refused: Mapping[str, str], at: datetime | 
 
 
 def _asked_again(state: RunState, call: OpenCall, why: str, at: datetime) -> OpenCall:
-    made = call.call
-    if call.decision is not None and call.decision.edited:  # whoever has sent the approval may not change the call
-        made = next(each for each in state.transcript.messages[-1].tool_calls if each.id == made.id)
+    # Whoever has sent the approval may not change the call.
+    made = without_edit(state, call) if call.decision is not None and call.decision.edited else call.call
     reset_at = state.signature_checks.asks_renewed_at
     plan = replace(
         call.plan,
@@ -54,5 +54,4 @@ def _asked_again(state: RunState, call: OpenCall, why: str, at: datetime) -> Ope
         effect=call.plan.effect_of_tool,
     )
     # A call that its MCP server has begun is made again from its beginning.
-    asked = replace(call, call=made, plan=plan, decision=None, exchange=None, attempt=call.attempt + 1)
-    return replace(asked, asked_at=call.asked_at or at)
+    return replace(call, call=made, plan=plan, decision=None, asked_at=at, exchange=None, attempt=call.attempt + 1)

@@ -32,7 +32,7 @@ from loom.domain.machine.input_step import restarted, sampling_due, with_asks_no
 from loom.domain.machine.proven_approvals import asked_for_proof
 from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools, SampleModel
 from loom.domain.run.events import CallsPrepared, ToolsReturned
-from loom.domain.run.pending_approvals import digest_like
+from loom.domain.run.pending_approvals import digest_like, without_edit
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Again, Failure, RetryLimits, Tries, after_failure
 from loom.domain.run.state import Phase, RunState, expires_at, with_calls
 from loom.domain.run.stream_events import NOT_RUN, not_run_notice
@@ -186,9 +186,8 @@ def _replanned(state: RunState, call: OpenCall, plan: PreparedCall, at: datetime
         return _asked_again(state, call, plan.error, at)
     if call.plan.arguments is not None:  # interceptors run only once, when the model makes the call
         plan = replace(plan, arguments=call.plan.arguments, interceptor=call.plan.interceptor)
-    if call.decision is not None and call.decision.edited:
-        plan = replace(plan, arguments=None)
-    fresh = opened(call.call, plan, at)
+    is_edited = call.decision is not None and call.decision.edited
+    fresh = opened(call.call, replace(plan, arguments=None) if is_edited else plan, at)
     asked_at = fresh.asked_at and (call.asked_at or fresh.asked_at)
     result = fresh.result and _with_edit(fresh.result, call)
     return replace(call, plan=plan, stale=0, asked_at=asked_at, result=result)
@@ -196,8 +195,7 @@ def _replanned(state: RunState, call: OpenCall, plan: PreparedCall, at: datetime
 
 def _asked_again(state: RunState, call: OpenCall, error: str, at: datetime) -> OpenCall:
     """Restore the original ask, because the call cannot run with the arguments that a person provided."""
-    asked = next(c for c in state.transcript.messages[-1].tool_calls if c.id == call.call.id)
-    asked = asked if call.plan.arguments is None else replace(asked, arguments=call.plan.arguments)
+    asked = without_edit(state, call)
     reason = f"the changed arguments cannot be carried out ({error}); these are the model's own again"
     plan = replace(call.plan, digest=digest_like(call.plan.digest, state, asked), reason=reason)
     return replace(call, call=asked, plan=plan, decision=None, asked_at=at, stale=0)

@@ -40,6 +40,12 @@ def digest_like(known: str, state: RunState, call: ToolCall) -> str:
     return ask_digest(state.run_id, state.environment.execution, state.turn, call, reset_at=reset_at)
 
 
+def without_edit(state: RunState, call: OpenCall) -> ToolCall:
+    """Return a call of this turn with the arguments that it had before a person changed them."""
+    made = next(each for each in state.transcript.messages[-1].tool_calls if each.id == call.call.id)
+    return made if call.plan.arguments is None else replace(made, arguments=call.plan.arguments)
+
+
 def own_ask(state: RunState, call: OpenCall) -> TreeAsk:
     """Return the ask for one of the run's own calls."""
     expiry = expires_at(state, call)

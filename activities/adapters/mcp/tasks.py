@@ -19,6 +19,7 @@ from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -174,8 +175,9 @@ async def follow(
             why = f": {defused(visible(task.status_message)[:SAID])}" if task.status_message else ""
             raise ToolExecutionError(f"the MCP server {server} has cancelled the task of {call.tool}{why}")
         if task.status != "working" and not _is_modern(client):
-            request = GetTaskPayloadRequest(params=GetTaskPayloadRequestParams(task_id=call.task))
-            return await client.session.send_request(request, CallToolResult, LONGEST_CALL)
+            if (result := await polls.result(client)) is not None:
+                return result
+            continue
         if task.status in ("completed", "failed"):
             return _result_of(task)
         if asked := {key: each for key, each in task.input_requests.items() if key not in known}:
@@ -224,6 +226,18 @@ class _Polls:
                 self._wait = self._longer_pause() if suggested is None else min(max(suggested, SHORTEST), LONGEST)
                 return client, task
 
+    async def result(self, client: Client) -> CallToolResult | None:
+        """Return the task's result, or None if the connection is lost. Only before the protocol 2026-07-28."""
+        request = GetTaskPayloadRequest(params=GetTaskPayloadRequestParams(task_id=self._call.task))
+        try:
+            return await client.session.send_request(request, CallToolResult, LONGEST_CALL)
+        except (MCPError, OSError, anyio.BrokenResourceError) as error:
+            if isinstance(error, MCPError) and not _is_lost(error):
+                raise
+            self._refuse_if_lost(error)
+            self._wait = self._longer_pause()
+            return None
+
     def _refuse_if_lost(self, error: Exception) -> None:
         tool, server = self._call.tool, self._server
         if isinstance(error, MCPError):
@@ -263,6 +277,11 @@ def related_task(meta: object) -> str:
     """Return the task that a server's question belongs to, or an empty string. For the protocol 2025-11-25."""
     related = meta.get("io.modelcontextprotocol/related-task") if isinstance(meta, dict) else None
     return str(related.get("taskId") or "") if isinstance(related, dict) else ""
+
+
+def _is_lost(error: MCPError) -> bool:
+    """Whether the connection was lost, so that the error says nothing about the task."""
+    return error.code == CONNECTION_CLOSED or forgotten(error.code, error.message)
 
 
 def _is_modern(client: Client) -> bool:

@@ -6,6 +6,7 @@ run waits for becomes the task's input requests, if the client can show them and
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -99,9 +100,9 @@ class RunTasks(Extension):
             return result
         if not isinstance(result, CallToolResult) or result.is_error:
             return result
-        with self._answering(ctx) as runs:
-            task = await self._task(runs, ctx, str(result.structured_content["run_id"]))
-        return {**task, "resultType": "task"}
+        # Nothing that could fail is asked about the run: it has started, and the client must get its ID.
+        now = datetime.now(UTC)
+        return {**_working(str(result.structured_content["run_id"]), now, now), "resultType": "task"}
 
     async def _get(self, ctx: Ctx, params: TaskParams) -> HandlerResult:
         with self._answering(ctx) as runs:
@@ -125,15 +126,7 @@ class RunTasks(Extension):
         status = await runs.status(run_id)
         result = await runs.result(run_id, wait=0)
         began, ended = await runs.times(run_id)
-        task: dict[str, Any] = {
-            "resultType": "complete",
-            "taskId": run_id,
-            "status": "working",
-            "createdAt": began.isoformat(),
-            "lastUpdatedAt": ended.isoformat(),
-            "ttlMs": None,
-            "pollIntervalMs": POLL_INTERVAL,
-        }
+        task = _working(run_id, began, ended)
         if result is not None and result.status is RunStatus.ABORTED:
             why = result.error.message if result.error else "the run was aborted"
             return {**task, "status": "cancelled", "statusMessage": why}
@@ -173,6 +166,18 @@ class RunTasks(Extension):
                 case _:
                     code = INTERNAL_ERROR
             raise MCPError(code, f"{name}: {detail}") from error
+
+
+def _working(run_id: str, began: datetime, updated: datetime) -> dict[str, Any]:
+    return {
+        "resultType": "complete",
+        "taskId": run_id,
+        "status": "working",
+        "createdAt": began.isoformat(),
+        "lastUpdatedAt": updated.isoformat(),
+        "ttlMs": None,
+        "pollIntervalMs": POLL_INTERVAL,
+    }
 
 
 def _has_extension(ctx: Ctx) -> bool:

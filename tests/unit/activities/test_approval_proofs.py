@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from loom.activities.adapters.signing.approval_key_files import (
     create_approval_key,
@@ -26,14 +27,18 @@ from loom.activities.adapters.signing.approval_key_files import (
     read_approval_keys,
 )
 from loom.activities.approval_proofs import ApprovalKey, ApprovalKeys, OwnRules, ProofCheck, ProvenCall
+from loom.activities.manifest import Manifests
 from loom.activities.ports import StoreUnavailable, Tool
+from loom.activities.run_tool import ToolRunner
+from loom.composition.build import parts_for
+from loom.composition.settings import Settings
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.approval_proofs import LONGEST, TYPE, ApprovalClaims, execution_name
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, ToolCall, ask_digest
 from loom.domain.core.signatures import TOLERANCE
 from loom.domain.core.tasks import Origin
-from loom.domain.core.tool_calls import ToolSpec, Verdict
+from loom.domain.core.tool_calls import Effect, ToolSpec, Verdict
 from loom.domain.permissions.judge import Mode
 from loom.domain.permissions.subjects import Subject
 from loom.domain.run.activity_payloads import ToolRequest
@@ -298,6 +303,43 @@ async def test_an_approval_for_the_run_covers_what_its_rules_name_in_that_run() 
     assert await refusal(replace(later, origin=replace(ORIGIN, reset_at=5)), call=again)
     once = KEY.signed(content(grants=["deploy(prod)"]))
     assert await refusal(replace(later, grant_proofs=(once,)), call=again)
+
+
+async def test_an_approval_with_other_arguments_covers_nothing_that_the_rules_of_the_call_as_seen_name() -> None:
+    whole_run = KEY.proof(SEEN, by="ann", scope="run", arguments={"to": "test"}, at=NOW)
+    later = replace(REQUEST, asked=False, turn=5, call_id="c9", grant_proofs=(whole_run,))
+    assert await refusal(later, call=replace(CALL, id="c9"))
+
+
+class ListedMeanwhile:
+    """A check during which an MCP server lists the tool."""
+
+    def __init__(self, box: dict[str, Tool]) -> None:
+        self._box = box
+
+    async def refusal(self, request: ToolRequest, call: ToolCall, tool: Tool | None) -> str | None:
+        assert tool is None
+        self._box[call.name] = DEPLOY
+        return None
+
+
+async def test_a_tool_that_appears_after_the_check_does_not_run() -> None:
+    parts, box = parts_for(Settings(redis_url=None, database_url=None)), dict[str, Tool]()
+    runner = ToolRunner(
+        tools=box,
+        transcripts=parts.transcripts,
+        stream=parts.stream,
+        sanitizer=parts.sanitizer,
+        effects=parts.effects,
+        own=parts.own,
+        masked=parts.masked,
+        registered=None,
+        manifests=Manifests(agents={}, own={}, tools=box, transcripts=parts.transcripts, refuse=False),
+        parts=parts.part_keeper,
+        proofs=cast("ProofCheck", ListedMeanwhile(box)),
+    )
+    result = await ActivityEnvironment().run(runner.run_tool, replace(REQUEST, effect=Effect.READ))
+    assert result.error_type == "not_found"
 
 
 def test_an_execution_is_another_one_after_a_reset() -> None:

@@ -136,6 +136,18 @@ def test_a_call_whose_proof_the_worker_refuses_waits_again_as_the_model_has_made
     assert (running(state), request(state).attempt) == (["c1"], 2)
 
 
+def test_a_call_that_waits_again_has_the_interceptors_arguments_and_its_whole_time() -> None:
+    state = run(replace(asks("d" * 32), arguments={"command": "ls -l"}))
+    state = after(state, approval(state, arguments={"command": "rm -rf /"}), judged(c1=asks("e" * 32)))
+    assert request(state).arguments == {"command": "rm -rf /"}
+
+    state = after(state, replace(returned(c1=ToolResult(content="", unproven="forged")), at=at(3600)))
+    assert open_asks(state)[0].arguments == {"command": "ls -l"}
+    assert pending(state).asked_at == at(3600).isoformat()
+    state = after(state, approval(state))
+    assert request(state).arguments == {"command": "ls -l"}
+
+
 def test_a_call_that_only_the_run_allows_waits_for_a_proven_approval() -> None:
     prepared = RunPrepared(prepared=Prepared(spec=SPEC, execution="e1"))  # by a worker that needs no proofs
     state = after(start("run-1", RunRequest(task="Do it."), AT), prepared, BEGAN, wants((LS, WRITES)))
