@@ -84,7 +84,8 @@ class Loom:
         """This environment without the settings of whoever runs the tests."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         found = {"PYTHONPATH": str(self.packages)} if self.packages else {}
-        return own | found | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE, "LOOM_SERVE_PORT": "off"}
+        off = dict.fromkeys(("LOOM_SERVE_PORT", "LOOM_SKILLS_HOME"), "off")
+        return own | found | off | {"LOOM_HOME": str(self.home), "LOOM_TASK_QUEUE": QUEUE}
 
     def run(self, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""

@@ -20,9 +20,9 @@ from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, To
 from loom.domain.core.tool_calls import Effect, Verdict
 from loom.domain.permissions.judge import judge
 from loom.testing.waiting import eventually
+from tests.sandboxes import SANDBOX, WHY_NOT
 from tests.stopped import said_when_stopped
 
-SANDBOX, WHY_NOT = find_sandbox("on")
 PARSER = BashParser()
 
 

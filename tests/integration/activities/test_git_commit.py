@@ -9,7 +9,6 @@ from time import time
 
 import pytest
 
-from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.sandbox.unsandboxed import Unsandboxed
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.ports import ToolContext
@@ -18,8 +17,7 @@ from loom.activities.toolbox.built_in.shell import Sandbox, shell_tool
 from loom.domain.core.errors import LoomError, ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.judge import judge
-
-SANDBOX, WHY_NOT = find_sandbox("on")
+from tests.sandboxes import SANDBOX, WHY_NOT
 
 
 def git(place: Path, *words: str) -> str:

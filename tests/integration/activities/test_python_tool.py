@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.ports import ToolContext, ToolOutput
 from loom.activities.toolbox.built_in.python import python_tool, run_python
 from loom.domain.core.errors import ToolExecutionError, ToolUnavailableError, ToolValidationError
 from loom.domain.core.tool_calls import Effect, Scope
+from tests.sandboxes import SANDBOX, WHY_NOT
 from tests.stopped import said_when_stopped
-
-SANDBOX, WHY_NOT = find_sandbox("on")
 
 
 @pytest.fixture

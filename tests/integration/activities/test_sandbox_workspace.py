@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loom._worker import _raise_open_files
-from loom.activities.adapters.sandbox.bubblewrap import find_program, find_sandbox
+from loom.activities.adapters.sandbox.bubblewrap import find_program
 from loom.activities.adapters.sandbox.namespaces import Bubblewrap
 from loom.activities.adapters.sandbox.protected_paths import mounted
 from loom.activities.adapters.sandbox.repositories import Repositories
@@ -20,8 +20,7 @@ from loom.activities.toolbox.workspace.paths import SECRETS
 from loom.domain.core.errors import ToolExecutionError
 from loom.domain.permissions.obeyed import NAMES, PRODUCED, REMADE, WorkerFiles
 from loom.testing.waiting import eventually
-
-SANDBOX, WHY_NOT = find_sandbox("on")
+from tests.sandboxes import SANDBOX, WHY_NOT
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from loom.activities.toolbox.built_in.python import python_tool
 from loom.activities.toolbox.built_in.shell import KEPT
 from loom.composition.load_settings import read_settings
 from loom.domain.core.errors import BadRequest, ToolUnavailableError
+from tests.sandboxes import SANDBOX, WHY_NOT
 from tests.skills import write_skill
 
-SANDBOX, WHY_NOT = find_sandbox("on")
 INLINE = """\
 # /// script
 # requires-python = ">=3.11"

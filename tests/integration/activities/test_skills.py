@@ -39,11 +39,11 @@ from loom.domain.skills.catalog import (
     SkillUse,
 )
 from loom.domain.skills.documents import BrokenSkill
+from tests.sandboxes import SANDBOX, WHY_NOT
 from tests.skills import write_broken_ones, write_release_notes, write_skill
 
-SANDBOX, MISSING = find_sandbox("on")
 LOOK = 'here=$(dirname "$0"); ls -A "$here/../.."; ls -A "$here/../../../.."'
-TOOLS = SkillTools(sandbox=SANDBOX, missing=MISSING, timeout=20, note_of_missing=noting(SANDBOX))
+TOOLS = SkillTools(sandbox=SANDBOX, missing=WHY_NOT, timeout=20, note_of_missing=noting(SANDBOX))
 
 
 @pytest.fixture

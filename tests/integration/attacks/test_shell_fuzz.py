@@ -46,6 +46,11 @@ def test_the_hunt_tries_the_options_of_every_program() -> None:
     assert not {program for program, runs in RUNS.items() if runs != Runs()} - tried
 
 
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Arena:
+    return Arena(tmp_path_factory.mktemp("arena").resolve())
+
+
 @pytest.mark.parametrize(
     ("line", "programs"),
     [
@@ -67,7 +72,7 @@ def test_the_hunt_tries_the_options_of_every_program() -> None:
         ("echo x", []),
     ],
 )
-def test_the_arena_sees_what_a_line_runs(tmp_path: Path, line: str, programs: list[str]) -> None:
-    (ran,) = Arena(tmp_path.resolve()).run([line])
+def test_the_arena_sees_what_a_line_runs(arena: Arena, line: str, programs: list[str]) -> None:
+    (ran,) = arena.run([line])
     names = {each[0].rpartition("/")[2] for each in ran}
     assert sorted(names - {"sh"}) == programs  # the shell through which the real `ssh` and `make` run a command

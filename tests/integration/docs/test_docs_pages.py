@@ -141,13 +141,17 @@ def test_what_a_page_exports_makes_or_installs_exists() -> None:
     assert named <= variables()
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_every_command_and_every_option_exists(command: Command) -> None:
+def test_every_command_and_every_option_exists() -> None:
     group: Any = get_group(build_app())
-    context = group.make_context("loom", ["1" if word == "ID" else word for word in command.words])
-    while hasattr(context.command, "commands") and (rest := [*context._protected_args, *context.args]):
-        name, found, rest = context.command.resolve_command(context, rest)
-        context = found.make_context(name, rest, parent=context)
+    for command in COMMANDS:
+        try:
+            context = group.make_context("loom", ["1" if word == "ID" else word for word in command.words])
+            while hasattr(context.command, "commands") and (rest := [*context._protected_args, *context.args]):
+                name, found, rest = context.command.resolve_command(context, rest)
+                context = found.make_context(name, rest, parent=context)
+        except Exception as error:
+            error.add_note(str(command))
+            raise
 
 
 def test_every_command_in_a_text_and_its_options_exist() -> None:

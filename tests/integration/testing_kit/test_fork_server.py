@@ -19,7 +19,8 @@ from pathlib import Path
 from loom.testing.fork_server import fork_server
 
 with fork_server() as forks, Path("log").open("wb") as output:
-    print(forks.start("worker", env=os.environ, folder=Path.cwd(), output=output).pid, flush=True)
+    fork = forks.start("worker", env=os.environ, folder=Path.cwd(), output=output)  # without a caller, it is killed
+    print(fork.pid, flush=True)
     sys.stdin.read()
 """
 

@@ -224,14 +224,14 @@ STARTS = {"choom": "-n 0", "timeout": "1", "gtimeout": "1", "flock": "x", "chroo
 NEVER = {"find", "time", "ld.so"}
 
 
-@pytest.mark.parametrize("runner", sorted((RUNNERS.keys() | FORWARDING.keys() | TRANSPARENT.keys()) - NEVER))
-def test_a_deny_is_heard_behind_every_runner(runner: str) -> None:
-    command = (
-        f"{runner} {STARTS.get(runner, '')} x rm y"
-        if runner in FORWARDING
-        else f"{runner} {STARTS.get(runner, '')} rm y"
-    )
-    assert verdict(command, **{"bash": "allow", "bash(rm:*)": "deny"}) is not Verdict.ALLOW
+def test_a_deny_is_heard_behind_every_runner() -> None:
+    runners = (RUNNERS.keys() | FORWARDING.keys() | TRANSPARENT.keys()) - NEVER
+    commands = [
+        f"{runner} {STARTS.get(runner, '')} {'x rm y' if runner in FORWARDING else 'rm y'}"
+        for runner in sorted(runners)
+    ]
+    rules = {"bash": "allow", "bash(rm:*)": "deny"}
+    assert [command for command in commands if verdict(command, **rules) is Verdict.ALLOW] == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Names of callers: which are valid, and which are the same person."""
 
-import sys
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +18,7 @@ def test_a_person_is_the_same_however_often_it_is_asked(name: str) -> None:
     assert person(person(name)) == person(name) == person(name.upper()) or not name.isascii()
 
 
-@given(st.sampled_from([chr(n) for n in range(sys.maxunicode + 1) if not chr(n).isprintable() and n != 0x20]))
+@given(st.characters(categories=["C", "Z"], exclude_characters=" "))
 def test_no_name_contains_what_nobody_sees(char: str) -> None:
     assert not any(is_valid_name(name) for name in (f"a{char}nn", f"ann{char}", char))
 
