@@ -40,6 +40,8 @@ _WAITING: Final = {
 
 _ARGUMENTS: Final = 600
 """The maximum number of argument characters to show."""
+_TEXT: Final = 2_000
+"""The maximum number of characters of any other text to show."""
 
 
 def attributes_of(state: RunState) -> dict[str, str | float]:
@@ -195,7 +197,11 @@ def _parked(run_id: str, parked: Parked, probes_at: datetime | None) -> list[str
 
 
 def _inline(text: str) -> str:
-    """Escape text from models and tools so that it contains no markup."""
+    """Escape text from models and tools so that it contains no markup, and cut it.
+
+    A request can contain megabytes, and escaping them would take the seconds after which a workflow task fails.
+    """
+    text = text if len(text) <= _TEXT else text[:_TEXT] + "…"
     return "".join(f"\\{c}" if c in "\\`*_[]<>#|~!&" else c for c in " ".join(text.split()))
 
 

@@ -34,6 +34,7 @@ from loom.serve.access.approvals import Approval, Approvals
 from loom.serve.access.audit_trail import AuditTrail
 from loom.serve.access.roles import Caller, Operation
 from loom.serve.access.tokens import AccessTokens
+from loom.serve.http_input import refuse_long
 from loom.serve.run_streams import RunStreams
 from loom.serve.task_summaries import TaskSummaries
 from loom.visibility import RunSummary
@@ -86,6 +87,7 @@ class CallerRuns:
         """Start a run of an agent or, if the request has a `crew`, of a crew. Return its ID."""
         with self._recorded(Operation.START):
             self.caller.refuse_unless_allowed(Operation.START)
+            refuse_long(request)
             self._refuse_new_rights(request)
             if (forked := request.get("forked_from")) is not None:
                 if not self.caller.may(Operation.GRANT):
@@ -102,6 +104,7 @@ class CallerRuns:
     ) -> str:
         """Start a new run from a past turn of this one, and return the new run's ID."""
         await self._may(Operation.FORK, run_id)
+        refuse_long({**changes, "message": message})
         point = await self._client.fork_point(ForkedFrom(run_id=run_id, turn=turn, message=message))
         with self._recorded(Operation.FORK, run_id):
             self._refuse_new_rights(_rights_of_fork(point.request, changes))
@@ -240,6 +243,7 @@ class CallerRuns:
     ) -> JsonObject:
         """Approve a pending call, or record the approval if other people must approve the call, too."""
         await self._may(Operation.APPROVE, run_id)
+        refuse_long({"arguments": arguments})
         asked = Approval(run_id=run_id, call_id=call_id, scope=scope, arguments=arguments, digest=digest)
         with self._recorded(Operation.APPROVE, run_id):
             return await self._approvals.approve(asked, self.caller)
@@ -247,6 +251,7 @@ class CallerRuns:
     async def deny(self, run_id: str, call_id: str | None = None, *, reason: str = "") -> JsonObject:
         """Deny a pending call."""
         await self._may(Operation.DENY, run_id)
+        refuse_long({"reason": reason})
         return await self._client.deny(run_id, call_id, reason=reason, by=self.caller.name)
 
     async def pause(self, run_id: str) -> JsonObject:
@@ -262,11 +267,13 @@ class CallerRuns:
     async def abort(self, run_id: str, *, reason: str = "") -> JsonObject:
         """Abort the run."""
         await self._may(Operation.ABORT, run_id)
+        refuse_long({"reason": reason})
         return await self._client.abort(run_id, reason=reason, by=self.caller.name)
 
     async def send(self, run_id: str, text: str, *, parts: Any = None) -> JsonObject:
         """Send the agent a message, or the answer to its question."""
         await self._may(Operation.SEND, run_id)
+        refuse_long({"text": text, "parts": parts})
         with self._recorded(Operation.SEND, run_id):
             self._refuse_digests(parts)
         return await self._client.send(run_id, text, parts=parts, by=self.caller.name)
@@ -288,6 +295,7 @@ class CallerRuns:
         """
         with self._recorded(Operation.SEND):
             self.caller.refuse_unless_allowed(Operation.SEND)
+            refuse_long({**request, "text": text, "parts": parts})
             self._refuse_new_rights(request)
             self._refuse_digests(parts)
             chat = ChatSession(self._client, session, **self._in_tenant(dict(request)))
@@ -337,11 +345,13 @@ class CallerRuns:
     async def retry(self, run_id: str, **changes: Any) -> JsonObject:
         """Let the run go on that waits or has ended."""
         await self._may(Operation.RETRY, run_id)
+        refuse_long(changes)
         return await self._client.retry(run_id, by=self.caller.name, **changes)
 
     async def set_permissions(self, run_id: str, rules: Mapping[str, str]) -> JsonObject:
         """Merge permission rules into the run's own rules."""
         await self._may(Operation.GRANT, run_id)
+        refuse_long({"rules": rules})
         return await self._client.set_permissions(run_id, rules, by=self.caller.name)
 
     async def artifacts(self, run_id: str) -> tuple[Artifact, ...]:

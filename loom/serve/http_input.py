@@ -1,7 +1,7 @@
 """How requests are read: strict JSON, and run IDs that contain slashes."""
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -14,10 +14,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from loom.client import LONGEST_RUN_ID
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.messages import canonical
 from loom.domain.core.suggestions import nearest
 
 LONGEST_ID: Final = LONGEST_RUN_ID
 """Maximum number of characters of a name."""
+
+LONGEST_TEXT: Final = 1_000_000
+"""Maximum number of characters of a field. A worker that handles much longer ones stands still for seconds."""
 
 RunId: TypeAlias = Annotated[
     str,
@@ -78,6 +82,16 @@ def refuse_unknown_parameters(request: Request) -> None:
 def _parameters(dependant: Dependant) -> set[str]:
     below = (_parameters(each) for each in dependant.dependencies)
     return {field.alias for field in dependant.query_params}.union(*below)
+
+
+def refuse_long(fields: Mapping[str, Any]) -> None:
+    """Raise BadRequest if a field is too long. The `data` of `parts` may be longer: its content is stored elsewhere."""
+    texts = {"parts": [{**part, "data": None} for part in fields.get("parts") or ()]}
+    for name, value in {**fields, **texts}.items():
+        if len(value if isinstance(value, str) else canonical({name: value})) > LONGEST_TEXT:
+            raise BadRequest(
+                f"{name} must have at most {LONGEST_TEXT:,} characters: attach longer content as `parts`", field=name
+            )
 
 
 async def disconnected(receive: Receive) -> None:

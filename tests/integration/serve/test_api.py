@@ -94,6 +94,25 @@ async def test_every_route_refuses_a_query_parameter_that_it_does_not_have(servi
     assert (await api.http.get("/healthz", params={"probe": "1"})).status_code == 200
 
 
+async def test_a_text_with_which_a_worker_would_stand_still_is_refused(serving: Serving) -> None:
+    api = await serving(script([text("done")]))
+    long, run = "x" * 1_000_001, f"/v1/runs/{await api.start()}"
+    for path, body in (
+        ("/v1/runs", {"task": long}),
+        ("/v1/runs", {"metadata": {"a": long}, "task": "x"}),
+        ("/v1/chats/s/messages", {"text": long}),
+        (f"{run}/messages", {"text": long}),
+        (f"{run}/approve", {"arguments": {"a": long}}),
+        (f"{run}/deny", {"reason": long}),
+        (f"{run}/abort", {"reason": long}),
+        (f"{run}/permissions", {"rules": {long: "deny"}}),
+        (f"{run}/retry", {"message": long}),
+        (f"{run}/fork", {"message": long, "turn": 0}),
+    ):
+        answer = await api.http.post(path, json=body)
+        assert (answer.status_code, answer.json()["field"]) == (422, next(iter(body))), (path, answer.text)
+
+
 async def test_an_id_with_other_letters_is_encoded_in_the_address_of_its_run(serving: Serving) -> None:
     api = await serving(script([text("done")]))
     body = {"task": "do it", "workspace": str(api.loom.workspace), "run_id": "日報"}

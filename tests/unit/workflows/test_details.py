@@ -106,6 +106,12 @@ def test_long_arguments_are_cut() -> None:
     assert "x" * 700 not in asking(command="x" * 5000)
 
 
+def test_long_texts_are_cut() -> None:
+    shown = markdown(told(BEGAN, AbortRequested(reason="*" * 5_000_000, at=AT)))
+    assert r"\*" * 1_500 in shown
+    assert len(shown) < 5_000
+
+
 @given(st.text(max_size=80))
 def test_nothing_that_a_model_writes_starts_a_line_of_its_own(text: str) -> None:
     harmless = asking("a", asks(), command="ls").split("\n")
