@@ -436,11 +436,14 @@ class LoomClient:
         worker responds, an approval with `call_id` or `digest` is queued as it is.
 
         If the settings name an approval key, and the call needs a proof, this method proves that `by` has approved it.
+        `by` must then name somebody, or this method raises BadRequest.
 
         Raises RefusedError if the call isn't pending, or if several are pending and you name none, and UnreachableError
         if no worker says which call is pending.
         """
         key = self._approval_key
+        if key is not None and not by.strip():
+            raise BadRequest("an approval with a proof (LOOM_APPROVAL_KEY) needs the name of who approves", field="by")
         call = None if call_id and digest and key is None else await self._pending_call(run_id, call_id, digest)
         if call is not None:
             call_id, digest = call.call_id, digest or call.digest
