@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from loom.pending_approvals import PendingApproval
     from loom.recorded_runs import RecordedTasks
     from loom.run_artifacts import Artifact
+    from loom.run_costs import RunCosts
     from loom.run_repair import Repair
     from loom.schedules import Schedules
 
@@ -816,19 +817,22 @@ class LoomClient:
         `by` is none of these, or if `tenant` is invalid.
         """
         from loom.domain.history.costs import cost_key  # noqa: PLC0415 - off the path of a run
-        from loom.run_costs import RunCosts  # noqa: PLC0415
 
-        return await RunCosts(self.temporal).by(cost_key(by), since, tenant)
+        return await self._costs.by(cost_key(by), since, tenant)
 
     async def estimate(self, agent: str = "default", *, model: str | None = None) -> "RunEstimate":
         """Return what a run of this agent will probably cost and take, from up to 50 of its completed runs.
 
         With `model`, only runs with this model count. Raises BadRequest if no worker has the agent or the model.
         """
+        await self.refuse_unserved(RunRequest(task="", agent=agent, model=model))
+        return await self._costs.estimate(agent, model)
+
+    @cached_property
+    def _costs(self) -> "RunCosts":
         from loom.run_costs import RunCosts  # noqa: PLC0415 - off the path of a run
 
-        await self.refuse_unserved(RunRequest(task="", agent=agent, model=model))
-        return await RunCosts(self.temporal).estimate(agent, model)
+        return RunCosts(self.temporal)
 
     def secret_mask(self) -> "Mask":
         """Return what redacts the secrets in texts and arguments, such as those of `turns`, before they are shown."""
