@@ -14,7 +14,6 @@ Methods that work on a single run take its ID, which is also the Workflow ID. Th
 
 import asyncio
 import json
-from bisect import insort
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -37,7 +36,6 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import EventReader, PartStore
 from loom.app.output_types import TypedResult, schema_of, typed
-from loom.chat_ids import CHAT, is_chat
 from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
@@ -59,7 +57,6 @@ from loom.domain.core.requests import (
     ENDED,
     STARTED_BY,
     ForkedFrom,
-    ParkedOn,
     RunRequest,
     RunResult,
     RunStatus,
@@ -69,19 +66,16 @@ from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
 from loom.part_upload import encoded, uploaded
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
+from loom.run_lists import page_of_runs
 from loom.status_fields import StatusFields
 from loom.visibility import (
     SUMMARY_LENGTH,
     TASK,
     RunSummary,
-    ended_untold,
     execution_of,
     failed_result,
-    is_sub_agent,
-    listing,
     root_of,
     runs_of,
-    summary_of,
     task_summary,
     tenant_in,
     was_repaired,
@@ -111,8 +105,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_OPENED: Final = 200
-"""Maximum number of results that one `list` call reads. It reads a result if a run reported no final status."""
 LONGEST_RUN_ID: Final = 900
 """Maximum number of bytes of a run's ID. Temporal accepts 1,000, and the IDs of sub-agents are longer."""
 STATUS_TRIES: Final = 4
@@ -691,29 +683,23 @@ class LoomClient:
         listed. Sub-agents wait for their provider and their operator themselves, so they are listed as well. With
         `chats`, only the chats of sessions are listed.
         """
-        query = listing(status=status, session=session, below=below, tenant=tenant, waiting=waiting)
-        query += f" AND WorkflowId STARTS_WITH '{CHAT}'" if chats else ""
-        if after is not None:
-            query += f" AND StartTime <= '{after[0].isoformat()}'"
-        with_sub_agents = below is not None or waiting in tuple(ParkedOn)
-        newest: list[RunSummary] = []
-        opened = 0
-        async with closing(self._runs.current(query)) as executions:
-            async for execution in executions:
-                # The server lists running executions first, and then the others by the time of their end.
-                if len(newest) == limit and execution.close_time and execution.close_time <= newest[-1].started_at:
-                    break
-                summary = summary_of(execution)
-                is_answer = chats and not is_chat(summary.run_id, summary.session)  # to one message, beside a chat
-                if is_answer or (not with_sub_agents and is_sub_agent(execution)):
-                    continue
-                if ended_untold(execution) and opened < MOST_OPENED:
-                    opened += 1
-                    summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
-                if status in (None, summary.status) and (after is None or _place(summary) > _placed(*after)):
-                    insort(newest, summary, key=_place)
-                    del newest[limit:]
-        return newest
+        found: list[RunSummary] = []
+        while True:
+            page = await page_of_runs(
+                self._runs,
+                status=status,
+                session=session,
+                below=below,
+                tenant=tenant,
+                waiting=waiting,
+                chats=chats,
+                after=after,
+                limit=limit - len(found),
+            )
+            found += page.runs
+            after = page.next
+            if after is None or len(found) == limit:
+                return found
 
     async def pending(self, *, tenant: str | None = None, agent: str | None = None) -> "tuple[Waiting, ...]":
         """Return the calls and questions of all runs that wait for a person, oldest first.
@@ -921,15 +907,6 @@ async def _part_store(settings: Settings, cipher: Cipher) -> AsyncIterator[PartS
         yield PostgresParts(database)
     finally:
         await database.aclose()
-
-
-def _place(run: RunSummary) -> tuple[float, str]:
-    """Return what lists are sorted by: the newest run is first."""
-    return _placed(run.started_at, run.run_id)
-
-
-def _placed(started_at: datetime, run_id: str) -> tuple[float, str]:
-    return -started_at.timestamp(), run_id
 
 
 def _refuse_run_id(run_id: str) -> None:
