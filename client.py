@@ -14,7 +14,6 @@ Methods that work on a single run take its ID, which is also the Workflow ID. Th
 
 import asyncio
 import json
-from bisect import insort
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -37,7 +36,6 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import EventReader, PartStore
 from loom.app.output_types import TypedResult, schema_of, typed
-from loom.chat_ids import CHAT, is_chat
 from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
@@ -59,7 +57,6 @@ from loom.domain.core.requests import (
     ENDED,
     STARTED_BY,
     ForkedFrom,
-    ParkedOn,
     RunRequest,
     RunResult,
     RunStatus,
@@ -69,19 +66,16 @@ from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
 from loom.part_upload import encoded, uploaded
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
+from loom.run_lists import page_of_runs
 from loom.status_fields import StatusFields
 from loom.visibility import (
     SUMMARY_LENGTH,
     TASK,
     RunSummary,
-    ended_untold,
     execution_of,
     failed_result,
-    is_sub_agent,
-    listing,
     root_of,
     runs_of,
-    summary_of,
     task_summary,
     tenant_in,
     was_repaired,
@@ -105,13 +99,12 @@ if TYPE_CHECKING:
     from loom.pending_approvals import PendingApproval
     from loom.recorded_runs import RecordedTasks
     from loom.run_artifacts import Artifact
+    from loom.run_costs import RunCosts
     from loom.run_repair import Repair
     from loom.schedules import Schedules
 
 T = TypeVar("T")
 
-MOST_OPENED: Final = 200
-"""Maximum number of results that one `list` call reads. It reads a result if a run reported no final status."""
 LONGEST_RUN_ID: Final = 900
 """Maximum number of bytes of a run's ID. Temporal accepts 1,000, and the IDs of sub-agents are longer."""
 STATUS_TRIES: Final = 4
@@ -436,11 +429,14 @@ class LoomClient:
         worker responds, an approval with `call_id` or `digest` is queued as it is.
 
         If the settings name an approval key, and the call needs a proof, this method proves that `by` has approved it.
+        `by` must then name somebody, or this method raises BadRequest.
 
         Raises RefusedError if the call isn't pending, or if several are pending and you name none, and UnreachableError
         if no worker says which call is pending.
         """
         key = self._approval_key
+        if key is not None and not by.strip():
+            raise BadRequest("an approval with a proof (LOOM_APPROVAL_KEY) needs the name of who approves", field="by")
         call = None if call_id and digest and key is None else await self._pending_call(run_id, call_id, digest)
         if call is not None:
             call_id, digest = call.call_id, digest or call.digest
@@ -687,29 +683,23 @@ class LoomClient:
         listed. Sub-agents wait for their provider and their operator themselves, so they are listed as well. With
         `chats`, only the chats of sessions are listed.
         """
-        query = listing(status=status, session=session, below=below, tenant=tenant, waiting=waiting)
-        query += f" AND WorkflowId STARTS_WITH '{CHAT}'" if chats else ""
-        if after is not None:
-            query += f" AND StartTime <= '{after[0].isoformat()}'"
-        with_sub_agents = below is not None or waiting in tuple(ParkedOn)
-        newest: list[RunSummary] = []
-        opened = 0
-        async with closing(self._runs.current(query)) as executions:
-            async for execution in executions:
-                # The server lists running executions first, and then the others by the time of their end.
-                if len(newest) == limit and execution.close_time and execution.close_time <= newest[-1].started_at:
-                    break
-                summary = summary_of(execution)
-                is_answer = chats and not is_chat(summary.run_id, summary.session)  # to one message, beside a chat
-                if is_answer or (not with_sub_agents and is_sub_agent(execution)):
-                    continue
-                if ended_untold(execution) and opened < MOST_OPENED:
-                    opened += 1
-                    summary = replace(summary, status=await self._runs.ended_as(execution) or summary.status)
-                if status in (None, summary.status) and (after is None or _place(summary) > _placed(*after)):
-                    insort(newest, summary, key=_place)
-                    del newest[limit:]
-        return newest
+        found: list[RunSummary] = []
+        while True:
+            page = await page_of_runs(
+                self._runs,
+                status=status,
+                session=session,
+                below=below,
+                tenant=tenant,
+                waiting=waiting,
+                chats=chats,
+                after=after,
+                limit=limit - len(found),
+            )
+            found += page.runs
+            after = page.next
+            if after is None or len(found) == limit:
+                return found
 
     async def pending(self, *, tenant: str | None = None, agent: str | None = None) -> "tuple[Waiting, ...]":
         """Return the calls and questions of all runs that wait for a person, oldest first.
@@ -813,19 +803,22 @@ class LoomClient:
         `by` is none of these, or if `tenant` is invalid.
         """
         from loom.domain.history.costs import cost_key  # noqa: PLC0415 - off the path of a run
-        from loom.run_costs import RunCosts  # noqa: PLC0415
 
-        return await RunCosts(self.temporal).by(cost_key(by), since, tenant)
+        return await self._costs.by(cost_key(by), since, tenant)
 
     async def estimate(self, agent: str = "default", *, model: str | None = None) -> "RunEstimate":
         """Return what a run of this agent will probably cost and take, from up to 50 of its completed runs.
 
         With `model`, only runs with this model count. Raises BadRequest if no worker has the agent or the model.
         """
+        await self.refuse_unserved(RunRequest(task="", agent=agent, model=model))
+        return await self._costs.estimate(agent, model)
+
+    @cached_property
+    def _costs(self) -> "RunCosts":
         from loom.run_costs import RunCosts  # noqa: PLC0415 - off the path of a run
 
-        await self.refuse_unserved(RunRequest(task="", agent=agent, model=model))
-        return await RunCosts(self.temporal).estimate(agent, model)
+        return RunCosts(self.temporal)
 
     def secret_mask(self) -> "Mask":
         """Return what redacts the secrets in texts and arguments, such as those of `turns`, before they are shown."""
@@ -914,15 +907,6 @@ async def _part_store(settings: Settings, cipher: Cipher) -> AsyncIterator[PartS
         yield PostgresParts(database)
     finally:
         await database.aclose()
-
-
-def _place(run: RunSummary) -> tuple[float, str]:
-    """Return what lists are sorted by: the newest run is first."""
-    return _placed(run.started_at, run.run_id)
-
-
-def _placed(started_at: datetime, run_id: str) -> tuple[float, str]:
-    return -started_at.timestamp(), run_id
 
 
 def _refuse_run_id(run_id: str) -> None:

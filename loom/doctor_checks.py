@@ -32,7 +32,7 @@ from loom.activities.ports import StreamUnavailable
 from loom.composition.live_workers import live_pollers, live_reports, pid_here
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connect, connected
-from loom.composition.worker_report import differences
+from loom.composition.worker_report import differences, different_approval_keys
 from loom.domain.core.errors import UnreachableError
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.tools.mcp_servers import read_servers
@@ -173,6 +173,7 @@ async def reported(settings: Settings) -> Entry:
         "max_mode": report.bounds.max_mode.value,
         "note": "; ".join(told),
         "differs": differences(report, settings),
+        **({"warning": warning} if (warning := different_approval_keys(reports)) else {}),
         "model_entry": report.model,
     }
 

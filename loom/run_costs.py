@@ -24,7 +24,7 @@ MOST_OPENED: Final = 500
 MOST_ESTIMATED: Final = 50
 """Maximum number of past runs that an estimate is based on. The newest ones are."""
 AT_ONCE: Final = 20
-"""Number of runs whose results or requests are read at the same time."""
+"""Number of runs whose results or requests one client reads at the same time, for all of its reports together."""
 
 _ATTRIBUTES: Final = {
     CostKey.AGENT: "LoomAgent",

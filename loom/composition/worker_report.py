@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -104,6 +104,7 @@ def first_report(parts: WorkerParts, settings: Settings, *, identity: str) -> Wo
         crews=tuple(sorted(registry.crews)),
         tools=tuple(sorted(registry.tools)),
         servers=tuple(server.name for server in registry.mcp_servers),
+        approval_keys=tuple(sorted(parts.approval_keys.ids)) if parts.approval_keys is not None else (),
     )
 
 
@@ -138,6 +139,17 @@ def differences(report: WorkerReport, settings: Settings) -> list[str]:
         if name not in _NOT_COMPARED and here.get(name) != report.settings.get(name)
         if name not in _ONLY_IF_SET or name in settings.model_fields_set
     ]
+
+
+def different_approval_keys(reports: Sequence[WorkerReport]) -> str | None:
+    """Return a warning if workers of one queue don't demand proofs of approvals with the same keys, or None."""
+    if len({report.approval_keys for report in reports}) <= 1:
+        return None
+    told = "; ".join(f"{each.identity}: {', '.join(each.approval_keys) or 'no proof'}" for each in reports)
+    return (
+        f"the workers demand proofs of approvals with different keys ({told}), and a call may run on any of them: start"
+        " all with the same LOOM_APPROVAL_KEYS"
+    )
 
 
 def _difference(name: str, here: str | None, there: str | None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from loom.activities.adapters.temporal.errors import no_run
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
 from loom.chat_session import ChatSession, SentMessage
 from loom.client import LoomClient
@@ -30,6 +31,7 @@ from loom.domain.permissions.judge import Mode
 from loom.domain.run.chat import MessageState, WhenBusy
 from loom.inbox import PendingCall, Waiting, waiting_view
 from loom.run_artifacts import Artifact
+from loom.run_lists import RunsFound, page_of_runs
 from loom.serve.access.approvals import Approval, Approvals
 from loom.serve.access.audit_trail import AuditTrail
 from loom.serve.access.roles import Caller, Operation
@@ -120,11 +122,10 @@ class CallerRuns:
         below: str | None = None,
         tenant: str | None = None,
         waiting: str | None = None,
-        chats: bool = False,
         after: tuple[datetime, str] | None = None,
         limit: int = 50,
     ) -> list[RunSummary]:
-        """List the runs that the caller sees, newest first. With `chats`, list only chats."""
+        """List the runs that the caller sees, newest first."""
         self.require(Operation.READ_RUNS)
         if tenant is not None and self.caller.tenant not in (None, tenant):
             return []
@@ -134,10 +135,17 @@ class CallerRuns:
             below=below,
             tenant=self.caller.tenant or tenant,
             waiting=waiting,
-            chats=chats,
             after=after,
             limit=limit,
         )
+
+    async def chats(self, *, tenant: str | None, after: tuple[datetime, str] | None, limit: int) -> RunsFound:
+        """Return a page of the chats that the caller sees, newest first."""
+        self.require(Operation.READ_RUNS)
+        if tenant is not None and self.caller.tenant not in (None, tenant):
+            return RunsFound(runs=[], next=None)
+        server = TemporalRuns(self._client.temporal)
+        return await page_of_runs(server, tenant=self.caller.tenant or tenant, chats=True, after=after, limit=limit)
 
     async def status(self, run_id: str) -> JsonObject:
         """Return the run's status."""

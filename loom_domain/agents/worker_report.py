@@ -50,6 +50,8 @@ class WorkerReport:
     """The tools that don't come from MCP servers. None if an older worker doesn't report them."""
     servers: tuple[str, ...] = ()
     """The MCP servers."""
+    approval_keys: tuple[str, ...] = ()
+    """The IDs of the keys that approvals must be proven with. Empty if the worker demands no proof."""
 
 
 def problem_with(request: RunRequest, report: WorkerReport, *, is_owner: bool) -> BadRequest | None:

@@ -55,7 +55,7 @@ class ApprovalClaims:
         return {**asdict(self), "grants": list(self.grants), "decision": "approve"}
 
 
-_TEXTS: Final = ("run", "execution", "call", "tool", "digest", "jti")
+_TEXTS: Final = ("run", "execution", "call", "tool", "digest", "by", "jti")
 _NAMES: Final = frozenset((*ApprovalClaims.__dataclass_fields__, "decision"))
 
 
@@ -87,13 +87,13 @@ def read_claims(payload: bytes) -> ApprovalClaims:
         raise _not_a_proof("its content is not JSON") from None
     if not isinstance(stated, Mapping) or set(stated) != _NAMES:
         raise _not_a_proof(f"its content must have exactly {', '.join(sorted(_NAMES))}")
-    if any(not isinstance(stated[name], str) or not stated[name] for name in _TEXTS):
-        raise _not_a_proof(f"{', '.join(_TEXTS)} must be texts")
+    if any(not isinstance(stated[name], str) or not stated[name].strip() for name in _TEXTS):
+        raise _not_a_proof(f"{', '.join(_TEXTS)} must be texts that aren't empty")
     grants = stated["grants"]
     if not isinstance(grants, list) or not all(isinstance(each, str) for each in grants):
         raise _not_a_proof("grants must be a list of rules")
-    if not isinstance(stated["by"], str) or not isinstance(stated["arguments"], str):
-        raise _not_a_proof("by and arguments must be texts")
+    if not isinstance(stated["arguments"], str):
+        raise _not_a_proof("arguments must be a text")
     if type(stated["iat"]) is not int or stated["scope"] not in ("once", "run") or stated["decision"] != "approve":
         raise _not_a_proof("iat, scope or decision is wrong")
     given = {name: value for name, value in stated.items() if name not in ("decision", "grants")}

@@ -32,7 +32,7 @@ _OF_RUNS: Final = """
 SELECT run_id, call_id, asked_at, approver FROM loom_call_approvals WHERE run_id = ANY(%s)
 GROUP BY run_id, call_id, asked_at, approver ORDER BY min(approved_at), approver
 """
-_FORGET: Final = "DELETE FROM loom_call_approvals WHERE run_id = %s AND call_id = %s"
+_FORGET: Final = "DELETE FROM loom_call_approvals WHERE run_id = %s AND call_id = %s AND decision = %s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,10 +124,17 @@ class PostgresCallApprovals:
             found[call] = (*found.get(call, ()), approver)
         return found
 
-    async def forget(self, run_id: str, call_id: str) -> None:
-        """Delete the approvals of a call that has been decided."""
+    async def approvers(self, run_id: str, call_id: str, asked_at: str, decision: bytes) -> tuple[str, ...]:
+        """Return everybody who has approved exactly this, in order."""
+        of = (storable(run_id), storable(call_id), asked_at, decision)
         async with self._database.connection() as connection:
-            await connection.execute(_FORGET, (storable(run_id), storable(call_id)))
+            rows = await (await connection.execute(_APPROVERS, of)).fetchall()
+        return tuple(name for (name,) in rows)
+
+    async def forget(self, run_id: str, call_id: str, decision: bytes) -> None:
+        """Delete the approvals that the run has accepted."""
+        async with self._database.connection() as connection:
+            await connection.execute(_FORGET, (storable(run_id), storable(call_id), decision))
 
 
 def _token(row: tuple[object, ...]) -> StoredToken:

@@ -1,5 +1,6 @@
 """Apply the approval policy to an approval, and keep it until enough people agree."""
 
+import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -18,6 +19,9 @@ from loom.serve.access.roles import Caller
 
 AND: Final = ", "
 """Separates the names of several people in `by`. No caller's name contains a comma."""
+LOOKS: Final = 10
+PAUSE: Final = 0.1
+"""How often a refused approval looks whether the same one was accepted, and the seconds between two looks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,17 +70,22 @@ class Approvals:
         needed.refuse(caller.name, started_by=started_by)
         if needed.approvals == 1 or self._store is None:
             return await self._approved(asked, caller.name)
-        given = await self._store.add(
-            asked.run_id, call_id, str(call["asked_at"]), _decision(asked, digest), caller.name
-        )
+        exact = (asked.run_id, call_id, str(call["asked_at"]), _decision(asked, digest))
+        given = await self._store.add(*exact, caller.name)
         # The policy may be another one than when the first people approved.
         people = different_people(name for name in given if not needed.objection(name, started_by=started_by))
         if len(people) < needed.approvals:
             content = {"call_id": call_id, "scope": asked.scope, "arguments": asked.arguments, "digest": digest}
             self._audit.add(Act.APPROVE, content, caller=caller, run_id=asked.run_id, subject=call_id)
             return {"accepted": False, "run_id": asked.run_id, "approved_by": people, "approvals": needed.approvals}
-        receipt = await self._approved(asked, AND.join(people))
-        await self._store.forget(asked.run_id, call_id)
+        try:
+            receipt = await self._approved(asked, AND.join(people))
+        except RefusedError:
+            # Another last approval of exactly this may have reached the run first.
+            if not await _is_accepted(self._store, exact, caller.name):
+                raise
+            return {"accepted": True, "run_id": asked.run_id, "call_id": call_id, "tool": str(call["tool"])}
+        await self._store.forget(asked.run_id, call_id, exact[-1])
         return receipt
 
     async def views(self, calls: Collection[PendingCall]) -> Mapping[tuple[str, str], JsonObject]:
@@ -106,6 +115,16 @@ class Approvals:
         if asked.digest not in (None, pending[0]["digest"]):
             raise RefusedError("the call has changed since you looked at it; look again")
         return pending[0], str(status.get("tenant") or "")
+
+
+async def _is_accepted(store: PostgresCallApprovals, exact: tuple[str, str, str, bytes], name: str) -> bool:
+    """Whether the run has accepted exactly this approval, which deletes the votes for it. Waits a moment for that."""
+    for attempt in range(LOOKS):
+        if attempt:
+            await asyncio.sleep(PAUSE)
+        if name not in await store.approvers(*exact):
+            return True
+    return False
 
 
 def _judged(call: Mapping[str, Any], tenant: str, asked: Approval) -> JudgedCall:

@@ -10,10 +10,11 @@ import { useSignal } from "./vendor/signals.js";
 
 const REFRESH = 5000;
 const MOST = 100;
+const PAGES = 5;
 
 export function Chats() {
   const found = useSignal(null);
-  usePolled(REFRESH, async (signal) => { found.value = await request(`/v1/chats?limit=${MOST}&tasks=true`, { signal }); });
+  usePolled(REFRESH, async (signal) => { found.value = await newest(signal); });
   const { chats, tasks } = found.value ?? { chats: [] };
   return html`<div class="view-head"><h1 tabindex="-1">Chats</h1></div>
     ${may("send") && html`<${Begin} />`}
@@ -24,6 +25,19 @@ export function Chats() {
         <span>${chat.agent}</span>${chat.user_id && html`<span>${chat.user_id}</span>`}${
           chat.tenant && html`<span>${chat.tenant}</span>`}<${Age} at=${chat.started_at} /></span></li>`)}</ul>
     ${!chats.length && html`<p class="hint">${found.value ? "There are no chats yet." : "Reading…"}</p>`}`;
+}
+
+/** A page may end early, and others then follow. */
+async function newest(signal) {
+  const chats = [], tasks = {};
+  for (let page = 0, next = ""; page < PAGES && next !== null && chats.length < MOST; page++) {
+    const cursor = next && `&cursor=${encodeURIComponent(next)}`;
+    const found = await request(`/v1/chats?limit=${MOST - chats.length}&tasks=true${cursor}`, { signal });
+    chats.push(...found.chats);
+    Object.assign(tasks, found.tasks);
+    next = found.next;
+  }
+  return { chats, tasks };
 }
 
 function Begin() {

@@ -89,13 +89,15 @@ async def list_chats(
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
     tasks: Annotated[bool, Query(description="Also return the beginning of each chat's first message.")] = False,
 ) -> ChatPage:
-    """List chats, newest first. A chat moves to the front when it is used again after a pause."""
-    after = read_cursor(cursor) if cursor else None
-    found = await runs.list(tenant=tenant, chats=True, after=after, limit=limit)
+    """List chats, newest first. A chat moves to the front when it is used again after a pause.
+
+    A page can be short, or even empty, although `next` isn't null.
+    """
+    found = await runs.chats(tenant=tenant, after=read_cursor(cursor) if cursor else None, limit=limit)
     return ChatPage(
-        chats=[ChatSummary(**asdict(run), user_id=user_of_chat(run.run_id)) for run in found],
-        tasks=await runs.task_summaries(found) if tasks else None,
-        next=cursor_of(found[-1]) if len(found) == limit else None,
+        chats=[ChatSummary(**asdict(run), user_id=user_of_chat(run.run_id)) for run in found.runs],
+        tasks=await runs.task_summaries(found.runs) if tasks else None,
+        next=cursor_of(*found.next) if found.next else None,
     )
 
 

@@ -70,7 +70,7 @@ async def list_runs(
     return RunPage(
         runs=found,
         tasks=await runs.task_summaries(found) if tasks else None,
-        next=cursor_of(found[-1]) if len(found) == limit else None,
+        next=cursor_of(found[-1].started_at, found[-1].run_id) if len(found) == limit else None,
     )
 
 
@@ -110,9 +110,9 @@ def _path_of(run_id: str) -> str:
     return f"/v1/runs/{quote(run_id, safe=':')}"
 
 
-def cursor_of(run: RunSummary) -> str:
+def cursor_of(started_at: datetime, run_id: str) -> str:
     """Return the cursor for the runs after this one."""
-    return urlsafe_b64encode(f"{run.started_at.isoformat()} {run.run_id}".encode()).decode()
+    return urlsafe_b64encode(f"{started_at.isoformat()} {run_id}".encode()).decode()
 
 
 def read_cursor(cursor: str) -> tuple[datetime, str]:

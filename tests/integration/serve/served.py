@@ -52,7 +52,7 @@ class Served:
     async def move(self) -> None:
         """Stop this instance of the service, and go on at another one."""
         other = AsyncExitStack()
-        service, url = await other.enter_async_context(_instance(self.loom.settings))
+        service, url = await other.enter_async_context(listening_service(self.loom.settings))
         await self.instance.aclose()
         assert service.tokens is not None
         self.instance, self.service, self.tokens, self.url = other, service, service.tokens, url
@@ -68,7 +68,7 @@ class Served:
 
     async def replica(self) -> httpx2.AsyncClient:
         """The same person at another service, which shares nothing with the first one but the servers behind both."""
-        _, url = await self.stack.enter_async_context(_instance(self.loom.settings))
+        _, url = await self.stack.enter_async_context(listening_service(self.loom.settings))
         headers = {"Authorization": self.http.headers["Authorization"]}
         return await self.stack.enter_async_context(httpx2.AsyncClient(base_url=url, timeout=120, headers=headers))
 
@@ -126,7 +126,7 @@ def _parsed(lines: list[str]) -> Iterator[Event]:
 
 
 @asynccontextmanager
-async def _instance(
+async def listening_service(
     settings: Settings, *, port: int = 0, stalled_after: float = 60.0
 ) -> AsyncIterator[tuple[Service, str]]:
     """An instance of the service, and its address."""
@@ -160,7 +160,7 @@ async def served(
     ):
         instance = AsyncExitStack()
         service, base = await instance.enter_async_context(
-            _instance(loom.settings, port=port, stalled_after=stalled_after)
+            listening_service(loom.settings, port=port, stalled_after=stalled_after)
         )
         assert service.tokens is not None
         anonymous = await stack.enter_async_context(httpx2.AsyncClient(base_url=base, timeout=120, limits=NO_LIMITS))

@@ -4,7 +4,6 @@ import asyncio
 
 import httpx2
 
-from loom.serve.server import service_for
 from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from tests.integration.serve.conftest import Serving
@@ -46,11 +45,10 @@ async def test_a_service_that_stops_ends_its_streams_which_go_on_at_another(serv
     async def has_asked() -> bool:
         return any(event.data.get("action") == "node.approval_requested" for event in seen)
 
-    async with service_for(api.loom.settings) as service:
-        async with listening_service(service) as url:
-            watching = asyncio.create_task(watch(url))
-            await eventually(has_asked)
-        await watching  # a stream that the server has cut off would raise an error
+    async with listening_service(api.loom.settings) as (_, url):
+        watching = asyncio.create_task(watch(url))
+        await eventually(has_asked)
+    await watching  # a stream that the server has cut off would raise an error
     assert seen[-1].type == "message"
     result = asyncio.create_task(api.result(run_id))
     there = await api.replica()

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -30,6 +31,7 @@ from loom.activities.approval_proofs import ApprovalKey, ApprovalKeys, OwnRules,
 from loom.activities.manifest import Manifests
 from loom.activities.ports import StoreUnavailable, Tool
 from loom.activities.run_tool import ToolRunner
+from loom.client import LoomClient
 from loom.composition.build import parts_for
 from loom.composition.settings import Settings
 from loom.domain.agents.spec import AgentSpec
@@ -146,6 +148,18 @@ async def test_a_proof_holds_only_if_each_of_its_claims_does() -> None:
         without = {known: value for known, value in content().items() if known != name}
         assert await refusal(replace(REQUEST, proof=KEY.signed(without))), name
     assert await refusal(replace(REQUEST, proof=KEY.signed(content(more="more"))))
+
+
+@pytest.mark.parametrize("nobody", ["", " "])
+async def test_a_proof_names_who_has_approved(nobody: str, tmp_path: Path) -> None:
+    assert "by" in str(await refusal(replace(REQUEST, proof=KEY.signed(content(by=nobody)))))
+
+    create_approval_key(tmp_path / "approval.key")
+    settings = Settings(approval_key=tmp_path / "approval.key")
+    client = LoomClient(await Client.connect("127.0.0.1:1", lazy=True), settings=settings)
+    with pytest.raises(BadRequest, match="the name of who approves") as raised:
+        await client.approve("run-1", "c1", by=nobody)
+    assert raised.value.context["field"] == "by"
 
 
 @pytest.mark.parametrize(

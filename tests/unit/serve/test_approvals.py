@@ -1,12 +1,14 @@
 """Approvals that several people must give: which of them count."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from loom.domain.core.errors import AccessDeniedError
+from loom.domain.core.errors import AccessDeniedError, RefusedError
 from loom.domain.core.messages import JsonObject
+from loom.serve.access import approvals
 from loom.serve.access.approval_policy import ApprovalPolicy, ApprovalRule
 from loom.serve.access.approvals import Approval, Approvals
 from loom.serve.access.audit_trail import AuditTrail
@@ -24,6 +26,7 @@ class OneRun:
     call: JsonObject = field(default_factory=lambda: dict(CALL))
     starter: str = "root"
     approved_by: list[str] = field(default_factory=list)
+    is_decided: bool = False
 
     async def status(self, run_id: str) -> JsonObject:
         return {"run_id": run_id, "pending_approvals": [self.call]}
@@ -33,6 +36,10 @@ class OneRun:
         return self.starter
 
     async def approve(self, run_id: str, call_id: str, *, by: str, **_: Any) -> JsonObject:
+        await asyncio.sleep(0)
+        if self.is_decided:
+            raise RefusedError(f"call {call_id!r} is not waiting for approval")
+        self.is_decided = True
         self.approved_by.append(by)
         return {"accepted": True, "run_id": run_id, "call_id": call_id}
 
@@ -47,8 +54,11 @@ class Kept(dict[Any, list[str]]):
             names.append(name)
         return tuple(names)
 
-    async def forget(self, run_id: str, call_id: str) -> None:
-        for each in [key for key in self if key[:2] == (run_id, call_id)]:
+    async def approvers(self, *what: Any) -> tuple[str, ...]:
+        return tuple(self.get(what, ()))
+
+    async def forget(self, run_id: str, call_id: str, decision: bytes) -> None:
+        for each in [key for key in self if (key[:2], key[-1]) == ((run_id, call_id), decision)]:
             del self[each]
 
 
@@ -125,3 +135,32 @@ async def test_an_approval_does_not_count_for_a_call_that_has_changed_since(chan
     people.run.call = {**CALL, changed: "another"}
     assert (await people.approve("bob"))["approved_by"] == ("bob",)
     assert not people.run.approved_by
+
+
+async def test_everybody_whose_last_approval_comes_at_the_same_time_hears_that_the_call_is_approved() -> None:
+    people = deciding(TWO)
+    await people.approve("ann")
+    receipts = await asyncio.gather(people.approve("bob"), people.approve("cem"))
+    assert [receipt["accepted"] for receipt in receipts] == [True, True]
+    assert receipts[0] == {name: receipts[1][name] for name in receipts[0]}
+    assert people.run.approved_by == ["ann, bob"]
+
+
+async def test_a_last_approval_is_refused_if_the_call_was_denied_or_approved_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(approvals, "PAUSE", 0)
+    people = deciding(TWO)
+    await people.approve("ann")
+    await people.approve("ann", scope="run")
+    accepted, refused = await asyncio.gather(
+        people.approve("bob"), people.approve("cem", scope="run"), return_exceptions=True
+    )
+    assert isinstance(accepted, dict)
+    assert isinstance(refused, RefusedError)
+
+    denied = deciding(TWO)
+    await denied.approve("ann")
+    denied.run.is_decided = True
+    with pytest.raises(RefusedError):
+        await denied.approve("bob")
