@@ -307,10 +307,13 @@ class CallerRuns:
         """Return a chat to read. Raises RunNotFoundError if it doesn't exist for the caller."""
         self.require(Operation.READ_RUNS)
         chat = ChatSession(self._client, session, tenant=self.caller.tenant or tenant, user_id=user_id)
-        if tenant is not None and self.caller.tenant not in (None, tenant):
-            raise no_run(chat.run_id)
-        await self._refuse_unless_visible(Operation.READ_RUNS, chat.run_id)
-        await self._client.has_ended(chat.run_id)  # raises an error if there is no such run
+        try:
+            if tenant is not None and self.caller.tenant not in (None, tenant):
+                raise no_run(chat.run_id)
+            await self._refuse_unless_visible(Operation.READ_RUNS, chat.run_id)
+            await self._client.has_ended(chat.run_id)  # raises an error if there is no such run
+        except RunNotFoundError:
+            raise RunNotFoundError(f"there is no chat of the session {session!r}") from None
         return chat
 
     async def messages(

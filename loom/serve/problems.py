@@ -54,6 +54,14 @@ _STATUS: Final[Mapping[type[Exception], HTTPStatus]] = {
 }
 
 
+_OVER_HTTP: Final[Mapping[str, str]] = {
+    "`loom list` shows all runs": "`GET /v1/runs` lists all runs",
+    "pass the call's id": "pass `call_id`",
+    " with `loom up`": "",
+}
+"""What a client of the API reads instead of advice for the command line."""
+
+
 class Problem(BaseModel):
     """What went wrong. `title` is the name of the error's type in `loom.errors`."""
 
@@ -102,7 +110,10 @@ def problem_of(error: Exception) -> Response:
             return problem_of(unanswered(error, ""))
         case LoomError():
             facts = {name: value for name, value in error.context.items() if isinstance(value, str | int | float)}
-            return _response(_status_of(error), type(error).__name__, error.message, facts)
+            detail = error.message
+            for advice, instead in _OVER_HTTP.items():
+                detail = detail.replace(advice, instead)
+            return _response(_status_of(error), type(error).__name__, detail, facts)
         case _:
             return _response(_status_of(error), type(error).__name__, str(error))
 

@@ -106,7 +106,8 @@ async def test_a_chat_is_its_tenants_own(serving: Serving) -> None:
     assert taken.status_code == 201, taken.text
     api.loom.started.append(taken.json()["run_id"])
     assert (await ann.post("/v1/chats/t/messages", json={"text": "x"})).status_code == 422
-    assert (await ann.get("/v1/chats/t/messages")).status_code == 404
+    missing = await ann.get("/v1/chats/t/messages")
+    assert (missing.status_code, missing.json()["detail"]) == (404, "there is no chat of the session 't'")
 
 
 async def test_costs_are_added_up_by_day_for_the_runs_that_the_caller_sees(serving: Serving) -> None:
