@@ -326,11 +326,15 @@ class CallerRuns:
     async def answer(
         self, session: str, message_id: str, *, tenant: str | None, user_id: str | None, wait: float
     ) -> MessageState:
-        """Return what has become of a message, after its answer or after `wait` seconds."""
+        """Return what has become of a message, after its answer or after `wait` seconds. Raises MessageNotFoundError if
+        a worker says that the chat doesn't know it.
+        """
         chat = await self._chat(session, tenant, user_id)
         state = await chat.look(message_id)
         if state.answer is not None:
             return state
+        if state.handling is None:
+            await chat.refuse_unknown(message_id)
         run_id = chat.own_run_id(message_id) if state.handling == "own_run" else chat.run_id
         sent = SentMessage(message_id=message_id, run_id=run_id, handling=state.handling)
         with suppress(TimeoutError):

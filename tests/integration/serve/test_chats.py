@@ -77,6 +77,8 @@ async def test_a_message_that_is_answered_beside_the_chat_is_found_by_its_id(ser
     assert beside["run_id"] != beside["chat"]
     answer = await api.http.get("/v1/chats/s/messages/b%2F1", params={"wait": 60})
     assert answer.json()["answer"]["output"] == "Beside it."
+    unknown = await api.http.get("/v1/chats/s/messages/b%2F2", params={"wait": 60})
+    assert (unknown.status_code, unknown.json()["title"]) == (404, "MessageNotFoundError")
     chats = (await api.http.get("/v1/chats")).json()["chats"]
     assert beside["run_id"] not in [each["run_id"] for each in chats]
     await api.http.post(f"/v1/runs/{busy['chat']}/approve", json={"call_id": ask["call_id"]})
