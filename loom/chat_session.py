@@ -31,6 +31,7 @@ from loom.chat_ids import chat_run_id, escaped
 from loom.client import LoomClient
 from loom.domain.core.errors import (
     BadRequest,
+    MessageNotFoundError,
     RefusedError,
     RunExistsError,
     RunNotFoundError,
@@ -177,6 +178,15 @@ class ChatSession:
             chat = (await self._at_rest()).chat
             return MessageState() if chat is None else chat.state_of(message_id)
         return state
+
+    async def refuse_unknown(self, message_id: str) -> None:
+        """Raise MessageNotFoundError if a worker says that the chat doesn't know the message. Without a worker, the
+        message may be waiting at the server.
+        """
+        with suppress(UnreachableError):
+            state: MessageState = await self._runs.query(self.run_id, "answer", MessageState, message_id)
+            if state.handling is None and state.answer is None:
+                raise MessageNotFoundError(f"chat {self.session!r} doesn't know message {message_id!r}, or no longer")
 
     async def messages(self) -> tuple[Message, ...]:
         """Return the messages in the chat's current window, oldest first. A new session has none.

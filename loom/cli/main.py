@@ -133,7 +133,8 @@ class Commands(TyperGroup):
                 from loom.domain.core.value_problems import problem_of_value  # noqa: PLC0415 - only for a wrong value
 
                 problem = refused.errors(include_url=False)[0]
-                error.message = f"{problem_of_value(problem)}, not {str(problem['input'])[:LONGEST_SHOWN]!r}"
+                said, given = problem_of_value(problem), repr(str(problem["input"])[:LONGEST_SHOWN])
+                error.message = said if given in said else f"{said}, not {given}"
             raise
 
 

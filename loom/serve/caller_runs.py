@@ -315,10 +315,13 @@ class CallerRuns:
         """Return a chat to read. Raises RunNotFoundError if it doesn't exist for the caller."""
         self.require(Operation.READ_RUNS)
         chat = ChatSession(self._client, session, tenant=self.caller.tenant or tenant, user_id=user_id)
-        if tenant is not None and self.caller.tenant not in (None, tenant):
-            raise no_run(chat.run_id)
-        await self._refuse_unless_visible(Operation.READ_RUNS, chat.run_id)
-        await self._client.has_ended(chat.run_id)  # raises an error if there is no such run
+        try:
+            if tenant is not None and self.caller.tenant not in (None, tenant):
+                raise no_run(chat.run_id)
+            await self._refuse_unless_visible(Operation.READ_RUNS, chat.run_id)
+            await self._client.has_ended(chat.run_id)  # raises an error if there is no such run
+        except RunNotFoundError:
+            raise RunNotFoundError(f"there is no chat of the session {session!r}") from None
         return chat
 
     async def messages(
@@ -331,11 +334,15 @@ class CallerRuns:
     async def answer(
         self, session: str, message_id: str, *, tenant: str | None, user_id: str | None, wait: float
     ) -> MessageState:
-        """Return what has become of a message, after its answer or after `wait` seconds."""
+        """Return what has become of a message, after its answer or after `wait` seconds. Raises MessageNotFoundError if
+        a worker says that the chat doesn't know it.
+        """
         chat = await self._chat(session, tenant, user_id)
         state = await chat.look(message_id)
         if state.answer is not None:
             return state
+        if state.handling is None:
+            await chat.refuse_unknown(message_id)
         run_id = chat.own_run_id(message_id) if state.handling == "own_run" else chat.run_id
         sent = SentMessage(message_id=message_id, run_id=run_id, handling=state.handling)
         with suppress(TimeoutError):

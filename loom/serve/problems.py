@@ -20,6 +20,7 @@ from loom.domain.core.errors import (
     ArtifactNotFoundError,
     BadRequest,
     LoomError,
+    MessageNotFoundError,
     NotAuthenticatedError,
     RefusedError,
     RunExistsError,
@@ -46,12 +47,21 @@ _STATUS: Final[Mapping[type[Exception], HTTPStatus]] = {
     AccessDeniedError: HTTPStatus.FORBIDDEN,
     TooManyStreamsError: HTTPStatus.TOO_MANY_REQUESTS,
     RunNotFoundError: HTTPStatus.NOT_FOUND,
+    MessageNotFoundError: HTTPStatus.NOT_FOUND,
     RunExistsError: HTTPStatus.CONFLICT,
     RefusedError: HTTPStatus.CONFLICT,
     UnreachableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StreamUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
+
+
+_OVER_HTTP: Final[Mapping[str, str]] = {
+    "`loom list` shows all runs": "`GET /v1/runs` lists all runs",
+    "pass the call's id": "pass `call_id`",
+    " with `loom up`": "",
+}
+"""What a client of the API reads instead of advice for the command line."""
 
 
 class Problem(BaseModel):
@@ -102,7 +112,10 @@ def problem_of(error: Exception) -> Response:
             return problem_of(unanswered(error, ""))
         case LoomError():
             facts = {name: value for name, value in error.context.items() if isinstance(value, str | int | float)}
-            return _response(_status_of(error), type(error).__name__, error.message, facts)
+            detail = error.message
+            for advice, instead in _OVER_HTTP.items():
+                detail = detail.replace(advice, instead)
+            return _response(_status_of(error), type(error).__name__, detail, facts)
         case _:
             return _response(_status_of(error), type(error).__name__, str(error))
 

@@ -4,6 +4,7 @@
     ├── BadRequest                the caller made a mistake: unknown field, agent, model, or workspace
     │   └── ArtifactNotFoundError  the run has no artifact with that id
     ├── RunNotFoundError          no run with that id
+    ├── MessageNotFoundError      the chat knows no message with that id
     ├── RunExistsError            a run with that id exists already
     ├── RefusedError              the run cannot do this in its current state, for example because it has ended
     ├── UnreachableError          the server or the workers are not responding
@@ -71,6 +72,10 @@ class ArtifactNotFoundError(BadRequest):
 
 class RunNotFoundError(LoomError):
     """No run with this id exists in this namespace."""
+
+
+class MessageNotFoundError(LoomError):
+    """The chat knows no message with this id, or no longer."""
 
 
 class RunExistsError(LoomError):

@@ -75,7 +75,9 @@ def problem_of_value(problem: Mapping[str, Any]) -> str:
         pattern = str(limits.get("pattern"))
         return _PATTERNS.get(pattern, f"must match {pattern}")
     if (limit := next((name for name in _LIMITS if name in limits), None)) is not None:
-        return _LIMITS[limit].format(limits[limit])
+        number = limits[limit]
+        is_whole = isinstance(number, float) and number.is_integer()
+        return _LIMITS[limit].format(int(number) if is_whole else number)
     if (limit := next((name for name in _LENGTHS if name in limits), None)) is not None:
         empty, otherwise = _LENGTHS[limit]
         number = limits[limit]

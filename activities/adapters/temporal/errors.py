@@ -37,10 +37,10 @@ _REFUSED: Final = re.compile("Unauthenticated|PermissionDenied|Unauthorized")
 def answered(run_id: str) -> Iterator[None]:
     """Translate errors from the server or from the store for large payloads into Loom errors.
 
-    Raises BadRequest if the run's id is empty, which the server would refuse in its own words.
+    Raises BadRequest if the run's id is blank, which the server would refuse in its own words.
     """
     if not run_id.strip():
-        raise BadRequest("the run's id is empty: name a run; `loom list` shows all runs", field="run_id")
+        raise BadRequest("the run's id is blank: name a run; `loom list` shows all runs", field="run_id")
     try:
         yield
     except RPCError as error:

@@ -4,7 +4,7 @@ import { post, request } from "./api.js";
 import { Asks } from "./asks.js";
 import { chatPath, newMessageId } from "./chats.js";
 import { askForm } from "./dialogs.js";
-import { Action, Badge, Composer, Field, Meta } from "./elements.js";
+import { Action, Badge, Composer, Field, Long, Meta } from "./elements.js";
 import { html } from "./html.js";
 import { Log } from "./log.js";
 import { Markdown } from "./markdown.js";
@@ -65,7 +65,7 @@ function Earlier({ run, session }) {
   return html`<details onToggle=${read}><summary>What the agent remembers</summary>
     <ol class="remembered">${found.value?.filter(({ role, content }) => typeof content === "string" && content && ["user", "assistant"].includes(role)).map(
       ({ role, content }) => html`<li class=${role === "user" ? "message" : "said"}>
-        ${role === "user" ? html`<p class="text">${content}</p>` : html`<${Markdown} text=${content} />`}</li>`)}</ol></details>`;
+        <${Long} text=${content} draw=${(text) => (role === "user" ? html`<p class="text">${text}</p>` : html`<${Markdown} text=${text} />`)} /></li>`)}</ol></details>`;
 }
 
 async function close(run) {

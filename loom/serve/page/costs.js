@@ -49,7 +49,6 @@ function Days({ groups }) {
         ${days.map(({ name, cost }, place) => {
           const height = cost ? Math.max(2, (cost / most) * HEIGHT) : 0;
           return html`<g key=${name}><title>${name}: ${money(cost)}</title>
-            <rect class="ground" x=${place * STEP + GAP} y="0" width=${STEP - 2 * GAP} height=${HEIGHT} />
             <rect class="bar" x=${place * STEP + GAP} y=${HEIGHT - height} width=${STEP - 2 * GAP} height=${height} />
             <text x=${place * STEP + STEP / 2} y=${HEIGHT + 13} text-anchor="middle">${name.slice(8)}</text></g>`;
         })}</svg>

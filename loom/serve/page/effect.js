@@ -1,6 +1,6 @@
 // What a call would do: the difference that it makes to a file, or its arguments.
 
-import { Badge } from "./elements.js";
+import { Badge, Long } from "./elements.js";
 import { html } from "./html.js";
 import { textOf } from "./text.js";
 
@@ -35,9 +35,10 @@ export function Diff({ lines, path }) {
       ${lines[0] === "--- /dev/null" && html`<${Badge} status="new file" />`}
       <span class="added">+${number("+")}</span><span class="removed">−${number("-")}</span>
     </figcaption>
-    <div class="code lines" tabindex="0" role="group" aria-label=${`Change of ${path ?? "a file"}`}>
-      ${body.map((line) => html`<div class=${KINDS[line[0]] ?? ""}>${line || " "}</div>`)}
-    </div>
+    <${Long} text=${body.join("\n")} draw=${(text) => html`
+      <div class="code lines" tabindex="0" role="group" aria-label=${`Change of ${path ?? "a file"}`}>
+        ${text.split("\n").map((line) => html`<div class=${KINDS[line[0]] ?? ""}>${line || " "}</div>`)}
+      </div>`} />
   </figure>`;
 }
 
@@ -46,5 +47,5 @@ export function Arguments({ given }) {
   const entries = Object.entries(given ?? {});
   if (!entries.length) return html`<p class="hint">No arguments</p>`;
   return html`<dl class="arguments">${entries.map(([name, value]) => html`
-    <dt>${name}</dt><dd class="code">${textOf(value)}</dd>`)}</dl>`;
+    <dt>${name}</dt><dd class="code"><${Long} text=${textOf(value)} draw=${(text) => html`${text}`} /></dd>`)}</dl>`;
 }

@@ -3,7 +3,9 @@
 import { html } from "./html.js";
 import { addressOf, complain, now, problem } from "./state.js";
 import { useSignal } from "./vendor/signals.js";
-import { since } from "./text.js";
+import { count, since } from "./text.js";
+
+const LONGEST = 10_000;
 
 const KINDS = {
   completed: "good", success: "good", approved: "good",
@@ -31,6 +33,14 @@ export function Age({ at }) {
 
 export function RunLink({ id, text = id }) {
   return html`<a href=${addressOf("runs", id)}>${text}</a>`;
+}
+
+/** A text or, if it is long, its beginning and a button that shows all of it. `draw` returns the element of a text. */
+export function Long({ text, draw }) {
+  const isAsked = useSignal(false);
+  if (text.length <= LONGEST || isAsked.value) return draw(text);
+  return html`${draw(`${text.slice(0, LONGEST)}…`)}
+    <p><button type="button" class="quiet" onClick=${() => { isAsked.value = true; }}>Show all (${count(text.length)} characters)</button></p>`;
 }
 
 /** How much of a limit is used. */

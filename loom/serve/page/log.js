@@ -1,7 +1,7 @@
 // The log of a run on the screen. It draws the newest entries, and earlier ones when the person asks for them.
 
 import { Arguments, changeIn, Effect } from "./effect.js";
-import { Badge, Meta, RunLink } from "./elements.js";
+import { Badge, Long, Meta, RunLink } from "./elements.js";
 import { html } from "./html.js";
 import { Markdown } from "./markdown.js";
 import { now } from "./state.js";
@@ -68,8 +68,12 @@ function Source({ run, isOwn, above }) {
   return isOwn ? "This run" : html`Sub-agent <${RunLink} id=${run} text=${run.startsWith(`${above}/`) ? run.slice(above.length + 1) : run} />`;
 }
 
+const plain = (text) => html`<p class="text">${text}</p>`;
+const marked = (text) => html`<${Markdown} text=${text} />`;
+const code = (text) => html`<div class="code">${text}</div>`;
+
 function Task({ text, facts }) {
-  return html`<p class="text">${text}</p><${Meta} facts=${facts} />`;
+  return html`<${Long} text=${text} draw=${plain} /><${Meta} facts=${facts} />`;
 }
 
 function Turn({ turn, before, phase, isOwn, onFork }) {
@@ -80,8 +84,8 @@ function Turn({ turn, before, phase, isOwn, onFork }) {
 
 function Said({ text, thoughts, facts, isGrowing }) {
   return html`
-    ${thoughts && html`<details class="reasoning"><summary>Thinking</summary><p class="text">${thoughts}</p></details>`}
-    ${text && html`<${Markdown} text=${text} isGrowing=${isGrowing} />`}
+    ${thoughts && html`<details class="reasoning"><summary>Thinking</summary><${Long} text=${thoughts} draw=${plain} /></details>`}
+    ${text && (isGrowing ? html`<${Markdown} text=${text} isGrowing />` : html`<${Long} text=${text} draw=${marked} />`)}
     ${facts && html`<p class="meta">${facts}</p>`}`;
 }
 
@@ -102,7 +106,7 @@ function Call({ tool, summary, given, status, decision, output, seconds, isRunni
 }
 
 function Message({ by, text }) {
-  return html`<p class="meta">${by}</p><p class="text">${text}</p>`;
+  return html`<p class="meta">${by}</p><${Long} text=${text} draw=${plain} />`;
 }
 
 function Note({ text, status }) {
@@ -112,6 +116,6 @@ function Note({ text, status }) {
 function End({ status, facts, error, text, structured }) {
   return html`<p><${Badge} status=${status} />${facts}</p>
     ${error && html`<p class="error">${error}</p>`}
-    ${text && html`<${Markdown} text=${text} />`}
-    ${structured !== null && html`<div class="code">${jsonOf(structured)}</div>`}`;
+    ${text && html`<${Long} text=${text} draw=${marked} />`}
+    ${structured !== null && html`<${Long} text=${jsonOf(structured)} draw=${code} />`}`;
 }

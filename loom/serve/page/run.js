@@ -27,7 +27,7 @@ export function Run({ name: id, reopen }) {
           status.usage && `${count(status.usage.total_tokens)} tokens`, status.cost && money(status.cost)]} />`}</summary>
         ${status && html`<${Facts} id=${id} status=${status} />`}
         ${status?.children.length > 0 && html`<section><h2>Sub-agents</h2><${SubAgents} runs=${status.children} /></section>`}
-        <${Artifacts} run=${run} />
+        ${status && html`<${Artifacts} run=${run} />`}
       </details>
     </aside>
     <div class="run-main">

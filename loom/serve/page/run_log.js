@@ -28,7 +28,7 @@ export class RunLog {
     }
     const given = event.parameters ?? {};
     switch (event.action) {
-      case "node.start": return this.add(event, "task", { text: given.task, facts: [given.agent, given.model, given.workspace] });
+      case "node.start": return this.add(event, "task", { text: given.task ?? "", facts: [given.agent, given.model, given.workspace] });
       case "node.turn": return this.add(event, "turn", { turn: given.to, before: given.from, phase: given.phase });
       case "node.thinking": return this.change(this.answer(event, given), (answer) => { answer.text += given.content; });
       case "node.reasoning": return this.change(this.answer(event, given), (answer) => { answer.thoughts += given.content; });

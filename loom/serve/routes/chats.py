@@ -76,7 +76,7 @@ class Answered(BaseModel):
     """What has become of a message."""
 
     handling: Handling | None
-    """Null if the chat doesn't know the message, or no longer."""
+    """Null if no worker has told so yet."""
     answer: dict[str, Any] | None
 
 

@@ -115,6 +115,7 @@ async def test_every_route_refuses_every_role_below_its_own_and_nobody_else(serv
             place, body = path.format(run_id="never", **NAMES), BODIES.get(what["operationId"])
             answer = await people[Role.ADMIN].request(method.upper(), place, json=body)
             assert (answer.status_code, answer.json()["title"]) == (404, "RunNotFoundError"), (method, path)
+            assert "`loom " not in answer.json()["detail"], "that is advice for the command line"
     missing = await people[Role.ADMIN].get(f"/v1/runs/{run_id}/artifacts/none")
     assert (missing.status_code, missing.json()["title"]) == (404, "ArtifactNotFoundError")
 

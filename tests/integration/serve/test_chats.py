@@ -77,6 +77,8 @@ async def test_a_message_that_is_answered_beside_the_chat_is_found_by_its_id(ser
     assert beside["run_id"] != beside["chat"]
     answer = await api.http.get("/v1/chats/s/messages/b%2F1", params={"wait": 60})
     assert answer.json()["answer"]["output"] == "Beside it."
+    unknown = await api.http.get("/v1/chats/s/messages/b%2F2", params={"wait": 60})
+    assert (unknown.status_code, unknown.json()["title"]) == (404, "MessageNotFoundError")
     chats = (await api.http.get("/v1/chats")).json()["chats"]
     assert beside["run_id"] not in [each["run_id"] for each in chats]
     await api.http.post(f"/v1/runs/{busy['chat']}/approve", json={"call_id": ask["call_id"]})
@@ -106,7 +108,8 @@ async def test_a_chat_is_its_tenants_own(serving: Serving) -> None:
     assert taken.status_code == 201, taken.text
     api.loom.started.append(taken.json()["run_id"])
     assert (await ann.post("/v1/chats/t/messages", json={"text": "x"})).status_code == 422
-    assert (await ann.get("/v1/chats/t/messages")).status_code == 404
+    missing = await ann.get("/v1/chats/t/messages")
+    assert (missing.status_code, missing.json()["detail"]) == (404, "there is no chat of the session 't'")
 
 
 async def test_costs_are_added_up_by_day_for_the_runs_that_the_caller_sees(serving: Serving) -> None:

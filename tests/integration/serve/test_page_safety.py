@@ -112,6 +112,19 @@ async def test_what_a_model_says_is_markdown_and_links_show_their_address(chromi
         await expect(page.locator(".output")).to_have_text(said)  # a tool's output is plain text
 
 
+async def test_a_long_text_shows_its_beginning_until_all_of_it_is_asked_for(chromium: Browser) -> None:
+    long = "word " * 3_000
+    async with page_of(chromium, MadeUpApi(lambda: long, turns=1, rows=0)) as page:
+        await show(page, "runs/r")
+        await page.locator(".call summary").click()
+        for kind, place in ((".task", ".text"), (".said", ":scope > .text"), (".message", ".text"), (".call", "dd")):
+            entry = page.locator(f".log {kind}").first
+            shown = entry.locator(place).first
+            await expect(shown).to_contain_text("word …")
+            await entry.get_by_role("button", name="Show all (15,000 characters)").first.click()
+            await expect(shown).to_have_text(long)
+
+
 async def faults(page: Page, **options: Any) -> list[Any]:
     """What axe finds that keeps people from using the page."""
     found = await page.evaluate("options => axe.run(options)", {"resultTypes": ["violations"], **options})

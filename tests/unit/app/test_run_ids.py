@@ -29,11 +29,11 @@ OF_A_RUN: Final = sorted(
 
 @pytest.mark.parametrize("blank", ["", " \t"])
 @pytest.mark.parametrize("name", OF_A_RUN)
-async def test_an_empty_run_id_is_refused_in_words(name: str, blank: str) -> None:
+async def test_a_blank_run_id_is_refused_in_words(name: str, blank: str) -> None:
     method = getattr(LoomClient(await Client.connect("127.0.0.1:1", lazy=True)), name)
     wanted = {each: value for each, value in ARGUMENTS.items() if each in inspect.signature(method).parameters}
 
-    with pytest.raises(BadRequest, match=r"the run's id is empty: name a run; `loom list` shows all runs"):
+    with pytest.raises(BadRequest, match=r"the run's id is blank: name a run; `loom list` shows all runs"):
         await _answer(method(blank, **wanted))
 
 

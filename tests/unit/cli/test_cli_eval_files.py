@@ -38,7 +38,7 @@ def evaluated(loom: Commands, *cases: Mapping[str, Any], words: tuple[str, ...] 
         ({**GOOD, "checks": [{"contians": "x"}]}, "checks.0: a check has one of file, called, not_called, judge,"),
         ({**GOOD, "checks": [{"contains": "x", "ignore_case": True}]}, "there is no field checks.0.ignore_case"),
         ({**GOOD, "checks": [{"regex": "("}]}, "checks.0.regex: is not a regular expression: missing ),"),
-        ({**GOOD, "checks": [{"judge": "ok", "min_score": 2}]}, "checks.0.min_score 2 must be at most 1.0"),
+        ({**GOOD, "checks": [{"judge": "ok", "min_score": 2}]}, "checks.0.min_score 2 must be at most 1"),
         ({**GOOD, "checks": [{"schema": {"type": "no"}}]}, "checks.0.schema: its schema is not a valid JSON Schema"),
         ({**GOOD, "checks": [{"file": "a.md"}]}, "checks.0.file: the case needs a `workspace`"),
         ({**GOOD, "workspace": ".", "checks": [{"file": "../a"}]}, "checks.0.file: '../a' must be a path inside"),
