@@ -46,14 +46,13 @@ def explained(problem: Any, fields_at: Callable[[Sequence[int | str]], Sequence[
         return f"{field} {value!r} {_WORDS[limit]} {str(limits[limit]).replace(chr(39), '')}"
     if kind == "missing":
         return f"{field} is missing"
-    return f"{field}: {value!r} is invalid: it {_KINDS.get(kind) or problem_of_value(problem)}"
+    known = _KINDS.get(kind) or problem_of_value(problem)
+    is_beyond = limits.keys() & {"ge", "gt", "le"}
+    return f"{field} {value!r} {known}" if is_beyond else f"{field}: {value!r} is invalid: it {known}"
 
 
 _WORDS: Final = {
     "expected": "must be one of",
-    "ge": "must be at least",
-    "gt": "must be more than",
-    "le": "must be at most",
     "min_length": "must have at least",
     "max_length": "is longer than",
 }

@@ -172,8 +172,8 @@ RETURNS_NO_TEXT: Final = {
     "upload": "digests of the caller's own files",
 }
 """The other methods, with what they return."""
-CHAT: Final = {"ask", "send", "answer", "look", "messages", "status", "own_run_id"}
-"""All methods of a chat. The last one returns no text: it asks nobody."""
+CHAT: Final = {"ask", "send", "answer", "look", "messages", "status", "own_run_id", "refuse_unknown"}
+"""All methods of a chat. The last two return no text."""
 
 
 def test_every_method_of_the_client_is_tried_or_returns_no_text_of_others() -> None:
