@@ -289,7 +289,7 @@ async def test_an_approval_that_needs_two_people_names_who_has_approved(
     async with opened(chromium, **at(api, f"runs/{run_id}")) as page:
         await expect(page.locator(".votes")).to_have_text("2 people must approve this call.")
         await press(page, "Approve").click()
-        await expect(page.locator(".votes")).to_have_text("2 people must approve this call, and root has approved.")
+        await expect(page.locator(".votes")).to_have_text("2 people must approve this call. Approved so far by: root.")
         second = await api.with_token("bea", Role.APPROVER)
         await second.post(f"/v1/runs/{run_id}/approve", json={})
         await expect(page.locator(".end")).to_contain_text("completed")
