@@ -1,7 +1,7 @@
 """The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -26,6 +26,7 @@ from loom.activities.ports import (
     TranscriptStore,
 )
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
+from loom.activities.quick_reads import QuickReads
 from loom.activities.recall import PersonMemory, RecallSource, recalled
 from loom.activities.sent_arguments import with_decoded_arguments
 from loom.activities.shorter_contexts import first_that_fits, halves, may_be_too_long, too_long_in
@@ -88,7 +89,9 @@ class LanguageModel:
         app_sources: Sequence[RecallSource] = (),
         people: PersonMemory | None = None,
         leases: Leases[ModelReply] | None = None,
+        quick_reads: QuickReads | None = None,
     ) -> None:
+        """`leases` and `quick_reads` are None if the worker has no ledger."""
         self._providers = providers
         self._planner = planner
         self._transcripts = transcripts
@@ -101,6 +104,7 @@ class LanguageModel:
         self._asks_always = bool(app_sources)
         self._people = people
         self._leases = leases
+        self._quick_reads = quick_reads
 
     @activity.defn(name="call_model")
     async def call_model(self, request: ModelRequest) -> ModelReply:
@@ -136,8 +140,14 @@ class LanguageModel:
                     return await self._told(request, found)
         except StoreUnavailable:
             return await self._attempted(request)
-        work = leases.recorded(claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=request.begun)
-        return await outlasting(work)
+        answer = leases.recorded(
+            claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=request.begun
+        )
+        return await outlasting(self._with_quick_reads(request, answer))
+
+    async def _with_quick_reads(self, request: ModelRequest, answer: Awaitable[ModelReply]) -> ModelReply:
+        reply = await answer
+        return reply if self._quick_reads is None else await self._quick_reads.made(request, reply)
 
     async def _told(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
         """Write the notices that come with the call. The attempt that has the reply has told the rest of the call."""
@@ -292,7 +302,12 @@ class LanguageModel:
         if message.tool_calls:
             message = replace(message, tool_calls=with_decoded_arguments(message.tool_calls, spec.tools))
         plans = await self._planner.plans(
-            message.tool_calls, spec, grants=request.grants, origin=request.origin, turn=request.turn
+            message.tool_calls,
+            spec,
+            grants=request.grants,
+            origin=request.origin,
+            turn=request.turn,
+            may_be_quick=bool(request.quick_reads) and self._quick_reads is not None,
         )
         if answer.stop == "length" and plans:
             plans = (*plans[:-1], _cut_off(plans[-1], bound.output))

@@ -134,6 +134,15 @@ class Leases(Generic[T]):
             if lease.is_recorded:
                 await self._ledger.finish(claim.key, claim.attempt, result)
 
+    async def kept(self, claim: Claim, result: T, *, instead_of: str | None = None) -> bool:
+        """Store a result that must survive the worker's death during the work that follows. Return whether the ledger
+        has it. `instead_of` is the key of an earlier result, which is deleted because history has it.
+        """
+        try:
+            return await self._ledger.keep(claim, result, instead_of=instead_of)
+        except StoreUnavailable:
+            return False
+
     async def given_back(self, lease: Lease) -> None:
         """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A
         stopped run makes no further attempt.

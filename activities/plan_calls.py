@@ -52,18 +52,37 @@ class CallPreparer:
         self._own_rules = own_rules  # an agent as this worker defines it, if more than its rules allow must be proven
 
     async def plans(
-        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], origin: Origin, turn: int
+        self,
+        calls: Sequence[ToolCall],
+        spec: AgentSpec,
+        *,
+        grants: Sequence[str],
+        origin: Origin,
+        turn: int,
+        may_be_quick: bool = False,
     ) -> tuple[PreparedCall, ...]:
-        """Return a prepared call for each new call from the model, in order."""
+        """Return a prepared call for each new call from the model, in order. `may_be_quick` says whether quick reads
+        may run before the run knows of them. If hooks or interceptors meet the calls, perhaps only their results, no
+        call does.
+        """
         registered = self._of(spec)
         if not registered:
-            return await self.plans_again(calls, spec, grants=grants, origin=origin, turn=turn)
+            return await self.plans_again(
+                calls, spec, grants=grants, origin=origin, turn=turn, may_be_quick=may_be_quick
+            )
         met = await asyncio.gather(*(before_call(call, origin.run_id, spec.name, registered) for call in calls))
         plans = await self.plans_again([each.call for each in met], spec, grants=grants, origin=origin, turn=turn)
         return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
 
     async def plans_again(
-        self, calls: Sequence[ToolCall], spec: AgentSpec, *, grants: Sequence[str], origin: Origin, turn: int
+        self,
+        calls: Sequence[ToolCall],
+        spec: AgentSpec,
+        *,
+        grants: Sequence[str],
+        origin: Origin,
+        turn: int,
+        may_be_quick: bool = False,
     ) -> tuple[PreparedCall, ...]:
         """Prepare calls that interceptors have already processed. If the rules or a person's grants have changed,
         pending calls are prepared this way again.
@@ -79,7 +98,7 @@ class CallPreparer:
             origin=origin,
             turn=turn,
             agents=self._agents,
-            is_intercepted=bool(self._of(spec)),
+            may_be_quick=may_be_quick,
             obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,
             own=self._own_rules(spec.name) if self._own_rules else None,
         )

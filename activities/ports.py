@@ -461,6 +461,12 @@ class Ledger(Protocol[T]):
         """Store the result. Only the attempt that holds the claim may store it, and the first stored result is kept."""
         ...
 
+    async def keep(self, claim: Claim, result: T, *, instead_of: str | None = None) -> bool:
+        """Store the result of a call that may not have been claimed, and return whether this attempt holds the call.
+        Delete the finished call `instead_of`, whose result nobody needs anymore.
+        """
+        ...
+
     async def renew(self, claims: Sequence[Claim]) -> Set[str]:
         """Keep these attempts alive, and return the keys of the claims that they still hold. A call that nobody has
         claimed is claimed.

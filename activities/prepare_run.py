@@ -84,6 +84,7 @@ class Preparation:
         redact: Callable[[str], str],
         search_attributes: Callable[[], Awaitable[frozenset[str]]],
         ledger: bool,
+        quick_reads: bool,
         limits: TreeLimits,
         forks: Forks,
         parts: PartKeeper,
@@ -111,6 +112,7 @@ class Preparation:
         self._redact = redact
         self._search_attributes = search_attributes
         self._ledger = ledger
+        self._quick_reads = quick_reads
         self._limits = limits
         self._forks = forks
         self._parts = parts
@@ -171,6 +173,7 @@ class Preparation:
             spec=spec,
             search_attributes=tuple(sorted(await self._search_attributes())),
             ledger=self._ledger,
+            quick_reads=self._quick_reads,
             limits=lineage.limits if lineage else self._limits,
             earlier=point.earlier if point else None,
             signed=signed,

@@ -1,10 +1,9 @@
 """The `run_tool` activity: make one attempt at a tool call in six stages, and record its effect."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +18,7 @@ from loom.activities.manifest import Manifests
 from loom.activities.memory.ephemeral import EphemeralMemory
 from loom.activities.part_storing import PartKeeper
 from loom.activities.ports import Definitions, EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
-from loom.activities.publish import LINGER, StreamWriter, heartbeating, stream_writer
+from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.toolbox.interceptors import after_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import execute, written_paths
@@ -50,15 +49,8 @@ _log = structlog.get_logger("loom.tool")
 RESEND = ToolResult(content="", resend=True)
 """Requests the call's arguments, because the worker doesn't have them."""
 
-QUICK: Final = 0.2
-"""Seconds that a local attempt may take, because no signal reaches the run meanwhile. The attempt itself gives up, long
-before Temporal would (`options.QUICK_READ`). Otherwise, it could tell the stream a result that comes too late for the
-run, and the activity that follows would tell another one.
-"""
-GROUP_WAIT: Final = QUICK + 0.1
-"""Seconds after it was scheduled until which a finished local attempt waits for the others of its turn. Another attempt
-may be slow, or may not have a slot yet.
-"""
+QUICK: Final = 0.1
+"""Seconds that a quick attempt may take, because the run doesn't know of the model's answer before it has ended."""
 
 
 class ToolRunner:
@@ -95,7 +87,6 @@ class ToolRunner:
         self._masked = masked
         self._ephemeral = EphemeralMemory()
         self._registered = registered
-        self._groups = CallGroups()
         self._kept: KeptCalls | None = None
         """The calls that wait for input on this worker. None if there has been none."""
 
@@ -104,10 +95,7 @@ class ToolRunner:
         """Run the call. If the tool fails, return the failure as a result for the model instead of raising an
         exception.
         """
-        span = request.origin.span_id(tool_segment(request.turn, request.call_id, request.attempt))
-        ids = {**request.origin.log_ids, "span_id": span, "turn": request.turn}
-        ids |= {"call_id": request.call_id, "tool": request.tool}
-        with structlog.contextvars.bound_contextvars(**ids):
+        with _logged(request):
             async with heartbeating():
                 with self._effects.fence() as fence:
                     if not (request.accounted and self._has_ledger):
@@ -116,17 +104,24 @@ class ToolRunner:
                         await self._effects.earlier_ended(request)
                     return await outlasting(fence.held_back(partial(self._attempted, request, fence.check)))
 
+    async def read_quickly(self, request: ToolRequest) -> ToolResult | None:
+        """Make a quick attempt at a call, within the activity that has called the model. Return None if the call has no
+        result yet. Whatever has gone wrong, an activity then makes another attempt.
+        """
+        with _logged(request):
+            try:
+                result = await self._attempted(request, check=lambda: None)
+            except Exception as error:  # noqa: BLE001 - see the docstring
+                _log.info("quick_read_left_to_activity", reason=str(error))
+                return None
+        return result if result.is_final else None
+
     async def _attempted(self, request: ToolRequest, check: Callable[[], None]) -> ToolResult:
         run_id = request.origin.run_id
         if request.round and self._kept is not None:
             self._kept.release(key_without_arguments(request))
         segment = tool_segment(request.turn, request.call_id, request.attempt)
-        # The events of a local attempt wait until its group ends, so that the group shares one write.
-        linger = GROUP_WAIT if request.local else LINGER
-        async with (
-            stream_writer(self._stream, request.origin, request.turn, segment, linger=linger) as writer,
-            self._groups.joined(request, activity.info().scheduled_time),
-        ):
+        async with stream_writer(self._stream, request.origin, request.turn, segment) as writer:
             writer.notices(request.notices)
             arguments = request.arguments if request.arguments is not None else await self._found(request)
             if arguments is None:
@@ -184,7 +179,7 @@ class ToolRunner:
 
         async def run(context: ToolContext) -> ToolResult:
             async with self._attributed(call, request, box):
-                result = await (_quickly(executed(context=context)) if request.local else executed(context=context))
+                result = await (_quickly(executed(context=context)) if request.quick else executed(context=context))
             return await self._parts.kept(result, request.origin) if result.parts else result
 
         if request.effect is Effect.READ and not self._has_ledger:
@@ -262,7 +257,7 @@ class ToolRunner:
 
 
 async def _quickly(result: Awaitable[ToolResult]) -> ToolResult:
-    """Return the result of a local attempt. Raises ApplicationError if it takes too long."""
+    """Return the result of a quick attempt. Raises ApplicationError if it takes too long."""
     try:
         async with asyncio.timeout(QUICK):
             return await result
@@ -272,53 +267,13 @@ async def _quickly(result: Awaitable[ToolResult]) -> ToolResult:
         ) from None
 
 
-class CallGroups:
-    """The local attempts on this worker, grouped by turn.
-
-    A run needs the results of all of a turn's local attempts, but they finish one after another. If they end together,
-    they share one write to the stream and few activations of the workflow.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[str, str, int], _Group] = {}
-
-    @asynccontextmanager
-    async def joined(self, request: ToolRequest, scheduled: datetime) -> AsyncIterator[None]:
-        """Do one attempt's work in the body, and then wait until the others of its group have done theirs, but no
-        longer than `GROUP_WAIT` seconds after it was scheduled. If the body raises an exception, don't wait.
-        """
-        if not request.peers:
-            yield
-            return
-        key = (request.origin.run_id, request.execution, request.turn)
-        group = self._groups.setdefault(key, _Group(unfinished=request.peers + 1))
-        group.present += 1
-        try:
-            try:
-                yield
-            finally:
-                group.unfinished -= 1
-                if group.unfinished <= 0:
-                    group.done.set()
-            left = GROUP_WAIT - (datetime.now(UTC) - scheduled).total_seconds()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await group.done.wait()
-        finally:
-            group.present -= 1
-            if group.present == 0:
-                del self._groups[key]
-
-
-@dataclass(slots=True)
-class _Group:
-    """The local attempts of one turn."""
-
-    unfinished: int
-    """The number of attempts whose work isn't done, including those that haven't begun."""
-    present: int = 0
-    """The number of attempts that have begun and haven't ended."""
-    done: asyncio.Event = field(default_factory=asyncio.Event)
+@contextmanager
+def _logged(request: ToolRequest) -> Iterator[None]:
+    """Add the call to the log entries in the body."""
+    span = request.origin.span_id(tool_segment(request.turn, request.call_id, request.attempt))
+    ids = {**request.origin.log_ids, "span_id": span, "turn": request.turn}
+    with structlog.contextvars.bound_contextvars(**ids, call_id=request.call_id, tool=request.tool):
+        yield
 
 
 def _is_stopped() -> bool:
@@ -343,9 +298,9 @@ class _Told:
     def progress(self, piece: str) -> None:
         """Report partial output. Text that may be the start of a secret is held back.
 
-        A local attempt reports none, because another worker may make the same attempt again.
+        A quick attempt reports none, because there is nothing to see yet.
         """
-        if self._request.local:
+        if self._request.quick:
             return
         if self._masked is None:
             self._masked = self._make_masked()

@@ -181,7 +181,7 @@ def _not_stored(state: RunState, failure: Failure) -> Part:
 
 def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
     """Get the next message from the model, or from the crew's definition or the node's function in its place."""
-    request, agent = model_request(state), state.agent
+    request, agent = model_request(state, _execution(state)), state.agent
     config = options.MODEL if agent.node is None else _tool_options(agent.node.timeout, None)
     # A call that was postponed for a compression has already used its id, so the call needs a new id afterwards.
     key = numbered(f"t{request.turn}-model", request.attempt + state.window.attempts)
@@ -292,14 +292,12 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
     )
 
 
-def read_quickly(state: RunState, call: OpenCall, *, peers: int) -> ActivityHandle[ToolResult]:
-    """Execute one call in a local activity. `peers` is the number of other calls that run in local activities at the
-    same time.
-    """
-    config = options.QUICK_READ.copy()
+def read_locally(state: RunState, call: OpenCall) -> ActivityHandle[ToolResult]:
+    """Execute one call in a local activity, as during the development of 0.4."""
+    config = options.LOCAL_READ.copy()
     config["activity_id"] = tool_activity_id(state.turn, call.call.id, call.attempt)
     config["summary"] = _summary_of_call(state, call)
-    request = tool_request(state, call, _execution(state), with_notices=False, local=True, peers=peers)
+    request = tool_request(state, call, _execution(state), with_notices=False, local=True)
     return workflow.start_local_activity_method(ToolRunner.run_tool, request, **config)
 
 

@@ -363,7 +363,7 @@ class AgentRun:
         notices, local = len(state.notices.pending), local_calls(state, calls)
         with turn_group(state):
             handles = [
-                scheduling.read_quickly(state, call, peers=len(local) - 1)
+                scheduling.read_locally(state, call)
                 if call.call.id in local
                 else scheduling.run_tool(state, call, with_notices=number == 0)
                 for number, call in enumerate(calls)

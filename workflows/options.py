@@ -113,9 +113,9 @@ EVALUATE: Final = ActivityConfig(
     heartbeat_timeout=HEARTBEAT,
     retry_policy=RetryPolicy(maximum_attempts=3),
 )
-QUICK_READ: Final = LocalActivityConfig(
-    # The workflow task waits, and no signal reaches the run. The attempt ends by itself after 0.3 s (see `run_tool`),
-    # so this is for a worker that stands still. The call then goes on as an activity.
+LOCAL_READ: Final = LocalActivityConfig(
+    # The workflow task waits, and no signal reaches the run. The attempt ends by itself (see `run_tool.QUICK`), so this
+    # is for a worker that stands still. The call then goes on as an activity.
     schedule_to_close_timeout=timedelta(seconds=1),
     retry_policy=ONCE,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

@@ -43,7 +43,7 @@ from loom.domain.core.json_text import NotJson, read_arguments
 from loom.domain.core.messages import JsonObject, ToolCall, ask_digest
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import (
-    LOCAL_READ,
+    QUICK_READ,
     Effect,
     ErrorType,
     PreparedCall,
@@ -81,16 +81,16 @@ def plan(
     turn: int,
     agents: Sequence[str] = (),
     objection: Objection | None = None,
-    is_intercepted: bool = False,
+    may_be_quick: bool = False,
     obeyed: WorkerFiles = NO_FILES,
     own: AgentSpec | None = None,
 ) -> PreparedCall:
     """Prepare a call: look up its tool, validate its arguments, and apply the rules.
 
     `grants` contains allow rules that a person granted for the run, `agents` contains the agents that work can be
-    delegated to, and `objection` is the verdict of the user's hooks. A call that is intercepted, perhaps only after it
-    has run, is never local. `obeyed` contains the files that this worker reads. `own` is the agent as this worker
-    defines it, if what its rules don't allow needs a proven approval.
+    delegated to, and `objection` is the verdict of the user's hooks. `may_be_quick` says whether an allowed call may
+    run before the run knows of it. `obeyed` contains the files that this worker reads. `own` is the agent as this
+    worker defines it, if what its rules don't allow needs a proven approval.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = PreparedCall() if pinned is None else _limits(pinned)
@@ -111,8 +111,8 @@ def plan(
         made = replace(made, timeout=_timeout(tool, arguments, limits.timeout, spec.timeout_of(call.name)))
         if server := getattr(tool, "sampling_server", ""):
             made = replace(made, sampling=_judge_sampling(server, spec, grants))
-        if judged.verdict is Verdict.ALLOW and not is_intercepted and _is_quick(tool, made):
-            return replace(made, effect=LOCAL_READ)
+        if may_be_quick and judged.verdict is Verdict.ALLOW and _is_quick(tool, made):
+            return replace(made, effect=QUICK_READ)
         if judged.verdict is not Verdict.ASK:
             return made
         return replace(

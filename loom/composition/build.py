@@ -234,6 +234,7 @@ def parts_for(
         obeyed=obeyed,
         definitions=obeyed.definitions,
         refuse_changed_tools=settings.on_changed_manifest == "refuse",
+        quick_reads=settings.quick_reads,
         limits=TreeLimits(depth=settings.max_depth, children=settings.max_children),
         tenants=settings.tenants,
         tenant_queue=counted,

@@ -398,6 +398,10 @@ class Settings(BaseSettings):
         default=4000, description="A run continues as new at this history length, or earlier if Temporal suggests it."
     )
 
+    quick_reads: bool = Field(
+        default=True,
+        description="Whether quick tools run in the activity that called the model. See docs/tools.md#quick-tools.",
+    )
     max_cached_workflows: Annotated[int, Field(ge=0)] = Field(
         default=1000,
         description="Number of runs that a worker caches. If more runs are active, they are five times slower.",

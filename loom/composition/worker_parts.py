@@ -42,6 +42,7 @@ from loom.activities.ports import (
 )
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
+from loom.activities.quick_reads import QuickReads
 from loom.activities.recall import AppSource, InheritedNotes, Knowledge, PersonMemory, RecallSource, SessionMemory
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_node import NodeRunner
@@ -140,6 +141,8 @@ class WorkerParts:
     definitions: DefinitionFiles | None = None
     """The worker's agent, crew and skill files."""
     refuse_changed_tools: bool = False
+    quick_reads: bool = True
+    """Whether new runs make quick reads in the activity that called the model."""
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
     tenants: Mapping[str, TenantLimits] = field(default_factory=dict)
@@ -235,6 +238,7 @@ class WorkerParts:
             redact=self.sanitizer.clean,
             search_attributes=search_attributes,
             ledger=self.effects.has_ledger,
+            quick_reads=self.quick_reads and self.model_calls is not None,
             limits=self.limits,
             crews=Crews(self.registry.crews, read_crew),
             gate=self.gate,
@@ -266,15 +270,18 @@ class WorkerParts:
             hooks.run_hook,
             child_runs.await_child,
             child_runs.abort_orphans,
-            *self._model_activities(manifests),
-            *self._tool_activities(manifests),
+            *self._model_activities(manifests, runner := self._tool_runner(manifests)),
+            runner.run_tool,
+            self.part_keeper.store_parts,
+            CallReviewer(planner=self.planner, stream=self.stream).plan_calls,
             Progress(self.stream, self.notify).publish,
             notifier.notify,
             notifier.deliver_notification,
         ]
 
-    def _model_activities(self, manifests: Manifests) -> list[Callable[..., Any]]:
+    def _model_activities(self, manifests: Manifests, runner: ToolRunner) -> list[Callable[..., Any]]:
         """Return the activities that write, compress or rate messages."""
+        leases = self.model_calls
         model = LanguageModel(
             providers=self.providers,
             planner=self.planner,
@@ -287,7 +294,8 @@ class WorkerParts:
             sources=self._sources(),
             app_sources=self._app_sources(),
             people=PersonMemory(self.memory.people, self.memory.limits) if self.memory is not None else None,
-            leases=self.model_calls,
+            leases=leases,
+            quick_reads=QuickReads(runner=runner, leases=leases, transcripts=self.transcripts) if leases else None,
         )
         conductor = CrewConductor(
             transcripts=self.transcripts,
@@ -331,9 +339,8 @@ class WorkerParts:
             sampler.sample_model,
         ]
 
-    def _tool_activities(self, manifests: Manifests) -> list[Callable[..., Any]]:
-        """Return the activities that judge and run tool calls."""
-        runner = ToolRunner(
+    def _tool_runner(self, manifests: Manifests) -> ToolRunner:
+        return ToolRunner(
             tools=self.tools,
             transcripts=self.transcripts,
             stream=self.stream,
@@ -347,11 +354,6 @@ class WorkerParts:
             definitions=self.definitions,
             proofs=self._proof_check,
         )
-        return [
-            runner.run_tool,
-            self.part_keeper.store_parts,
-            CallReviewer(planner=self.planner, stream=self.stream).plan_calls,
-        ]
 
     def _app_sources(self) -> list[RecallSource]:
         """Return the app's own context sources."""

@@ -46,12 +46,14 @@ class Effect(StrEnum):
     ONCE = "once"
 
 
-LOCAL_READ: Final = "local-read"
-"""The effect of a prepared call that only reads, and so quickly that it runs as a local activity.
+QUICK_READ: Final = "quick-read"
+"""The effect of a prepared call that only reads, and so quickly that it runs in the activity that called the model.
 
-Releases before 0.4 can't read this value. A worker of such a release would schedule an activity, and other workers
-could then no longer replay the run. It therefore never goes on with a run that has such a call.
+Releases before 0.4 can't read this value. A worker of such a release would make the call again in an activity, and
+other workers could then no longer replay the run. It therefore never goes on with a run that has such a call.
 """
+LOCAL_READ: Final = "local-read"
+"""The same for a call that runs as a local activity, as quick reads did during the development of 0.4."""
 
 
 class Verdict(StrEnum):
@@ -130,8 +132,8 @@ class PreparedCall:
     are invalid. Empty if the call can run.
     """
     error_type: ErrorType | None = None
-    effect: Effect | Literal["local-read"] = Effect.ONCE
-    """What the tool's spec says, or `LOCAL_READ`."""
+    effect: Effect | Literal["quick-read", "local-read"] = Effect.ONCE
+    """What the tool's spec says, or `QUICK_READ` or `LOCAL_READ`."""
     parallel: bool = False
     timeout: float = 120.0
     queue: str | None = None
@@ -151,6 +153,13 @@ class PreparedCall:
     """Whether the tool's MCP server may call the run's model during the call."""
     found: tuple[str, ...] = ()
     """The tools that a search has found, best first."""
+    result: "ToolResult | None" = None
+    """The result of a quick read that has run in the activity that called the model."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the first attempt at the call is part of the activity that called the model."""
+        return self.effect == QUICK_READ
 
     @property
     def is_local(self) -> bool:
@@ -160,7 +169,7 @@ class PreparedCall:
     @property
     def effect_of_tool(self) -> Effect:
         """The consequence of running the call twice."""
-        return Effect.READ if self.effect == LOCAL_READ else Effect(self.effect)
+        return Effect.READ if self.is_quick or self.is_local else Effect(self.effect)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

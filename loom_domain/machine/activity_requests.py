@@ -8,12 +8,12 @@ from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
 from loom.domain.core.tasks import Origin, correlation_of
-from loom.domain.core.tool_calls import Effect, OpenCall, ToolSpec, Verdict, describe
+from loom.domain.core.tool_calls import Effect, OpenCall, PreparedCall, ToolSpec, Verdict, describe
 from loom.domain.core.tool_input import Exchange
 from loom.domain.core.tool_names import PYTHON
 from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.limits import allowance
-from loom.domain.machine.tool_results import is_accounted
+from loom.domain.machine.tool_results import is_accounted, may_read_quickly
 from loom.domain.run.activity_payloads import (
     CompressRequest,
     EvaluateRequest,
@@ -33,10 +33,13 @@ from loom.domain.skills.catalog import LOAD_SKILL, SkillUse, goes_along, is_skil
 MAX_ID: Final = 100
 """The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
 
+LONGEST_SUMMARY: Final = 60
+"""Maximum number of characters about tool results in a summary. The server accepts summaries of at most 400 bytes."""
 INLINE_ARGUMENTS = 512
 """The maximum length of arguments that are sent inline. Longer arguments aren't sent again, because history already
 contains them in the model's answer.
 """
+_UNKNOWN: Final = PreparedCall()
 
 
 def origin_of(state: RunState) -> Origin:
@@ -74,8 +77,10 @@ def hook_request(state: RunState, step: HookPoint) -> HookRequest:
     )
 
 
-def model_request(state: RunState) -> ModelRequest:
-    """Return the request for the next model call."""
+def model_request(state: RunState, execution: str = "") -> ModelRequest:
+    """Return the request for the next model call. `execution` identifies the chain of executions that the run consists
+    of.
+    """
     return ModelRequest(
         origin=origin_of(state),
         turn=state.turn,
@@ -94,6 +99,7 @@ def model_request(state: RunState) -> ModelRequest:
         stage=state.answer.reflection.stage,
         insists=_insists(state),
         begun=state.tries.lost > 0,
+        quick_reads=execution if may_read_quickly(state) else "",
     )
 
 
@@ -171,12 +177,24 @@ def summary_of(state: RunState) -> str:
         return f"t{state.turn} · {kind} {state.agent.name}: what comes next"
     if state.agent.node is not None:
         return f"t{state.turn} · node {state.agent.name}"
-    results = sum(message.role == "tool" for message in state.transcript.messages[state.conversation.known.count :])
-    seen = f": {results} tool result{'s' * (results != 1)}" if results else ""
+    seen = f": {results}" if (results := _results_read(state)) else ""
     reflection = state.answer.reflection
     counted = f" {reflection.round} of {state.agent.rounds}" if reflection.stage in ("critique", "revision") else ""
     stage = f"{reflection.stage}{counted} · " if reflection.stage else ""
     return f"t{state.turn} · {stage}model {state.agent.model}{seen}"
+
+
+def _results_read(state: RunState) -> str:
+    """Describe the tool results that the next model call reads. The Web UI names quick reads only here, because they
+    have no activity of their own.
+    """
+    count = state.conversation.known.count
+    read = [message.tool_call_id for message in state.transcript.messages[count:] if message.role == "tool"]
+    if not read or not state.environment.quick_reads:
+        return f"{len(read)} tool result{'s' * (len(read) != 1)}" if read else ""
+    asked = next((m.tool_calls for m in reversed(state.transcript.messages[:count]) if m.tool_calls), ())
+    named = ", ".join(describe(call, 20) for call in asked if call.id in read)
+    return named if len(named) <= LONGEST_SUMMARY else f"{named[: LONGEST_SUMMARY - 1]}…"
 
 
 def summary_of_evaluation(state: RunState) -> str:
@@ -221,10 +239,10 @@ def tool_activity_id(turn: int, call_id: str, attempt: int) -> str:
 
 
 def tool_request(
-    state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool, local: bool = False, peers: int = 0
+    state: RunState, open_call: OpenCall, execution: str, *, with_notices: bool, local: bool = False
 ) -> ToolRequest:
     """Return the request for one attempt at a tool call. `execution` identifies the chain of executions that the run
-    consists of. The request of a local attempt isn't recorded in history (see `local_attempt`).
+    consists of. The request of a local attempt isn't recorded in history (see `quick_attempt`).
     """
     call, plan = open_call.call, open_call.plan
     edited = open_call.decision is not None and open_call.decision.edited
@@ -251,8 +269,7 @@ def tool_request(
         begun=open_call.begun,
         failures=open_call.failures,
         accounted=state.environment.ledger and is_accounted(open_call) and not local,
-        local=local,
-        peers=peers,
+        quick=local,
         timeout=plan.timeout,
         workspace=state.agent.workspace,
         note=_note(open_call),
@@ -276,9 +293,11 @@ def _proofs(state: RunState, open_call: OpenCall) -> dict[str, Any]:
     }
 
 
-def local_attempt(request: ModelRequest, call: ToolCall) -> ToolRequest:
-    """Return what is known about the request of a local attempt at a call, from the model call that asked for it. The
-    history of the run doesn't contain the attempt's own request.
+def quick_attempt(
+    request: ModelRequest, call: ToolCall, plan: PreparedCall = _UNKNOWN, workspace: str = ""
+) -> ToolRequest:
+    """Return the request of a quick attempt at a call, from the model call that asked for it. The history of the run
+    doesn't contain the attempt's own request, so a reader of the history knows neither the plan nor the workspace.
     """
     return ToolRequest(
         origin=request.origin,
@@ -289,7 +308,11 @@ def local_attempt(request: ModelRequest, call: ToolCall) -> ToolRequest:
         arguments=call.arguments,
         effect=Effect.READ,
         accounted=False,
-        local=True,
+        quick=True,
+        workspace=workspace,
+        execution=request.quick_reads,
+        timeout=plan.timeout,
+        found=plan.found,
     )
 
 

@@ -138,13 +138,22 @@ def _tokens(before: Usage, after: Usage) -> Iterator[tuple[str, int]]:
 
 
 def _planned(before: RunState, event: ModelReplied, after: RunState) -> Iterator[Measurement]:
-    """Yield the calls of an answer that won't run. `done` isn't a call in this sense."""
+    """Yield the calls of an answer that have already run, and those that won't. `done` isn't a call in this sense."""
     message = event.reply.message
     still_open = {call.call.id: call for call in after.calls.open}
     for call, plan in zip(message.tool_calls if message else (), event.reply.plans, strict=False):
         now = still_open.get(call.id)
-        if call.name != DONE and (now is None or now.result is not None):
+        if plan.result is not None:
+            yield from _ran(_label(before, call.name), plan.result)
+        elif call.name != DONE and (now is None or now.result is not None):
             yield Measurement(metrics.TOOL_CALLS, (_label(before, call.name), _ruled_out(plan) or "aborted"))
+
+
+def _ran(name: str, result: ToolResult) -> Iterator[Measurement]:
+    """Yield a call that has run in the activity that called the model."""
+    yield Measurement(metrics.TOOL_CALLS, (name, result.status))
+    if result.stage_ms:
+        yield Measurement(metrics.TOOL_DURATION, (name, result.status), sum(result.stage_ms) / 1000)
 
 
 def _ruled_out(plan: PreparedCall) -> str:

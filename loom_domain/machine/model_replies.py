@@ -24,7 +24,7 @@ from loom.domain.machine.limits import charged, reserve_for_last_answer, turns_u
 from loom.domain.machine.model_retry import resend
 from loom.domain.machine.parking import unparked
 from loom.domain.machine.reflection_step import draft_criticised, is_criticised, with_critique, with_draft
-from loom.domain.machine.tool_results import end_calls, not_run, opened, settled
+from loom.domain.machine.tool_results import end_calls, not_run, opened, settled, with_quick_results
 from loom.domain.machine.wrap_up import call_not_covered, last_answer_given, summing_up
 from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.run.events import ModelReplied
@@ -97,6 +97,7 @@ def _with_reply(state: RunState, reply: ModelReply, at: datetime) -> RunState:
             grant_proofs=state.calls.grant_proofs,
         ),
     )
+    state = with_quick_results(state, reply.message.tool_calls, reply.plans, at)
     if reply.reserved is None:
         return state
     return replace(state, tree=replace(state.tree, reserve=reserve_for_last_answer(state, reply.reserved)))

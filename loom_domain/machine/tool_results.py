@@ -27,7 +27,7 @@ from loom.domain.core.tool_calls import (
     next_group,
     tool_message,
 )
-from loom.domain.core.tool_names import CREATE_TOOL, HANDED_ON, PYTHON, TODO
+from loom.domain.core.tool_names import ASK_USER, CREATE_TOOL, DONE, HANDED_ON, PYTHON, TODO
 from loom.domain.machine.input_step import restarted, sampling_due, with_asks_noted, with_needed
 from loom.domain.machine.proven_approvals import asked_for_proof
 from loom.domain.run.actions import AskPerson, AwaitPerson, Backoff, PrepareCalls, RunChildren, RunTools, SampleModel
@@ -95,6 +95,30 @@ def next_for_calls(state: RunState) -> NextForCalls:
     return RunTools(calls=quick) if quick else RunChildren(calls=group)
 
 
+def may_read_quickly(state: RunState) -> bool:
+    """Whether the activity that calls the model may also run the quick reads that the model asks for.
+
+    It doesn't know what else decides whether a call runs: the last turn, a budget for tool calls, and the proofs of
+    approvals.
+    """
+    if not state.environment.quick_reads or state.turn_state.is_final or state.answer.wrap_up is not None:
+        return False
+    has_budget = state.tree.limits is not None and state.tree.share.tool_calls is not None
+    needs_proofs = state.signature_checks.proofs and bool(state.calls.grants)
+    return not has_budget and not needs_proofs
+
+
+def quick_calls(calls: Sequence[ToolCall], plans: Sequence[PreparedCall], limit: int, at: datetime) -> frozenset[str]:
+    """Return the ids of the calls in a model's answer that may run before the run knows of the answer: the quick reads
+    among the calls that would run first. Calls that wait for a person come before all others. `limit` is the number of
+    calls that run at the same time.
+    """
+    fresh = [opened(call, plan, at) for call, plan in zip(calls, plans, strict=True)]
+    if any(call.call.name in (DONE, ASK_USER) or call.awaits_person for call in fresh):
+        return frozenset()
+    return frozenset(call.call.id for call in next_group(fresh, limit) if call.plan.is_quick and call.result is None)
+
+
 def local_calls(state: RunState, calls: Sequence[OpenCall]) -> frozenset[str]:
     """Return the ids of those of these calls whose next attempts are local activities.
 
@@ -118,7 +142,22 @@ def opened(call: ToolCall, plan: PreparedCall, at: datetime, *, stale: bool = Fa
     call = call if plan.arguments is None else replace(call, arguments=plan.arguments, malformed=None)
     result = intercepted(plan) or (None if stale else ruled_out(plan))
     asked_at = at if plan.verdict is Verdict.ASK and not plan.error and result is None else None
-    return OpenCall(call=call, plan=plan, asked_at=asked_at, result=result, stale=int(stale))
+    return OpenCall(
+        call=call,
+        plan=plan if plan.result is None else replace(plan, result=None),
+        asked_at=asked_at,
+        result=result,
+        stale=int(stale),
+        attempt=2 if plan.is_quick and plan.result is None else 1,
+    )
+
+
+def with_quick_results(
+    state: RunState, calls: Sequence[ToolCall], plans: Sequence[PreparedCall], at: datetime
+) -> RunState:
+    """Return the run with the results of the quick reads that came with the model's answer."""
+    results = {call.id: plan.result for call, plan in zip(calls, plans, strict=True) if plan.result is not None}
+    return tools_returned(state, ToolsReturned(outcomes=results, at=at)) if results else state
 
 
 def granted(state: RunState, grants: Iterable[str]) -> RunState:

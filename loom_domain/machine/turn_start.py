@@ -38,6 +38,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         environment=Environment(
             search_attributes=prepared.search_attributes,
             ledger=prepared.ledger,
+            quick_reads=prepared.quick_reads,
             execution=prepared.execution,
             notify=prepared.notify,
         ),

@@ -63,6 +63,8 @@ class Prepared:
     search_attributes: tuple[str, ...] = ()
     ledger: bool = False
     """Whether the workers record effects. If they do, the outcome of a lost call can be looked up."""
+    quick_reads: bool = False
+    """Whether quick reads run in the activity that called the model."""
     limits: TreeLimits | None = None
     """The maximum size of the run's tree. None in histories from older versions that don't support run trees."""
     earlier: Earlier | None = None
@@ -154,6 +156,10 @@ class ModelRequest:
     """Whether a person has asked to try now, even if the model's circuit breaker is open."""
     begun: bool = False
     """Whether an attempt was lost. Perhaps its worker is alive, and it has a reply or will have one."""
+    quick_reads: str = ""
+    """The chain of executions that the run consists of (`ToolRequest.execution`). If it is set, the activity may also
+    run the quick reads that the model asks for.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,13 +325,13 @@ class ToolRequest:
     failures: int = 0
     """The number of earlier attempts whose tool failed. Each attempt after them has a record of its own."""
     accounted: bool = True
-    """Whether the call's effect is recorded. False for a local attempt, and if the record was unavailable for too
+    """Whether the call's effect is recorded. False for a quick attempt, and if the record was unavailable for too
     long.
     """
-    local: bool = False
-    """Whether this attempt is a local activity. If its worker dies, another worker makes the same attempt again."""
-    peers: int = 0
-    """The number of other local attempts that the run makes at the same time as this one."""
+    quick: bool = False
+    """Whether this attempt is part of the activity that called the model, or a local activity. If it isn't done soon,
+    an activity makes the next attempt.
+    """
     timeout: float = 120.0
     workspace: str = ""
     note: str = ""

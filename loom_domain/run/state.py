@@ -124,6 +124,8 @@ class Environment:
     """The search attributes that are registered on the server."""
     ledger: bool = False
     """Whether workers record effects."""
+    quick_reads: bool = False
+    """Whether quick reads run in the activity that called the model. Releases before 0.4 don't do this."""
     execution: str = ""
     """Tells this run apart from others that use the same id."""
     first_execution: str = ""

@@ -10,7 +10,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 
 from loom.domain.core.messages import short_digest
-from tests.local_calls import LocalCall, local_calls
+from tests.quick_calls import QuickCall, quick_calls
 
 _ATTEMPT: Final = re.compile(r"^(t\d+)-(model|.+?)(?:-(\d+))?$")
 
@@ -52,19 +52,19 @@ def expected(run_id: str, events: Sequence[HistoryEvent]) -> Expected:
                 if names[done.scheduled_event_id] == "prepare":
                     base = f"{run_id}/{said['execution']}"
     certain = {f"{base}/end/node.complete"}
-    local = tuple(local_calls(events))
-    certain.update(f"{base}/{task}" for task in _local_tasks(local))
+    quick = tuple(quick_calls(events))
+    certain.update(f"{base}/{task}" for task in _quick_tasks(quick))
     for scheduled, is_answer in ended.items():
         certain.update(f"{base}/{task}" for task in _tasks(names[scheduled]) if is_answer)
     broken_off = [names[scheduled] for scheduled in sorted(began - ended.keys())]
-    broken_off += [call.activity_id for call in local if call.result is None]
-    # A local call whose worker dies leaves no mark in history. Another worker repeats it, and may read other content.
-    made_again = [f"{_where(call.activity_id)}/result-" for call in local]
+    broken_off += [call.activity_id for call in quick if call.result is None]
+    # A quick read whose worker dies may leave no mark in history. Another worker repeats it, and may see other content.
+    made_again = [f"{_where(call.activity_id)}/result-" for call in quick]
     lost = tuple(f"{base}/{told}" for told in (*(f"{_where(each)}/" for each in broken_off), *made_again))
     return Expected(certain=frozenset(certain), lost=lost)
 
 
-def _local_tasks(calls: Iterable[LocalCall]) -> Iterator[str]:
+def _quick_tasks(calls: Iterable[QuickCall]) -> Iterator[str]:
     for call in calls:
         if call.result is not None:
             yield f"{_where(call.activity_id)}/call/node.tool_call"

@@ -18,7 +18,7 @@ from loom.domain.core.tasks import Action
 from loom.watching import Streamed
 from tests.chaos.plans import DATA, Call, Kind, Plan
 from tests.chaos.rules import Facts
-from tests.local_calls import local_calls
+from tests.quick_calls import quick_calls
 
 ACCOUNT: Final = "account.sqlite"
 """The foreign system of the idempotent tool; see `counting_worker`."""
@@ -79,8 +79,8 @@ class Outside:
 
     async def told(self) -> Counter[str]:
         """The calls whose result is in history."""
-        local = [call.activity_id for call in local_calls(await self._events()) if call.result is not None]
-        return self._counted([*local, *await self._ended(EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED)])
+        quick = [call.activity_id for call in quick_calls(await self._events()) if call.result is not None]
+        return self._counted([*quick, *await self._ended(EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED)])
 
     async def lost(self) -> Counter[str]:
         """How many attempts at each call Temporal gave up."""

@@ -17,7 +17,7 @@ from loom.testing.harness import Harness
 from loom.testing.stream import told
 from tests.chaos.outside import ACCOUNT
 from tests.chaos.stories import ANSWER, effects_of
-from tests.local_calls import local_calls
+from tests.quick_calls import quick_calls
 
 _ATTEMPT: Final = re.compile(r"-\d+$")
 
@@ -88,7 +88,7 @@ def _finished(history: WorkflowHistory) -> Iterator[str]:
             ended = event.activity_task_completed_event_attributes
             if _is_answer(ended.result.payloads):
                 yield step_of(names[ended.scheduled_event_id])
-    yield from (step_of(call.activity_id) for call in local_calls(history.events) if call.result is not None)
+    yield from (step_of(call.activity_id) for call in quick_calls(history.events) if call.result is not None)
 
 
 def _is_answer(payloads: Sequence[Any]) -> bool:

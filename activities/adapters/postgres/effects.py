@@ -67,6 +67,15 @@ RETURNING attempt, earlier, result
 _FINISH: Final = """
 UPDATE loom_effects SET result = %s, ended_at = now() WHERE id = %s AND attempt = %s AND result IS NULL
 """
+_KEEP: Final = """
+WITH outdated AS (DELETE FROM loom_effects WHERE id = %(outdated)s AND result IS NOT NULL)
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, result, ended_at)
+SELECT %(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s, %(result)s, now()
+FROM set_config('synchronous_commit', 'off', true) -- history has the result soon; only a worker's death matters here
+ON CONFLICT (id) DO UPDATE SET result = coalesce(held.result, excluded.result), ended_at = now()
+WHERE held.attempt <= excluded.attempt
+RETURNING id
+"""
 _RENEW: Final = """
 INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
 SELECT id, key, run_id, attempt, claim, now() + %(lease)s, pg_backend_pid()
@@ -137,13 +146,25 @@ class PostgresLedger(Generic[T]):
         """See the port. If the attempt no longer holds the claim, or if a result is already stored, the method only
         logs a warning.
         """
-        written = self._write(result)
-        if (cipher := self._database.cipher).is_on:
-            written = json.dumps(await cipher.seal_text(written, _place(key), cipher.tenant_of(key)))
+        written = await self._sealed(key, result)
         async with self._database.connection() as connection:
             cursor = await connection.execute(_FINISH, (written, _id(key), attempt))
         if cursor.rowcount == 0:
             _log.warning("effect_had_ended_or_passed_on", key=key, attempt=attempt)
+
+    async def keep(self, claim: Claim, result: T, *, instead_of: str | None = None) -> bool:
+        """See the port. This is a single statement."""
+        values = {
+            "id": _id(claim.key),
+            "key": storable(claim.key),
+            "run_id": storable(claim.run_id),
+            "attempt": claim.attempt,
+            "claim": uuid4(),
+            "result": await self._sealed(claim.key, result),
+            "outdated": None if instead_of is None else _id(instead_of),
+        }
+        async with self._database.connection() as connection:
+            return (await connection.execute(_KEEP, values)).rowcount > 0
 
     async def renew(self, claims: Sequence[Claim]) -> Set[str]:
         """See the port. This is a single statement for all calls of a worker."""
@@ -184,6 +205,13 @@ class PostgresLedger(Generic[T]):
             cursor = await connection.execute(_STOOD_STILL, {"id": _id(key), "lease": LEASE})
             (seconds,) = await cursor.fetchone() or (0.0,)
         return float(seconds)
+
+    async def _sealed(self, key: str, result: T) -> str:
+        """Return a result as JSON, which is encrypted if the database's content is."""
+        written, cipher = self._write(result), self._database.cipher
+        return (
+            json.dumps(await cipher.seal_text(written, _place(key), cipher.tenant_of(key))) if cipher.is_on else written
+        )
 
     async def _opened(self, key: str, result: Mapping[str, Any] | str) -> Mapping[str, Any]:
         """Return a stored result as JSON. Only an encrypted result is a text."""

@@ -34,7 +34,7 @@ from loom.domain.history.facts import (
     PublishedNotices,
     RunEnded,
 )
-from loom.domain.history.local_calls import LocalCalls
+from loom.domain.history.quick_attempts import LocalCalls, quick_reads
 from loom.domain.run.activity_payloads import (
     Compressed,
     CompressRequest,
@@ -213,7 +213,7 @@ class _Reading:
     async def facts(self, events: Sequence[HistoryEvent]) -> tuple[Fact, ...]:
         """Return the facts in these events, in order. Raises UnreadableHistory if they can't be decoded."""
         try:
-            return tuple([fact for event in events if (fact := await self._fact(event)) is not None])
+            return tuple([fact for event in events for fact in await self._facts(event)])
         except (ValueError, TypeError, RuntimeError) as error:
             raise UnreadableHistory(f"the history of run {self._run_id!r} cannot be decoded: {error}") from error
 
@@ -224,6 +224,14 @@ class _Reading:
             activity_id: ActivityAttempt(request=self._asked[scheduled][1], began=at, ended=at)
             for scheduled, (activity_id, at) in self._scheduled.items()
         }
+
+    async def _facts(self, event: HistoryEvent) -> Sequence[Fact]:
+        fact = await self._fact(event)
+        if not isinstance(fact, ActivityAttempt):
+            return () if fact is None else (fact,)
+        if not isinstance(fact.request, ModelRequest) or not isinstance(fact.outcome, ModelReply):
+            return (fact,)
+        return (fact, *(_quick_attempt(*each, fact.ended) for each in quick_reads(fact.request, fact.outcome)))
 
     async def _fact(self, event: HistoryEvent) -> Fact | None:
         match event.event_type:
@@ -313,9 +321,7 @@ class _Reading:
         request = self._local.request(done.activity_id)
         if request is None:
             return None
-        spent = sum(done.result.stage_ms) if isinstance(done.result, ToolResult) else 0.0
-        began = done.ended - timedelta(milliseconds=spent)
-        return ActivityAttempt(request=request, outcome=done.result, began=began, ended=done.ended)
+        return _quick_attempt(request, done.result, done.ended)
 
     async def _ended(self, event: HistoryEvent, payloads: Payloads) -> RunEnded | None:
         if not payloads.payloads:
@@ -339,6 +345,11 @@ class _Reading:
     async def _read(self, payloads: Payloads, kind: Any) -> Any:
         (value,) = await self._converter.decode(list(payloads.payloads[:1]), [kind])
         return value
+
+
+def _quick_attempt(request: ToolRequest, result: ToolResult | None, ended: datetime) -> ActivityAttempt:
+    spent = sum(result.stage_ms) if result is not None else 0.0
+    return ActivityAttempt(request=request, outcome=result, began=ended - timedelta(milliseconds=spent), ended=ended)
 
 
 def _at(event: HistoryEvent) -> datetime:

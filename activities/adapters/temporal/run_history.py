@@ -18,8 +18,8 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Published
 from loom.domain.core.tool_calls import ToolResult
-from loom.domain.history.local_calls import LocalCalls
 from loom.domain.history.past_turns import Beginning, ChildRun, CompressionAttempt, ModelAttempt, Record, ToolAttempt
+from loom.domain.history.quick_attempts import LocalCalls, quick_reads
 from loom.domain.run.activity_payloads import (
     ChildOutcome,
     ChildRequest,
@@ -161,7 +161,7 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
                 if isinstance(given, PrepareRequest):
                     records.append(given.request)
         elif (ended := await _ended(converter, event, open_ones, local)) is not None:
-            records.append(ended)
+            records += [ended, *_quick_attempts(ended)]
     return [*records, *(record for name, given in open_ones.values() if (record := _record(name, given)) is not None)]
 
 
@@ -188,6 +188,12 @@ async def _ended(
             why = "cancelled" if failure is None else await failure_message(converter, failure)
             return _record(name, given, error=why or "failed")
     return None
+
+
+def _quick_attempts(ended: Record) -> Iterable[ToolAttempt]:
+    if isinstance(ended, ModelAttempt) and ended.reply is not None:
+        for asked, result in quick_reads(ended.request, ended.reply):
+            yield ToolAttempt(request=asked, result=result, error="" if result is not None else "not done in time")
 
 
 async def _ended_locally(

@@ -30,7 +30,7 @@ from loom.workflows.agent_run import AgentRun
 from loom.workflows.payload_converter import data_converter
 from loom.workflows.runner import WORKFLOW_RUNNER
 from tests.integration.workflows.conftest import Working
-from tests.local_calls import local_calls
+from tests.quick_calls import quick_calls
 
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
 TURNS = 40
@@ -176,8 +176,8 @@ async def _talk_until_rotated(loom: Harness, run_id: str, *, executions: int) ->
 
 
 def _scheduled(histories: Sequence[WorkflowHistory]) -> Counter[str]:
-    local = sum(1 for history in histories for _ in local_calls(history.events))
-    return Counter(event.activity_type.name for event in _activities(histories)) + Counter(run_tool=local)
+    quick = sum(call.result is not None for history in histories for call in quick_calls(history.events))
+    return Counter(event.activity_type.name for event in _activities(histories)) + Counter(run_tool=quick)
 
 
 def _activities(

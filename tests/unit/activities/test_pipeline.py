@@ -20,7 +20,6 @@ from loom.domain.core.messages import JsonObject, Part, ToolCall, ask_digest
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import (
     EMPTY_OUTPUT,
-    LOCAL_READ,
     STAGES,
     Effect,
     PreparedCall,
@@ -101,30 +100,28 @@ def test_an_allowed_call_is_planned_with_its_limits(tmp_path: Path) -> None:
     assert planned(call("read_file", path="a"), agent(tmp_path)) == PreparedCall(
         verdict=Verdict.ALLOW,
         rule="built-in",
-        effect=LOCAL_READ,
+        effect=Effect.READ,
         parallel=True,
         timeout=120,
     )
 
 
 @pytest.mark.parametrize(
-    ("made", "permissions", "is_intercepted", "is_local"),
+    ("made", "permissions", "may_be_quick", "is_quick"),
     [
-        (ToolCall(id="c1", name="list_dir", arguments={}), {}, False, True),
-        (ToolCall(id="c1", name="list_dir", arguments={}), {}, True, False),
-        (ToolCall(id="c1", name="list_dir", arguments={}), {"list_dir": "ask"}, False, False),
-        (ToolCall(id="c1", name="list_dir", arguments={}), {"list_dir": "deny"}, False, False),
-        (ToolCall(id="c1", name="glob", arguments={"pattern": "*"}), {}, False, False),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {}, True, True),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {}, False, False),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {"list_dir": "ask"}, True, False),
+        (ToolCall(id="c1", name="list_dir", arguments={}), {"list_dir": "deny"}, True, False),
+        (ToolCall(id="c1", name="glob", arguments={"pattern": "*"}), {}, True, False),
     ],
 )
-def test_only_an_allowed_call_of_a_quick_tool_is_local(
-    tmp_path: Path, made: ToolCall, permissions: dict[str, str], is_intercepted: bool, is_local: bool
+def test_only_an_allowed_call_of_a_quick_tool_is_quick(
+    tmp_path: Path, made: ToolCall, permissions: dict[str, str], may_be_quick: bool, is_quick: bool
 ) -> None:
     spec = agent(tmp_path, permissions)
-    assert (
-        plan(made, box=FULL, spec=spec, grants=(), origin=RUN, turn=3, is_intercepted=is_intercepted).is_local
-        is is_local
-    )
+    made_ready = plan(made, box=FULL, spec=spec, grants=(), origin=RUN, turn=3, may_be_quick=may_be_quick)
+    assert made_ready.is_quick is is_quick
 
 
 def test_an_ask_carries_digest_and_grants(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
-"""Find the requests of tool calls that ran in local activities. History has their results, but not their requests."""
+"""Find the requests of quick attempts at tool calls. History has their results, but not their requests."""
+
+from collections.abc import Iterator
 
 from loom.domain.core.messages import ToolCall
-from loom.domain.machine.activity_requests import local_attempt, tool_activity_id
+from loom.domain.core.tool_calls import ToolResult
+from loom.domain.machine.activity_requests import quick_attempt, tool_activity_id
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest, ToolRequest
 
 
@@ -22,4 +25,14 @@ class LocalCalls:
     def request(self, activity_id: str) -> ToolRequest | None:
         """Return the request of the attempt with this activity id, or None if no answer asked for it."""
         call = self._calls.get(activity_id)
-        return None if self._request is None or call is None else local_attempt(self._request, call)
+        return None if self._request is None or call is None else quick_attempt(self._request, call)
+
+
+def quick_reads(request: ModelRequest, reply: ModelReply) -> Iterator[tuple[ToolRequest, ToolResult | None]]:
+    """Yield the attempts that were part of the activity that called the model, with their results. An attempt that
+    wasn't done soon has none.
+    """
+    calls = reply.message.tool_calls if reply.message else ()
+    for call, plan in zip(calls, reply.plans, strict=True):
+        if plan.is_quick:
+            yield quick_attempt(request, call), plan.result

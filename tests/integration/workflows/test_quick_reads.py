@@ -1,36 +1,38 @@
-"""Calls of quick tools run as local activities: in a workflow task, without one of their own for their results."""
+"""Quick reads run in the activity that called the model, unless the run has to decide about them first."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
-from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
 
 from loom.activities import run_tool
-from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.history.past_turns import turns_of
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from loom.testing.stream import told
-from loom.workflows import options
 from tests.integration.workflows.conftest import Working
-from tests.local_calls import local_calls
+from tests.quick_calls import quick_calls
 
 APP = "tests.quick_app:app"
 READ = ToolUse("read_file", {"path": "a.txt"}, "r1")
 LIST = ToolUse("list_dir", {"path": "."}, "l1")
-RESULT = f'"action":"{Action.TOOL_RESULT.value}"'.encode()
+WRITE = ToolUse("write_file", {"path": "b.txt", "content": "beta"}, "w1")
 GREP = ToolUse("grep", {"pattern": "alpha"}, "g1")
 
 
-def local(histories: Sequence[WorkflowHistory]) -> dict[str, tuple[str, bool]]:
-    """The local tool calls of a run: each one's id with its summary, and whether it has a result."""
-    found = [call for history in histories for call in local_calls(history.events)]
-    return {call.activity_id: (call.summary, call.result is not None) for call in found}
+@pytest.fixture
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let quick attempts take long, because the machine may be busy."""
+    monkeypatch.setattr(run_tool, "QUICK", 60.0)
+
+
+def quick(histories: Sequence[WorkflowHistory]) -> dict[str, bool]:
+    """The quick attempts of a run: each one's ID, and whether it has a result."""
+    found = [call for history in histories for call in quick_calls(history.events)]
+    return {call.activity_id: call.result is not None for call in found}
 
 
 def scheduled(histories: Sequence[WorkflowHistory]) -> list[str]:
@@ -39,16 +41,27 @@ def scheduled(histories: Sequence[WorkflowHistory]) -> list[str]:
     return [name for each in events if (name := each.activity_task_scheduled_event_attributes.activity_id)]
 
 
-async def test_a_read_is_a_local_activity_that_history_names(working: Working) -> None:
-    loom, _ = await working(script([calls(READ, LIST), text("done")]))
+@pytest.mark.usefixtures("no_hurry")
+async def test_a_turn_of_quick_reads_has_one_activity(working: Working) -> None:
+    loom, model = await working(script([calls(READ, LIST), text("done")]))
     (loom.workspace / "a.txt").write_text("alpha")
     run_id = await loom.start()
     result = await loom.client.result(run_id)
     histories = await loom.histories(run_id)
 
     assert (result.output, result.tool_calls) == ("done", 2)
-    assert local(histories) == {"t1-r1": ("t1 · read_file: a.txt", True), "t1-l1": ("t1 · list_dir: .", True)}
+    assert quick(histories) == {"t1-r1": True, "t1-l1": True}
     assert scheduled(histories) == ["prepare", "t1-model", "t2-model"]
+    summaries = [each.user_metadata.summary.data.decode() for each in histories[0].events]
+    assert [each for each in summaries if each.startswith('"t2')] == [
+        f'"t2 · model {loom.settings.model}: read_file: a.txt, list_dir: ."'
+    ]
+    assert [m["tool_call_id"] for m in model.requests[1].messages if m["role"] == "tool"] == ["r1", "l1"]
+    events = [event.task for event in await told(loom.client, run_id) if event.task.parameters.get("turn") == 1]
+    shown = [(task.action, task.parameters["call_id"]) for task in events if "call_id" in task.parameters]
+    assert sorted(shown) == sorted(
+        (action, i) for action in (Action.TOOL_CALL, Action.TOOL_RESULT) for i in ("r1", "l1")
+    )
     (first, _) = turns_of(await TemporalPasts(loom.client.temporal).records(run_id))
     assert {tool.request.call_id: (tool.request.tool, tool.request.arguments) for tool in first.tools} == {
         "r1": ("read_file", {"path": "a.txt"}),
@@ -58,43 +71,29 @@ async def test_a_read_is_a_local_activity_that_history_names(working: Working) -
     assert [each["effect"] for each in exported if each["record"] == "tool_call"] == ["read", "read"]
 
 
-async def test_the_reads_of_a_turn_share_their_writes_to_the_stream(
+@pytest.mark.usefixtures("no_hurry")
+@pytest.mark.parametrize(
+    ("asked", "activities"),
+    [
+        ((GREP, READ), ["t1-model", "t1-g1", "t2-model"]),  # both read, so their order doesn't matter
+        ((READ, WRITE), ["t1-model", "t1-w1", "t2-model"]),
+        ((WRITE, READ), ["t1-model", "t1-w1", "t1-r1", "t2-model"]),  # a read doesn't overtake a change
+    ],
+)
+async def test_other_calls_keep_their_order(working: Working, asked: Sequence[ToolUse], activities: list[str]) -> None:
+    loom, model = await working(script([calls(*asked), text("done")]))
+    (loom.workspace / "a.txt").write_text("alpha")
+    run_id = await loom.start(permissions={"write_file": "allow"})
+    await loom.client.result(run_id)
+
+    assert scheduled(await loom.histories(run_id)) == ["prepare", *activities]
+    answered = [m["tool_call_id"] for m in model.requests[1].messages if m["role"] == "tool"]
+    assert answered == [each.id for each in asked]
+
+
+async def test_after_a_change_of_rules_during_the_model_call_the_run_decides_about_its_calls(
     working: Working, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("QUICK", "GROUP_WAIT"):  # a busy machine needs longer
-        monkeypatch.setattr(run_tool, name, 60.0)
-    monkeypatch.setitem(options.QUICK_READ, "schedule_to_close_timeout", timedelta(minutes=1))
-    results: list[int] = []
-    send = RedisConnection._answers
-
-    async def counted(link: RedisConnection, writes: Sequence[Any], scripts: Sequence[Any]) -> Sequence[Any]:
-        results.append(sum(RESULT in data for each in scripts for data in each.arguments if isinstance(data, bytes)))
-        return await send(link, writes, scripts)
-
-    monkeypatch.setattr(RedisConnection, "_answers", counted)
-    reads = [ToolUse("read_file", {"path": "a.txt"}, f"r{number}") for number in range(8)]
-    loom, _ = await working(script([calls(*reads), text("done")]))
-    (loom.workspace / "a.txt").write_text("alpha")
-    await loom.run()
-
-    of_reads = [count for count in results if count]
-    assert sum(of_reads) == 8
-    assert len(of_reads) <= 2  # the last attempt may be a step ahead of those that wait for it
-
-
-async def test_a_group_keeps_its_order_if_only_some_of_its_calls_are_local(working: Working) -> None:
-    loom, model = await working(script([calls(GREP, READ), text("done")]))
-    (loom.workspace / "a.txt").write_text("alpha")
-    run_id = await loom.start()
-    await loom.client.result(run_id)
-    histories = await loom.histories(run_id)
-
-    assert [*local(histories)] == ["t1-r1"]
-    assert scheduled(histories) == ["prepare", "t1-model", "t1-g1", "t2-model"]
-    assert [m["tool_call_id"] for m in model.requests[1].messages if m["role"] == "tool"] == ["g1", "r1"]
-
-
-async def test_the_first_read_after_a_request_is_an_activity(working: Working, monkeypatch: pytest.MonkeyPatch) -> None:
     loom, model = await working(script([calls(READ), text("done")]))
     answers = asyncio.Event()
     reply_to: Callable[[SeenRequest], Awaitable[Reply]] = model.reply_to
@@ -106,16 +105,18 @@ async def test_the_first_read_after_a_request_is_an_activity(working: Working, m
     monkeypatch.setattr(model, "reply_to", held_back)
     run_id = await loom.start()
     await loom.until(run_id, lambda _: model.count == 1)
-    await loom.client.temporal.get_workflow_handle(run_id).signal("resume")  # which it doesn't need
+    await loom.client.set_permissions(run_id, {"read_file": "deny"})
     answers.set()
     await loom.client.result(run_id)
     histories = await loom.histories(run_id)
 
-    assert (local(histories), scheduled(histories)) == ({}, ["prepare", "t1-model", "t1-r1", "t2-model"])
+    assert quick(histories) == {}
+    (answer,) = [m for m in model.requests[1].messages if m["role"] == "tool"]
+    assert answer["content"].startswith("Not permitted")
 
 
 async def test_a_read_that_a_person_must_approve_is_an_activity(working: Working) -> None:
-    loom, _ = await working(script([calls(READ), text("done")]))
+    loom, _ = await working(script([calls(READ, LIST), text("done")]))
     (loom.workspace / "a.txt").write_text("alpha")
     run_id = await loom.start(permissions={"read_file": "ask"})
     await loom.asked(run_id)
@@ -123,7 +124,17 @@ async def test_a_read_that_a_person_must_approve_is_an_activity(working: Working
     await loom.client.result(run_id)
     histories = await loom.histories(run_id)
 
-    assert (local(histories), scheduled(histories)) == ({}, ["prepare", "t1-model", "t1-r1", "t2-model"])
+    assert quick(histories) == {}
+    assert scheduled(histories) == ["prepare", "t1-model", "t1-r1", "t1-l1", "t2-model"]
+
+
+async def test_a_setting_turns_quick_reads_off(working: Working) -> None:
+    loom, _ = await working(script([calls(READ), text("done")]), quick_reads=False)
+    run_id = await loom.start()
+    await loom.client.result(run_id)
+    histories = await loom.histories(run_id)
+
+    assert (quick(histories), scheduled(histories)) == ({}, ["prepare", "t1-model", "t1-r1", "t2-model"])
 
 
 async def test_a_read_that_takes_too_long_goes_on_as_an_activity(working: Working) -> None:
@@ -133,24 +144,13 @@ async def test_a_read_that_takes_too_long_goes_on_as_an_activity(working: Workin
     histories = await loom.histories(run_id)
 
     assert (result.output, result.tool_calls) == ("done", 1)
-    assert local(histories) == {"t1-r1": ("t1 · look", False)}
+    assert quick(histories) == {"t1-r1": False}
     assert scheduled(histories) == ["prepare", "t1-model", "t1-r1-2", "t2-model"]
     events = await told(loom.client, run_id)
     results = [event.task.parameters["attempt"] for event in events if event.task.action is Action.TOOL_RESULT]
     assert results == [2]
     (first, _) = turns_of(await TemporalPasts(loom.client.temporal).records(run_id))
     assert [(tool.request.attempt, tool.result is None) for tool in first.tools] == [(1, True), (2, False)]
-
-
-async def test_a_worker_that_stands_still_for_a_moment_tells_a_read_once(working: Working) -> None:
-    loom, _ = await working(script([calls(ToolUse("stare", {"seconds": 0.5}, "s1")), text("done")]), app=APP)
-    run_id = await loom.start()
-    await loom.client.result(run_id)
-
-    assert local(await loom.histories(run_id)) == {"t1-s1": ("t1 · stare", True)}
-    events = await told(loom.client, run_id)
-    tool_events = [event.task.action for event in events if event.task.parameters.get("call_id") == "s1"]
-    assert tool_events == [Action.TOOL_CALL, Action.TOOL_RESULT]
 
 
 async def test_an_abort_ends_a_run_whose_read_hangs(working: Working) -> None:

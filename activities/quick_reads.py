@@ -1,0 +1,118 @@
+"""Run quick reads in the activity that called the model, so that a turn with them needs no other activity.
+
+    the model answers ─▶ the ledger has the answer ┐
+                         nothing reached the run   ┴▶ the reads run ─▶ the run learns of the answer and the results
+
+A read that isn't done soon is left to an activity of its own, and so are all of them if somebody has stopped or paused
+the run during the model call, sent a message, or changed its rules: then the run decides about the calls. If the worker
+dies during a read, the ledger has the answer, and the model isn't called again.
+"""
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio import activity
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverseRequest
+from temporalio.service import RPCError
+
+from loom.activities.leases import Leases, is_stopped
+from loom.activities.ports import Claim, TranscriptStore
+from loom.activities.run_tool import ToolRunner
+from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.tool_calls import Effect, PreparedCall
+from loom.domain.machine.activity_requests import model_key, quick_attempt
+from loom.domain.machine.tool_results import quick_calls
+from loom.domain.run.activity_payloads import ModelReply, ModelRequest
+
+_ANSWERS_WITHIN: Final = timedelta(seconds=1)
+"""Time that the server has to return the end of the history. Otherwise, activities make the calls."""
+_RUNS: Final = 2_000
+
+
+class QuickReads:
+    """Runs the quick reads that models ask for."""
+
+    def __init__(self, *, runner: ToolRunner, leases: Leases[ModelReply], transcripts: TranscriptStore) -> None:
+        self._runner = runner
+        self._leases = leases
+        self._transcripts = transcripts
+        self._kept: dict[str, str] = {}
+        """The key of each run's last answer in the ledger. Once the run calls the model again, history has it."""
+
+    async def made(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
+        """Return the answer with the results of its quick reads."""
+        if reply.message is None or not any(plan.is_quick for plan in reply.plans):
+            return reply
+        calls, spec = reply.message.tool_calls, await self._transcripts.load_spec(request.spec_digest)
+        if spec is None:
+            return _left_to_activities(reply)
+        wanted = quick_calls(calls, reply.plans, spec.parallel_limit, datetime.now(UTC))
+        reply = _left_to_activities(reply, but=wanted)
+        if not wanted or not await self._may_run(request, reply):
+            return _left_to_activities(reply)
+        try:
+            plans = await asyncio.gather(
+                *(self._with_result(request, *each, spec) for each in zip(calls, reply.plans, strict=True))
+            )
+        except asyncio.CancelledError:
+            if not is_stopped():
+                raise
+            return reply  # the run has ended, but it has to account for the answer
+        return replace(reply, plans=tuple(plans))
+
+    async def _may_run(self, request: ModelRequest, reply: ModelReply) -> bool:
+        claim = Claim(key=model_key(request), run_id=request.origin.run_id, attempt=request.attempt)
+        before = self._kept.pop(claim.run_id, None)
+        is_kept, is_untouched = await asyncio.gather(
+            self._leases.kept(claim, reply, instead_of=before if before != claim.key else None), _is_untouched()
+        )
+        self._kept[claim.run_id] = claim.key
+        if len(self._kept) > _RUNS:
+            del self._kept[next(iter(self._kept))]
+        return is_kept and is_untouched
+
+    async def _with_result(
+        self, request: ModelRequest, call: ToolCall, plan: PreparedCall, spec: AgentSpec
+    ) -> PreparedCall:
+        if not plan.is_quick:
+            return plan
+        attempt = quick_attempt(request, call, plan, spec.workspace)
+        return replace(plan, result=await self._runner.read_quickly(attempt))
+
+
+def _left_to_activities(reply: ModelReply, *, but: frozenset[str] = frozenset()) -> ModelReply:
+    calls = reply.message.tool_calls if reply.message else ()
+    plans = (
+        replace(plan, effect=Effect.READ) if plan.is_quick and call.id not in but else plan
+        for call, plan in zip(calls, reply.plans, strict=True)
+    )
+    return replace(reply, plans=tuple(plans))
+
+
+async def _is_untouched() -> bool:
+    """Whether nothing has reached the run since it scheduled this activity.
+
+    Everything that does schedules a workflow task. The server stores the events of one workflow task together, and
+    returns the newest of these groups.
+    """
+    info, client = activity.info(), activity.client()
+    asked = GetWorkflowExecutionHistoryReverseRequest(
+        namespace=client.namespace,
+        execution=WorkflowExecution(workflow_id=info.workflow_id or "", run_id=info.workflow_run_id or ""),
+        maximum_page_size=1,
+    )
+    try:
+        newest = await client.workflow_service.get_workflow_execution_history_reverse(asked, timeout=_ANSWERS_WITHIN)
+    except RPCError:
+        return False
+    for event in newest.history.events:
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED:
+            return False
+        if event.activity_task_scheduled_event_attributes.activity_id == info.activity_id:
+            return True
+    return False
