@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 from loom import LoomApp, ToolContext
@@ -16,14 +15,6 @@ async def look(context: ToolContext, seconds: float, always: bool = False) -> st
     """Take so many seconds, the first time or always."""
     if _is_first(context) or always:
         await asyncio.sleep(seconds)
-    return "seen"
-
-
-@app.tool(effect="read", quick=True)
-async def stare(context: ToolContext, seconds: float) -> str:
-    """Stop everything in this process, but only the first time."""
-    if _is_first(context):
-        time.sleep(seconds)  # this is the fault to record
     return "seen"
 
 

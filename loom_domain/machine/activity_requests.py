@@ -311,8 +311,8 @@ def quick_attempt(
         quick=True,
         workspace=workspace,
         execution=request.quick_reads,
-        timeout=plan.timeout,
         found=plan.found,
+        timeout=plan.timeout,
     )
 
 

@@ -144,16 +144,9 @@ def _planned(before: RunState, event: ModelReplied, after: RunState) -> Iterator
     for call, plan in zip(message.tool_calls if message else (), event.reply.plans, strict=False):
         now = still_open.get(call.id)
         if plan.result is not None:
-            yield from _ran(_label(before, call.name), plan.result)
+            yield from _attempted(_label(before, call.name), plan.result, 1, now)
         elif call.name != DONE and (now is None or now.result is not None):
             yield Measurement(metrics.TOOL_CALLS, (_label(before, call.name), _ruled_out(plan) or "aborted"))
-
-
-def _ran(name: str, result: ToolResult) -> Iterator[Measurement]:
-    """Yield a call that has run in the activity that called the model."""
-    yield Measurement(metrics.TOOL_CALLS, (name, result.status))
-    if result.stage_ms:
-        yield Measurement(metrics.TOOL_DURATION, (name, result.status), sum(result.stage_ms) / 1000)
 
 
 def _ruled_out(plan: PreparedCall) -> str:
@@ -173,14 +166,18 @@ def _returned(before: RunState, event: ToolsReturned, after: RunState) -> Iterat
         name = _label(before, call.call.name)
         if isinstance(outcome, Failure) and outcome.kind == "lost":
             yield Measurement(metrics.RECOVERIES, ("tool",))
-        now = still_open.get(call.call.id)
-        if now is None or now.result is not None:
-            status = outcome.status if isinstance(outcome, ToolResult) else "error"
-            yield Measurement(metrics.TOOL_CALLS, (name, status))
-        elif now.attempt > call.attempt and not now.inline:
-            yield Measurement(metrics.RETRIES, ("tool",))
-        if isinstance(outcome, ToolResult) and outcome.stage_ms:
-            yield Measurement(metrics.TOOL_DURATION, (name, outcome.status), sum(outcome.stage_ms) / 1000)
+        yield from _attempted(name, outcome, call.attempt, still_open.get(call.call.id))
+
+
+def _attempted(name: str, outcome: ToolResult | Failure, attempt: int, now: OpenCall | None) -> Iterator[Measurement]:
+    """Yield an attempt at a call that has ended. `now` is None if all calls of its turn have a result."""
+    if now is None or now.result is not None:
+        status = outcome.status if isinstance(outcome, ToolResult) else "error"
+        yield Measurement(metrics.TOOL_CALLS, (name, status))
+    elif now.attempt > attempt and not now.inline:
+        yield Measurement(metrics.RETRIES, ("tool",))
+    if isinstance(outcome, ToolResult) and outcome.stage_ms:
+        yield Measurement(metrics.TOOL_DURATION, (name, outcome.status), sum(outcome.stage_ms) / 1000)
 
 
 def _ended_without_running(before: RunState, event: Event, after: RunState) -> Iterator[Measurement]:

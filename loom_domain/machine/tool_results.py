@@ -157,7 +157,7 @@ def with_quick_results(
 ) -> RunState:
     """Return the run with the results of the quick reads that came with the model's answer."""
     results = {call.id: plan.result for call, plan in zip(calls, plans, strict=True) if plan.result is not None}
-    return tools_returned(state, ToolsReturned(outcomes=results, at=at)) if results else state
+    return _with_outcomes(state, ToolsReturned(outcomes=results, at=at)) if results else state
 
 
 def granted(state: RunState, grants: Iterable[str]) -> RunState:
@@ -283,13 +283,15 @@ def ruled_out(plan: PreparedCall) -> ToolResult | None:
 
 def tools_returned(state: RunState, event: ToolsReturned) -> RunState:
     """Return the next state of a run after attempts at tool calls have ended."""
+    return _with_outcomes(state if state.outcome is None else _with_cancelled_begun(state, event), event)
+
+
+def _with_outcomes(state: RunState, event: ToolsReturned) -> RunState:
     came = {
         call.call.id: event.outcomes[call.call.id]
         for call in state.calls.open
         if call.call.id in event.outcomes and call.result is None and not call.awaits_person
     }
-    if state.outcome is not None:
-        state = _with_cancelled_begun(state, event)
     if refused := {name: outcome.unproven for name, outcome in came.items() if _is_unproven(outcome)}:
         state = asked_for_proof(state, refused, event.at)
         came = {name: outcome for name, outcome in came.items() if name not in refused}

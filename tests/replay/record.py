@@ -490,10 +490,9 @@ STORIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "forked": (forked, script([READ, text("done"), text("done again")]), {}),
     "reading-path": (reading_path, script([]), {"model": "demo", "loop_window": 5}),
     "lost": (lost, script(STALLS), {"app": "tests.stalling_app:app"}),
-    "read-locally": (plain, script([READ, calls(*READ.calls[:1]), text("done")]), {}),
-    "read-too-long": (plain, script([_looks(seconds=2.0), text("done")]), QUICK),
-    "read-aborted": (read_aborted, script([_looks(seconds=60.0, always=True)]), QUICK),
-    "read-stalled": (plain, script([calls(ToolUse("stare", {"seconds": 8.0}, "s1")), text("done")]), QUICK),
+    "read-quickly": (plain, script([READ, calls(*READ.calls[:1]), text("done")]), {}),
+    "read-left": (plain, script([_looks(seconds=2.0), text("done")]), QUICK),
+    "read-left-and-aborted": (read_aborted, script([_looks(seconds=60.0, always=True)]), QUICK),
     "aborted-in-tool": (aborted_in_tool, script([SLEEP]), {}),
     "cancelled": (cancelled, script([SLEEP]), {}),
     "child-terminated": (child_terminated, by_task(SLEEPS_BELOW), {"max_mode": "bypass"}),
@@ -559,7 +558,7 @@ async def _upkeep(temporal: str) -> Sequence[WorkflowHistory]:
 
 
 async def _read_lost(addresses: Addresses) -> Sequence[WorkflowHistory]:
-    """A worker that is killed during a local call, which another worker then makes again."""
+    """A worker that is killed during a quick read. Another worker then makes the call, but no other model call."""
     app = f"{Path(__file__).parents[1] / 'quick_app.py'}:app"
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder) / "workspace"
@@ -593,9 +592,9 @@ async def main(release: str, only: str = "") -> None:
         redis=settings.redis_url or "",
         ui="",
     )
-    chosen = only.split(",") if only else [*STORIES, *LATER, *OTHERS, "upkeep", "read-lost"]
-    if "read-lost" in chosen:
-        _keep(release, "read-lost", await _read_lost(addresses))
+    chosen = only.split(",") if only else [*STORIES, *LATER, *OTHERS, "upkeep", "read-quickly-lost"]
+    if "read-quickly-lost" in chosen:
+        _keep(release, "read-quickly-lost", await _read_lost(addresses))
     if "upkeep" in chosen:
         _keep(release, "upkeep", await _upkeep(addresses.temporal))
     for name, tell in OTHERS.items():

@@ -1,22 +1,27 @@
 """Tool calls of one turn: groups, rules that change, workers that die, the end."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from loom.domain.core.messages import Message
 from loom.domain.core.requests import RunRequest, RunStatus
+from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action, Notice
-from loom.domain.core.tool_calls import LOCAL_READ, Effect, PreparedCall, ToolResult, Verdict, failed
+from loom.domain.core.tool_calls import LOCAL_READ, QUICK_READ, Effect, PreparedCall, ToolResult, Verdict, failed
 from loom.domain.core.tool_names import CREATE_TOOL
 from loom.domain.machine.activity_requests import model_request, tool_request
-from loom.domain.machine.tool_results import OUT_OF_TIME, UNKNOWN_OUTCOME, local_calls, without_local_calls
+from loom.domain.machine.tool_results import OUT_OF_TIME, UNKNOWN_OUTCOME, local_calls, quick_calls, without_local_calls
 from loom.domain.machine.transitions import closed, evolve, next_action, start
 from loom.domain.run.actions import Backoff, BeginTurn, RunTools
 from loom.domain.run.activity_payloads import Prepared
 from loom.domain.run.events import AbortRequested, BackoffEnded, Event, PermissionsSet, RunPrepared, ToolsReturned
 from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, Failure
-from loom.domain.run.state import Outcome, RunState, expires_at, result_of
+from loom.domain.run.state import Environment, OpenCalls, Outcome, RunState, expires_at, result_of
+from loom.domain.tree.budget import Share
+from loom.domain.tree.lineage import TreeLimits
+from loom.domain.tree.tree import Tree
 from tests.unit.domain.story import (
     AT,
     AWAY,
@@ -286,18 +291,91 @@ def test_the_model_reads_a_failed_call_as_an_error() -> None:
     assert conversation(state)[-1][0] == "tool"
 
 
+# ---- quick reads ----------------------------------------------------------------------------------------------------
+
+QUICK = PreparedCall(effect=QUICK_READ, parallel=True)
+
+
+def read(content: str = "A", **result: Any) -> PreparedCall:
+    """A quick read that has run with the model call."""
+    return replace(QUICK, result=ToolResult(content=content, **result))
+
+
+def test_the_results_of_quick_reads_come_with_the_answer() -> None:
+    state = told(BEGAN, wants((call("a"), read("A")), (call("x"), UNKNOWN_TOOL), (call("b"), read("B"))))
+    assert next_action(state) == BeginTurn()
+    assert [content for _, content, _ in results(state)] == ["A", UNKNOWN_TOOL.error, "B"]
+    assert (state.spending.tool_calls, state.conversation.produced) == (2, frozenset("ab"))
+
+
+def test_a_read_that_was_not_done_in_time_becomes_the_second_attempt_of_an_activity() -> None:
+    state = told(BEGAN, wants((call("a"), read("A")), (call("b"), QUICK), (call("w"), WRITES)))
+    assert running(state) == ["b"]
+    (again,) = [each for each in state.calls.open if each.call.id == "b"]
+    assert (again.attempt, again.begun, again.effect) == (2, False, Effect.READ)
+    state = evolve(evolve(state, returned(b="B")), returned(w="W"))
+    assert [content for _, content, _ in results(state)] == ["A", "B", "W"]
+
+
+def test_a_quick_read_that_failed_is_tried_again_as_its_agent_says() -> None:
+    spec = replace(SPEC, tool_attempts=2)
+    state = told(BEGAN, wants((call("a"), read("no", status="error", error_type="execution"))), spec=spec)
+    assert isinstance(next_action(state), Backoff)
+    state = evolve(state, BackoffEnded())
+    assert (running(state), state.calls.open[0].attempt) == (["a"], 2)
+
+
+@pytest.mark.parametrize(
+    ("planned", "ran"),
+    [
+        ([("a", QUICK), ("b", QUICK)], {"a", "b"}),
+        ([("a", READS), ("b", QUICK)], {"b"}),
+        ([("w", WRITES), ("b", QUICK)], set()),
+        ([("a", QUICK), ("w", WRITES), ("b", QUICK)], {"a"}),
+        ([("x", UNKNOWN_TOOL), ("b", QUICK)], {"b"}),
+        ([("a", QUICK), ("p", asks())], set()),
+        ([(f"c{n}", QUICK) for n in range(4)], {"c0", "c1", "c2"}),
+    ],
+)
+def test_quick_reads_run_as_early_as_their_turn_comes(planned: list[tuple[str, PreparedCall]], ran: set[str]) -> None:
+    calls = [call(name) for name, _ in planned]
+    assert quick_calls(calls, [plan for _, plan in planned], 3, AT) == ran
+
+
+@pytest.mark.parametrize("name", ["done", "ask_user"])
+def test_beside_an_end_or_a_question_no_quick_read_runs(name: str) -> None:
+    assert quick_calls([call("a"), call("d", name)], [QUICK, READS], 3, AT) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("change", "may"),
+    [
+        ({}, True),
+        ({"environment": Environment()}, False),
+        ({"request": RunRequest(task="Do it.", max_turns=1)}, False),
+        ({"tree": Tree(limits=TreeLimits(), share=Share(tool_calls=5))}, False),
+        ({"signature_checks": SignatureChecks(proofs=True), "calls": OpenCalls(grants=("bash(ls)",))}, False),
+        ({"signature_checks": SignatureChecks(proofs=True)}, True),
+    ],
+)
+def test_quick_reads_wait_where_something_else_decides_about_calls(change: dict[str, Any], may: bool) -> None:
+    state = replace(told(BEGAN), environment=Environment(quick_reads=True))
+    state = replace(state, **change)
+    assert bool(model_request(state, "e1").quick_reads) is may
+
+
 # ---- local calls ----------------------------------------------------------------------------------------------------
 
-QUICK = PreparedCall(effect=LOCAL_READ, parallel=True)
+LOCAL = PreparedCall(effect=LOCAL_READ, parallel=True)
 
 
-def test_quick_reads_are_local_and_the_calls_beside_them_are_not() -> None:
-    state = told(BEGAN, wants((call("a"), QUICK), (call("b"), READS), (call("c"), QUICK)))
+def test_reads_of_a_development_version_are_local_and_the_calls_beside_them_are_not() -> None:
+    state = told(BEGAN, wants((call("a"), LOCAL), (call("b"), READS), (call("c"), LOCAL)))
     assert local_calls(state, state.calls.open) == {"a", "c"}
 
 
 def test_a_call_that_publishes_notices_is_not_local() -> None:
-    state = told(BEGAN, wants((call("a"), QUICK), (call("b"), QUICK)))
+    state = told(BEGAN, wants((call("a"), LOCAL), (call("b"), LOCAL)))
     pending = (Notice(action=Action.PAUSED, key="p1", at=AT),)
     state = replace(state, notices=replace(state.notices, pending=pending))
     assert local_calls(state, state.calls.open) == {"b"}
@@ -305,7 +383,7 @@ def test_a_call_that_publishes_notices_is_not_local() -> None:
 
 def test_after_a_local_attempt_that_took_too_long_the_call_is_an_activity() -> None:
     late = Failure(kind="provider", type=TIMED_OUT, message="it took too long", context={})
-    state = told(BEGAN, wants((call("a"), QUICK)))
+    state = told(BEGAN, wants((call("a"), LOCAL)))
     state = evolve(state, ToolsReturned(outcomes={"a": late}, local=frozenset({"a"}), at=AT))
     (again,) = state.calls.open
     assert (running(state), again.attempt, again.begun, again.lost) == (["a"], 2, False, 0)
@@ -314,5 +392,5 @@ def test_after_a_local_attempt_that_took_too_long_the_call_is_an_activity() -> N
 
 
 def test_an_execution_begins_without_local_calls() -> None:
-    state = without_local_calls(told(BEGAN, wants((call("a"), QUICK), (call("b"), WRITES))))
+    state = without_local_calls(told(BEGAN, wants((call("a"), LOCAL), (call("b"), WRITES))))
     assert [each.plan.effect for each in state.calls.open] == [Effect.READ, WRITES.effect]

@@ -16,7 +16,7 @@ from loom.domain.core.output_schema import CheckedAnswer
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.tenants import Admission
-from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict
+from loom.domain.core.tool_calls import QUICK_READ, Effect, PreparedCall, ToolResult, Verdict
 from loom.domain.core.tool_input import InputRequest, NeededInput
 from loom.domain.core.tool_names import START_RUN
 from loom.domain.machine.activity_requests import (
@@ -26,7 +26,7 @@ from loom.domain.machine.activity_requests import (
     summary_of,
     tool_request,
 )
-from loom.domain.machine.tool_results import settled_by_plan
+from loom.domain.machine.tool_results import may_read_quickly, quick_calls, settled_by_plan
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
     AskPerson,
@@ -142,7 +142,7 @@ def a_plan(dice: Random) -> PreparedCall:
     return PreparedCall(
         verdict=dice.choice(tuple(Verdict)),
         error=dice.choice(("", "", "", "no such tool")),
-        effect=dice.choice(tuple(Effect)),
+        effect=dice.choice((*Effect, QUICK_READ)),
         parallel=dice.random() < 0.5,
         digest="d",
         grants=dice.choice(GRANTS),
@@ -216,7 +216,15 @@ def calling(dice: Random, state: RunState) -> ModelReplied:
     calls = tuple(call(f"t{state.turn}c{n}", name, **LS) for n, name in enumerate(names))
     message = Message(role="assistant", content="", tool_calls=calls)
     plans = tuple(a_plan(dice) for _ in calls)
+    ran = quick_calls(calls, plans, 10, AT) if may_read_quickly(state) and dice.random() < 0.8 else frozenset()
+    plans = tuple(with_quick_read(dice, plan) if c.id in ran else plan for c, plan in zip(calls, plans, strict=True))
     return ModelReplied(reply=ModelReply(message=message, plans=plans, usage=Usage(output_tokens=7)), at=AT)
+
+
+def with_quick_read(dice: Random, plan: PreparedCall) -> PreparedCall:
+    """A quick read that has run with the model call, or wasn't done in time."""
+    wrong = ToolResult(content="no", status="error", error_type="execution")
+    return replace(plan, result=dice.choice((ToolResult(content="read"), ToolResult(content="read"), wrong, None)))
 
 
 def an_evaluation(dice: Random) -> Event:
@@ -272,7 +280,9 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
         case Prepare():
             spec = replace(an_agent(dice), hooks=dice.choice(((), HOOKS)))
             admission: Admission = dice.choice(("", "waiting", "admitted"))
-            return RunPrepared(prepared=Prepared(spec=spec, limits=TreeLimits(children=4), admission=admission))
+            limits, quick = TreeLimits(children=4), dice.random() < 0.5
+            prepared = Prepared(spec=spec, limits=limits, admission=admission, quick_reads=quick)
+            return RunPrepared(prepared=prepared)
         case RunHook(step=step):
             return a_hook(dice, step)
         case BeginTurn():
@@ -491,6 +501,7 @@ def check_ends_are_told(before: RunState, event: Event, after: RunState) -> None
     match event:
         case ModelReplied(reply=ModelReply(message=Message(tool_calls=calls), plans=plans)) if after is not before:
             running |= {c.id for c, plan in zip(calls, plans, strict=True) if settled_by_plan(plan) is None}
+            told |= {c.id for c, plan in zip(calls, plans, strict=True) if plan.result is not None}
         case ToolsReturned(outcomes=outcomes):
             told |= outcomes.keys()
         case MessageReceived() | RunReopened() if before.question is not None:  # a retry may bring a message
