@@ -7,11 +7,11 @@ answer to the message, and the run goes on with the conversation that it has. Th
 each message. The budget applies to the whole chat. Only an abort, or a run that could not begin, ends the chat.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from loom.domain.agents.reflection import Reflection
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Message, last_text, reminder, user
 from loom.domain.core.messages import Usage as Tokens
 from loom.domain.core.requests import RunError, RunStatus

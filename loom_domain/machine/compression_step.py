@@ -11,11 +11,11 @@ After three consecutive compressions that each save less than a tenth of the tok
 conversation. The model is then called with as much of the conversation as fits.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.context.compression import transcript_after
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Transcript
 from loom.domain.core.tasks import Action
 from loom.domain.machine.limits import charged, charged_for_failure

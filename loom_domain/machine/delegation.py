@@ -6,11 +6,12 @@ regardless of how the child ends. A failed child never causes its parent to fail
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from loom.domain.agents.branches_pattern import for_branch, has_branches
 from loom.domain.agents.sub_agent import default_child_tools
+from loom.domain.core.frozen import replace
 from loom.domain.core.media import MOST_PARTS
 from loom.domain.core.messages import JsonObject, Part, ToolCall
 from loom.domain.core.requests import RunError, RunRequest, RunStatus

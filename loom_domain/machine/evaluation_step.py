@@ -4,10 +4,10 @@ The activity checks whether the budget covers the evaluation, and skips the eval
 ended, a person can still send a message or pause the run.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action
 from loom.domain.machine.limits import charged, charged_for_failure, limit_hit

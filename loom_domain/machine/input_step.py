@@ -7,10 +7,10 @@ The run waits between two attempts of the call, so no worker is occupied, and th
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Notice
 from loom.domain.core.tool_calls import Decision, OpenCall, failed

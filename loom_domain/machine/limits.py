@@ -15,10 +15,10 @@ A run reserves the time after `last call` for itself, so its sub-agents must end
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Usage
 from loom.domain.core.requests import Budget, RunError, RunStatus
 from loom.domain.core.tasks import Action

@@ -8,10 +8,10 @@ an answer in a run with the `reflect` pattern                 a draft that is cr
 any other answer                                              the run's answer or its evaluation (`evaluation_step`)
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import reminder
 from loom.domain.core.output_schema import repair
 from loom.domain.core.requests import RunError, RunStatus

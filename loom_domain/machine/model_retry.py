@@ -5,12 +5,12 @@ agent's next fallback model takes over for the rest of the run. If there is no f
 (`machine.parking`) or fails with the last error.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.context.model_context import shortened
 from loom.domain.core.errors import BY_NAME
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import transcript_of
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action

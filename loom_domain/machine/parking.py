@@ -14,7 +14,6 @@ is open, because the calls of other runs have opened it. A run that has a draft 
 limit, ends with what it has.
 """
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,6 +25,7 @@ from loom.domain.core.errors import (
     LLMRateLimitError,
     LLMUnavailableError,
 )
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import is_from_person, short_digest
 from loom.domain.core.requests import ParkedOn, RunError
 from loom.domain.core.tasks import Action

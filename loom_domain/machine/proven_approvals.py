@@ -1,10 +1,10 @@
 """Ask again for calls whose workers have refused the proof of their approval, or found none."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import ask_digest
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import OpenCall, Verdict

@@ -7,10 +7,10 @@
 If a person sends a message during a critique, the draft is discarded because it doesn't take the message into account.
 """
 
-from dataclasses import replace
 from datetime import datetime
 
 from loom.domain.agents.reflection import CRITICISE, REVISE, Reflection
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import is_from_person, reminder
 from loom.domain.machine.evaluation_step import answer_or_evaluation
 from loom.domain.machine.tool_results import end_calls

@@ -8,10 +8,10 @@ effect when the run has an outcome. Limits, the model and messages change at tha
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import RETRIED, JsonObject, reminder
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import Action

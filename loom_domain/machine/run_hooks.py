@@ -4,11 +4,11 @@ If a hook requests a review, the run waits for approval of a pending call named 
 As with any tool call, a person can approve or deny this call, and the approval timeout applies.
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from loom.domain.agents.hook_steps import HookPoint, HookResult, Moment, next_step_after_run, steps_after_run
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import ToolCall, ask_digest, call_digest
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action

@@ -7,13 +7,13 @@ effect.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, assert_never
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.approval_proofs import claims_in, mismatch
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import AGENT, JsonObject, canonical, user
 from loom.domain.core.requests import ParkedOn, RunError, RunStatus
 from loom.domain.core.tasks import Action

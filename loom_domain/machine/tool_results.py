@@ -7,10 +7,10 @@ the order of the calls.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias, TypeGuard
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
 from loom.domain.core.tool_calls import (
     LOST,

@@ -9,10 +9,11 @@ current state leaves the state unchanged, and `ignored` returns the reason.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.requests import RunRequest, RunStatus
 from loom.domain.core.signatures import microseconds
 from loom.domain.core.tasks import Action as TaskAction

@@ -1,8 +1,7 @@
 """Send reports to a run's parent and instructions to the run's children."""
 
-from dataclasses import replace
-
 from loom.domain.agents.sub_agent import with_rights_of_parent
+from loom.domain.core.frozen import replace
 from loom.domain.core.requests import RunStatus
 from loom.domain.machine.steering import under_other_rules
 from loom.domain.permissions.judge import Level

@@ -1,11 +1,11 @@
 """Start a run and begin each turn: check the limits and add reminders for the model."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from loom.domain.agents.hook_steps import steps_before_run
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user, with_parts
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action as TaskAction

@@ -5,10 +5,10 @@ a limit, or a model call that is not covered ──▶ a budget request to the p
     the deadline ────────────────────────────────────────────────────────────────────────────▶ the end
 """
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Message, is_from_person, reminder
 from loom.domain.core.tasks import Action
 from loom.domain.machine.limits import budget_exhausted, limit_hit, own_spend, remaining, time_used

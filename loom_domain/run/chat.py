@@ -5,10 +5,11 @@ received ──▶ queue ──▶ answering ──▶ answers
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import JsonObject, Part, Usage, usage_view
 from loom.domain.core.requests import RunError, RunStatus
 

@@ -1,9 +1,10 @@
 """A run's conversation, the part that workers have cached, and the usage of the model's context window."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Message, Tail, Transcript, TranscriptRef, Usage, tail_of
 from loom.domain.core.tokens import is_plausible, learned
 from loom.domain.run.retry_policy import Tries

@@ -6,9 +6,9 @@ a sub-agent concerns its parent and not people.
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 
+from loom.domain.core.frozen import replace
 from loom.domain.core.notifications import Notification, NotifyEvent
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tool_calls import OpenCall, describe

@@ -1,9 +1,9 @@
 """Pending approvals: the calls in a run and its descendants that are waiting for a person, each with a unique id."""
 
-from dataclasses import replace
 from typing import Any, Final
 
 from loom.domain.core.approval_proofs import execution_name
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import ASK_DIGEST_LENGTH, JsonObject, ToolCall, ask_digest, call_digest, canonical
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.core.tool_input import Exchange

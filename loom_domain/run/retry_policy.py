@@ -1,10 +1,11 @@
 """The retry policy for failed activities: retry immediately, retry later, or give up. The decision is a value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BY_NAME, LLMRateLimitError
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Usage
 
 MAX_LOST: Final = 20

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import reduce
@@ -12,6 +12,7 @@ from typing import Any
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import DEFAULT_MAX_TURNS, AgentSpec
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import (
     JsonObject,
     Message,

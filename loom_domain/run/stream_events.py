@@ -8,12 +8,13 @@ the event's key, and its action together identify the resulting task.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.frozen import replace
 from loom.domain.core.messages import JsonObject, Message, ToolCall, Usage, ask_digest, left_out, short_digest
 from loom.domain.core.requests import RunRequest, fork_view
 from loom.domain.core.tasks import Action, Notice, Origin, Segment, Task, task_of

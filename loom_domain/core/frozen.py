@@ -1,0 +1,38 @@
+"""Copies of frozen values.
+
+`dataclasses.replace` calls the type's `__init__`, which sets each field through `object.__setattr__`. For the 30 fields
+of a run's state, that takes 20 µs, and each turn copies the state ten times. Copying the slots takes a fifth of that.
+"""
+
+import dataclasses
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+__all__: Final = ["replace"]
+
+_T = TypeVar("_T")
+
+if TYPE_CHECKING:  # type checkers know which changes `dataclasses.replace` accepts
+    from dataclasses import replace
+else:
+
+    def replace(value: _T, /, **changes: Any) -> _T:
+        """Return a copy of a frozen value, with these fields changed."""
+        kind = type(value)
+        slots = _slots_of(kind)
+        if slots is None:
+            return dataclasses.replace(value, **changes)
+        copy = object.__new__(kind)
+        for slot in slots.values():
+            slot.__set__(copy, slot.__get__(value))
+        for name, change in changes.items():
+            slots[name].__set__(copy, change)
+        return copy
+
+
+@cache
+def _slots_of(kind: type) -> dict[str, Any] | None:
+    """Return the descriptors of the type's fields, or None if it has a dictionary or checks its values."""
+    if "__slots__" not in vars(kind) or hasattr(kind, "__post_init__"):
+        return None
+    return {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
