@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
+
 WRITING_REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
 """Operators of redirects that write a file."""
 
@@ -13,7 +15,7 @@ class Place:
 
     workspace: str = ""
     home: str = ""
-    obeyed: frozenset[str] = frozenset()
+    obeyed: WorkerFiles = NO_FILES
     """The files and folders that this worker reads as code or instructions, wherever they are."""
 
 
