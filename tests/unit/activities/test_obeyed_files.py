@@ -99,9 +99,7 @@ DEFINED = ("agents/default.yaml", "agents/x.yml", "agents/X.TOML", "crews/x.yaml
 @pytest.fixture
 def served(place: Place) -> Place:
     """The workspace of a worker whose app is in it."""
-    folders, files = (
-        frozenset(f"{place.workspace}/{path}" for path in paths) for paths in (OWN_FOLDERS, OWN_FILES)
-    )
+    folders, files = (frozenset(f"{place.workspace}/{path}" for path in paths) for paths in (OWN_FOLDERS, OWN_FILES))
     return replace(place, obeyed=WorkerFiles(folders=folders, files=files))
 
 
