@@ -130,8 +130,8 @@ class WorkerFiles:
     these modules don't exist.
     """
 
-    def __contains__(self, path: str) -> bool:
-        """Whether the path is one of them."""
+    def __contains__(self, path: object) -> bool:
+        """Whether the path is one of them. They are up to a few thousand, so a call must not copy them."""
         return path in self.folders or path in self.files
 
 

@@ -1,9 +1,8 @@
 """The subjects of a tool call, which permission rules are matched against: commands, files, hosts and locations."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
-
-from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 
 WRITING_REDIRECTS: Final = frozenset({">", ">>", "&>", "&>>", ">|", ">&", "<>"})
 """Operators of redirects that write a file."""
@@ -15,7 +14,7 @@ class Place:
 
     workspace: str = ""
     home: str = ""
-    obeyed: WorkerFiles = NO_FILES
+    obeyed: Container[str] = frozenset()
     """The files and folders that this worker reads as code or instructions, wherever they are."""
 
 

@@ -10,16 +10,7 @@ from loom.activities.toolbox.built_in.shell_files import with_files
 from loom.domain.core.tool_calls import Verdict
 from loom.domain.permissions.guards import protected
 from loom.domain.permissions.judge import Judgement, Mode, judge
-from loom.domain.permissions.obeyed import (
-    NAMES,
-    PARENTS,
-    PRODUCED,
-    REMADE,
-    SHAPES,
-    WorkerFiles,
-    is_obeyed,
-    is_remade,
-)
+from loom.domain.permissions.obeyed import NAMES, PARENTS, PRODUCED, REMADE, SHAPES, is_obeyed, is_remade
 from loom.domain.permissions.subjects import Place, Subject
 
 PARSER = BashParser()
@@ -99,8 +90,8 @@ DEFINED = ("agents/default.yaml", "agents/x.yml", "agents/X.TOML", "crews/x.yaml
 @pytest.fixture
 def served(place: Place) -> Place:
     """The workspace of a worker whose app is in it."""
-    folders, files = (frozenset(f"{place.workspace}/{path}" for path in paths) for paths in (OWN_FOLDERS, OWN_FILES))
-    return replace(place, obeyed=WorkerFiles(folders=folders, files=files))
+    paths = frozenset(f"{place.workspace}/{path}" for path in (*OWN_FOLDERS, *OWN_FILES))
+    return replace(place, obeyed=paths)
 
 
 @pytest.mark.parametrize("path", OWN)
