@@ -146,7 +146,11 @@ def without_refused(call: ModelCall, now: Sequence[str] = ()) -> ModelCall:
     """Return the call without what its model has refused earlier in the conversation, and without the kinds that it
     refuses `now`.
     """
-    refused = [(place, kinds) for place, message in enumerate(call.messages) if (kinds := _kinds(message, call.model))]
+    refused = [
+        (place, kinds)
+        for place, message in enumerate(call.messages)
+        if message.metadata and (kinds := _kinds(message, call.model))  # few messages have metadata
+    ]
     if now:
         refused.append((len(call.messages), now))
     if not refused:

@@ -353,7 +353,7 @@ def authorize(
     own: AgentSpec | None = None,
 ) -> Authorized:
     """Judge a call with valid arguments. For an unknown tool, patterns can't match. `own` is explained in `plan`."""
-    place = Place(workspace=spec.workspace, home=str(Path.home()), obeyed=obeyed.paths)
+    place = Place(workspace=spec.workspace, home=str(Path.home()), obeyed=obeyed)
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
     if call.name in (DONE, ASK_USER, SEARCH_TOOLS):

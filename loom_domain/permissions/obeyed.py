@@ -130,10 +130,9 @@ class WorkerFiles:
     these modules don't exist.
     """
 
-    @property
-    def paths(self) -> frozenset[str]:
-        """The folders and the files."""
-        return self.folders | self.files
+    def __contains__(self, path: object) -> bool:
+        """Whether the path is one of them. They are up to a few thousand, so a call must not copy them."""
+        return path in self.folders or path in self.files
 
 
 NO_FILES: Final = WorkerFiles()

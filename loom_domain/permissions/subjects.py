@@ -1,5 +1,6 @@
 """The subjects of a tool call, which permission rules are matched against: commands, files, hosts and locations."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,7 @@ class Place:
 
     workspace: str = ""
     home: str = ""
-    obeyed: frozenset[str] = frozenset()
+    obeyed: Container[str] = frozenset()
     """The files and folders that this worker reads as code or instructions, wherever they are."""
 
 

@@ -34,8 +34,6 @@ def protected_here(path: str, place: Place, *, is_removed: bool = False) -> str:
     shown = whole.removeprefix(top) if place.workspace else path
     if DEFINITIONS.fullmatch(shown.lower()):
         return shown
-    if not place.obeyed:
-        return ""
     parts = whole.split("/")
     above = ("/".join(parts[:length]) for length in range(2, len(parts) + 1))
     return next((each.removeprefix(top) for each in above if each in place.obeyed), "")

@@ -61,7 +61,7 @@ def test_a_worker_reads_its_folders_its_modules_and_its_servers(project: Path) -
     assert {str(project / each) for each in folders} <= found.folders
     files = ("shop_of_files.py", "shelf_of_files/__init__.py", "shelf_of_files/prices.py", "server.py")
     assert {str(project / each) for each in files} <= found.files
-    assert str(project / "shelf_of_files/unused.py") not in found.paths
+    assert str(project / "shelf_of_files/unused.py") not in found
 
 
 def test_what_python_would_prefer_to_a_module_belongs_to_it(project: Path) -> None:
