@@ -7,6 +7,7 @@ work.
 import asyncio
 import os
 from collections.abc import Sequence
+from math import inf
 from time import monotonic
 from typing import Final
 
@@ -39,6 +40,8 @@ FACT: Final = 200
 REST: Final = 5.0
 """On a busy machine, the upkeep pauses between two batches of vectors for this many times the duration of a batch."""
 LONGEST_REST: Final = 5.0
+EXPIRE_EVERY: Final = 60.0
+"""Minimum number of seconds between two searches for expired memories, which read all recent memories."""
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 
@@ -60,6 +63,7 @@ class MemoryKeeper:
         self._embedder = embedder
         self._distiller = distiller
         self._settings = settings
+        self._expired_at = -inf
 
     @activity.defn(name="promote_memories")
     async def promote_memories(self) -> int:
@@ -73,11 +77,15 @@ class MemoryKeeper:
 
     @activity.defn(name="expire_memories")
     async def expire_memories(self) -> int:
-        """Delete memories that exceed the limits of L1 and L2. Return the number of deleted memories."""
-        if self._store is None:
+        """Delete memories that exceed the limits of L1 and L2, at most once a minute. Return the number of deleted
+        memories.
+        """
+        if self._store is None or monotonic() - self._expired_at < EXPIRE_EVERY:
             return 0
         async with heartbeating():
-            return await self._store.expire()
+            expired = await self._store.expire()
+        self._expired_at = monotonic()
+        return expired
 
     @activity.defn(name="embed_memories")
     async def embed_memories(self) -> int:

@@ -31,10 +31,10 @@ from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.consumer import ANSWER_SECONDS, RedisInbox
+from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.memory.person_facts import learn_by_rule
 from loom.activities.memory.ports import PersonFactStore, ScopedMemory
 from loom.activities.memory.writer import GROUP, After, MemoryWriter, patiently, share_tasks
-from loom.composition.encryption import encryption_with
 from loom.composition.logs import configure_logs
 from loom.domain.core.tasks import FINAL_ACTIONS, Task
 from loom.domain.memory.layers import MemorySettings
@@ -156,14 +156,16 @@ def main() -> None:
 
 
 async def _write(given: MemoryProcess) -> None:
-    encryption = encryption_with(given.encryption_keys, given.database_url)
-    database = Database(given.database_url, name="memory", cipher=encryption.cipher)
-    link = RedisConnection(given.redis_url, answer_within=ANSWER_SECONDS, cipher=encryption.cipher)
-    inbox = RedisInbox(link, GROUP)
-    scoped, people = PostgresScopedMemory(database), PostgresPersonFacts(database, settings=given.limits)
-    after = after_storing(scoped, people, lambda: os.write(1, _ENDED))
-    writer = MemoryWriter(inbox, PostgresMemory(database, settings=given.limits), after)
-    async with aclosing(encryption), aclosing(database), aclosing(inbox):
+    async with (
+        _opened_cipher(given) as cipher,
+        aclosing(Database(given.database_url, name="memory", cipher=cipher)) as database,
+        aclosing(
+            RedisInbox(RedisConnection(given.redis_url, answer_within=ANSWER_SECONDS, cipher=cipher), GROUP)
+        ) as inbox,
+    ):
+        scoped, people = PostgresScopedMemory(database), PostgresPersonFacts(database, settings=given.limits)
+        after = after_storing(scoped, people, lambda: os.write(1, _ENDED))
+        writer = MemoryWriter(inbox, PostgresMemory(database, settings=given.limits), after)
         writing = asyncio.create_task(writer.run(idle=given.idle))
         worker = asyncio.create_task(_end_of_input())
         await asyncio.wait({writing, worker}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,6 +174,23 @@ async def _write(given: MemoryProcess) -> None:
         await asyncio.wait({writing, worker})
     if not writing.cancelled():
         writing.result()
+
+
+@asynccontextmanager
+async def _opened_cipher(given: MemoryProcess) -> AsyncIterator[Cipher]:
+    """Yield what encrypts the stores. `loom.composition.encryption` also encrypts Temporal's payloads, so its imports
+    take another 19 MB and half a second.
+    """
+    if given.encryption_keys is None:
+        yield PLAIN
+        return
+    from loom.activities.adapters.encryption.cipher import AesGcmCipher  # noqa: PLC0415 - most processes have no keys
+    from loom.activities.adapters.encryption.data_keys import DataKeys  # noqa: PLC0415
+    from loom.activities.adapters.encryption.key_ring import KeyRing  # noqa: PLC0415
+    from loom.activities.adapters.encryption.run_tenants import RunTenants  # noqa: PLC0415
+
+    async with aclosing(Database(given.database_url, max_connections=2, name="loom-keys")) as database:
+        yield AesGcmCipher(DataKeys(KeyRing(given.encryption_keys), database), RunTenants())
 
 
 def after_storing(scoped: ScopedMemory, people: PersonFactStore, run_ended: Callable[[], object]) -> After:

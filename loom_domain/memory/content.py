@@ -83,7 +83,8 @@ def is_small_talk(text: str) -> bool:
 
 def is_trivial(text: str, below: int) -> bool:
     """Whether the text has fewer than `below` columns, or is small talk. The speaker's name doesn't count."""
-    return columns(" ".join(_split(text)[0])) < below or is_small_talk(text)
+    said = " ".join(_split(text)[0]).strip()
+    return (len(said) < below and columns(said) < below) or is_small_talk(text)
 
 
 def columns(text: str) -> int:

@@ -26,12 +26,11 @@ from loom.activities.adapters.postgres.memory_rows import (
 )
 from loom.activities.adapters.postgres.memory_search import Effort, distinct, search
 from loom.activities.adapters.postgres.memory_tasks import (
-    INSERT_ROW,
-    INSERT_TASK,
+    INSERT_ROWS,
     memory_row,
     owner_of,
     session_of,
-    task_row,
+    written_rows,
 )
 from loom.activities.memory.ports import Embedder
 from loom.activities.memory.question_vector import PATIENT
@@ -186,15 +185,12 @@ class PostgresMemory:
         if not fresh:
             return 0
         numbers: dict[str, int] = dict(await (await connection.execute(_LAST, (runs,))).fetchall())
-        taken, kept = [], []
+        rows = []
         for task in fresh:
             numbers[key_text(task.run_id)] = ordinal = numbers[key_text(task.run_id)] + 1
-            taken.append(task_row(task, ordinal))
             importance = self._importance(task)
-            kept.append(await memory_row(self._database.cipher, task, ordinal, importance, self._settings))
-        cursor = connection.cursor()
-        await cursor.executemany(INSERT_TASK, taken)
-        await cursor.executemany(INSERT_ROW, kept)
+            rows.append(await memory_row(self._database.cipher, task, ordinal, importance, self._settings))
+        await connection.execute(INSERT_ROWS, (written_rows(rows),))
         return len(fresh)
 
     async def _listed(self, view: View, order: LiteralString) -> tuple[Hit, ...]:

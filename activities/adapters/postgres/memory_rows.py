@@ -3,7 +3,7 @@
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from math import hypot, isfinite
 from typing import Any, Final, LiteralString, TypeVar
@@ -227,6 +227,7 @@ def session_digest(session: str, of: OwnerFilter) -> bytes:
     return digest(_MARK + canonical({"session": session, **names}) if names else session)
 
 
+@lru_cache(maxsize=1_000)
 def forgotten_as(session: str, owner: Owner) -> tuple[bytes, ...]:
     """Return the digests under which an owner's session may have been forgotten."""
     named = OwnerFilter(tenant=owner.tenant), OwnerFilter(tenant=owner.tenant, user_id=owner.user_id)

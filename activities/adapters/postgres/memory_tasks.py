@@ -1,6 +1,9 @@
 """Convert a task to the rows that are stored for it."""
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from loom.activities.adapters.postgres.database import storable
@@ -22,25 +25,32 @@ from loom.domain.memory.content import content_of, is_trivial
 from loom.domain.memory.layers import Layer, MemoryScope, MemorySettings
 from loom.domain.memory.people import task_owner
 
-INSERT_TASK: Final = """
-INSERT INTO loom_memory_tasks (
-    id, task_id, run_id, session_id, tenant, user_id, turn, ordinal, action, created_at, owner
-) VALUES (
-    %(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(tenant)s, %(user_id)s, %(turn)s, %(ordinal)s, %(action)s,
-    %(created_at)s, %(owner)s
+INSERT_ROWS: Final = """
+WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(%s::json) AS given (
+        id bytea, whole_task_id text, run_id text, session_id text, tenant text, user_id text, turn int, ordinal int,
+        action text, created_at timestamptz, owner bytea, place text, root_run_id text, task_id text,
+        parent_task_id text, node text, status text, layer text, scope text, importance real, content text,
+        fingerprint bytea, task text, lexemes tsvector, length int, telling boolean, told_form smallint
+    )
+),
+recorded AS (
+    INSERT INTO loom_memory_tasks (
+        id, task_id, run_id, session_id, tenant, user_id, turn, ordinal, action, created_at, owner
+    )
+    SELECT id, whole_task_id, run_id, session_id, tenant, user_id, turn, ordinal, action, created_at, owner FROM given
 )
-"""
-INSERT_ROW: Final = """
 INSERT INTO loom_memory (
     place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer, scope,
-    importance, content, fingerprint, task, lexemes, length, telling, told_form, created_at,
-    tenant, user_id
-) VALUES (
-    %(place)s, %(session_id)s, %(run_id)s, %(root_run_id)s, %(task_id)s, %(parent_task_id)s, %(turn)s, %(ordinal)s,
-    %(node)s, %(action)s, %(status)s, %(layer)s, %(scope)s, %(importance)s, %(content)s, %(fingerprint)s, %(task)s,
-    %(lexemes)s::tsvector, %(length)s, %(telling)s, %(told_form)s, %(created_at)s,
-    %(tenant)s, %(user_id)s
+    importance, content, fingerprint, task, lexemes, length, telling, told_form, created_at, tenant, user_id
 )
+SELECT place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, ordinal, node, action, status, layer,
+    scope, importance, content, fingerprint, task::json, lexemes, length, telling, told_form, created_at, tenant,
+    user_id
+FROM given
+"""
+"""Stores rows, which are one parameter, so that Postgres plans the statement once for all of them. A task is text in
+that parameter, because Postgres doesn't read all escapes of a task.
 """
 _TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
 
@@ -63,12 +73,19 @@ def tenant_of(cipher: Cipher, task: Task) -> str:
     return task_owner(task).tenant or cipher.tenant_of(task.run_id)
 
 
-def task_row(task: Task, ordinal: int) -> dict[str, Any]:
-    """Return the row for the permanent record of the task."""
-    owner = task_owner(task)
+async def memory_row(
+    cipher: Cipher, task: Task, ordinal: int, importance: float, settings: MemorySettings
+) -> dict[str, Any]:
+    """Return the row for the task's memory and for its permanent record. The memory is in L2 if the task is important,
+    and otherwise in L1.
+    """
+    content, tenant = content_of(task), tenant_of(cipher, task)
+    lexemes, length = await hidden_tsvector(cipher, content)
+    is_global, owner = task.metadata.get("scope") == MemoryScope.GLOBAL, task_owner(task)
     return {
         "id": digest(task.task_id),
-        "task_id": storable(task.task_id),
+        "whole_task_id": storable(task.task_id),
+        "task_id": key_text(task.task_id),
         "run_id": key_text(task.run_id),
         "session_id": key_text(session_of(task)),
         "tenant": storable(owner.tenant),
@@ -78,19 +95,6 @@ def task_row(task: Task, ordinal: int) -> dict[str, Any]:
         "action": key_text(str(task.action)),
         "created_at": task.created_at,
         "owner": owner_of(task),
-    }
-
-
-async def memory_row(
-    cipher: Cipher, task: Task, ordinal: int, importance: float, settings: MemorySettings
-) -> dict[str, Any]:
-    """Return the row for the task's memory. The memory is in L2 if the task is important, and otherwise in L1."""
-    content, tenant = content_of(task), tenant_of(cipher, task)
-    lexemes, length = await hidden_tsvector(cipher, content)
-    is_global, owner = task.metadata.get("scope") == MemoryScope.GLOBAL, task_owner(task)
-    return {
-        **task_row(task, ordinal),
-        "task_id": key_text(task.task_id),
         "place": global_place(owner) if is_global else owned(session_of(task), owner),
         "scope": MemoryScope.GLOBAL if is_global else MemoryScope.LOCAL,
         "root_run_id": key_text(task.root_run_id or task.run_id),
@@ -109,6 +113,11 @@ async def memory_row(
     }
 
 
+def written_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the parameter of `INSERT_ROWS`."""
+    return json.dumps(rows, default=_column)
+
+
 def turn_of(task: Task) -> int:
     """Return the turn that the task or its id names. Return 0 if neither of them names a turn."""
     said = task.parameters.get("turn")
@@ -116,3 +125,7 @@ def turn_of(task: Task) -> int:
         return said
     found = _TURN.search(task.task_id.removeprefix(task.run_id))
     return int(found[1]) if found else 0
+
+
+def _column(value: bytes | datetime) -> str:
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else value.isoformat()

@@ -218,7 +218,7 @@ class PostgresMemoryUpkeep:
         rows = await self._due(_OTHER_VECTOR if other_models else _WITHOUT_VECTOR, limit, self._opened)
         if not rows and not other_models:
             rows = await self._in_an_old_form(limit)
-        due = {name: told_text(content, is_summary_of_old=is_old) for name, content, is_old in rows}
+        due = {name: _line(told_text(content, is_summary_of_old=is_old)) for name, content, is_old in rows}
         known = await self._known_vectors(due)
         return tuple(Due(id=name, content=content, vector=known.get(name)) for name, content in due.items())
 
@@ -292,7 +292,7 @@ class PostgresMemoryUpkeep:
         async with self._database.connection(within=_WITHIN) as connection:
             rows = await (await connection.execute(_SAME_TASK, asked)).fetchall()
         known, _ = await read_each(rows, self._opened)
-        return {name: vector for name, content, vector in known if told_text(content) == due[name]}
+        return {name: vector for name, content, vector in known if _line(told_text(content)) == due[name]}
 
     async def _in_an_old_form(self, limit: int) -> list[Any]:
         """Return rows whose text an earlier release embedded in another form, or was too short for it."""
@@ -326,3 +326,8 @@ class PostgresMemoryUpkeep:
             "texts": TEXTS,
             "limit": limit,
         }
+
+
+def _line(text: str) -> str:
+    """Return the text as a summary has it, so that both have one vector."""
+    return " ".join(text.split())

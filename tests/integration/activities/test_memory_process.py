@@ -127,12 +127,15 @@ async def test_a_process_that_cannot_be_started_now_is_started_later(
             assert await stored(database, 5) == ids(said)
 
 
-async def test_the_process_ends_when_its_worker_is_killed(mortal_redis: RedisServer, database: str) -> None:
+async def test_the_process_is_small_and_ends_when_its_worker_is_killed(
+    mortal_redis: RedisServer, database: str
+) -> None:
     worker = subprocess.Popen([sys.executable, "-c", WORKER, mortal_redis.url, database])
     try:
         await publish(mortal_redis.url, tasks(5))
         await stored(database, 5)
         (process,) = _memory_processes(psutil.Process(worker.pid))
+        assert [each.path for each in process.memory_maps() if "temporalio" in each.path] == []
     finally:
         worker.kill()
         worker.wait()
