@@ -40,7 +40,6 @@ from loom.composition.encryption import encryption_from
 from loom.composition.load_settings import load_settings
 from loom.composition.settings import Settings
 from loom.composition.temporal_connection import connected
-from loom.domain.agents.request_options import read_options
 from loom.domain.agents.stats import AgentStats, stats_of
 from loom.domain.core.errors import (
     BadRequest,
@@ -292,6 +291,8 @@ class LoomClient:
 
     async def refuse_unserved(self, request: RunRequest) -> None:
         """Raise BadRequest if no worker can serve this request, as far as the request and the workers' reports tell."""
+        from loom.domain.agents.request_options import read_options  # noqa: PLC0415 - slow to import
+
         _refuse_unstorable(request)
         if request.crew is None:
             read_options(request.metadata)

@@ -9,7 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
-from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
 from loom.domain.core.requests import ModelOptions
 from loom.domain.core.stored_data import Collected, StoredTree
@@ -22,6 +21,7 @@ from loom.domain.permissions.subjects import Subject
 from loom.domain.skills.catalog import SkillUse
 
 if TYPE_CHECKING:  # slow to import, and clients import the errors in this module
+    from loom.domain.agents.spec import AgentSpec
     from loom.domain.history.past_turns import Record
     from loom.domain.run.activity_payloads import ChildOutcome, StopReason
 
@@ -208,11 +208,11 @@ class TranscriptStore(Protocol):
         """Return the arguments of a tool call in the run's latest cached reply."""
         ...
 
-    async def load_spec(self, digest: str) -> AgentSpec | None:
+    async def load_spec(self, digest: str) -> "AgentSpec | None":
         """Return the spec with that digest."""
         ...
 
-    async def save_spec(self, spec: AgentSpec) -> None:
+    async def save_spec(self, spec: "AgentSpec") -> None:
         """Cache a spec under its digest."""
         ...
 

@@ -31,7 +31,6 @@ from temporalio.converter import (
     StorageDriverSelectContext,
 )
 
-from loom.domain.agents.spec import AgentSpec, shared
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import IN_LINE, RunResult
 
@@ -86,8 +85,7 @@ class SparseJsonConverter(EncodingPayloadConverter):
         if type_hint in _UNTYPED:
             return from_json(payload.data)
         value = _validated(type_hint, payload.data)
-        spec = getattr(value, "spec", None)
-        return replace(value, spec=shared(spec)) if _is_own(type_hint) and isinstance(spec, AgentSpec) else value
+        return _with_shared_spec(value) if _is_own(type_hint) and hasattr(value, "spec") else value
 
 
 def _validated(kind: Any, data: bytes) -> Any:
@@ -95,6 +93,12 @@ def _validated(kind: Any, data: bytes) -> Any:
         # The class isn't named here, because most clients don't need to import it.
         return adapter_of(kind).validate_python(kind.upgraded(from_json(data)))
     return adapter_of(kind).validator.validate_json(data)
+
+
+def _with_shared_spec(value: Any) -> Any:
+    from loom.domain.agents.spec import AgentSpec, shared  # noqa: PLC0415 - slow to import, and few clients read a spec
+
+    return replace(value, spec=shared(value.spec)) if isinstance(value.spec, AgentSpec) else value
 
 
 def _is_own(kind: Any) -> bool:

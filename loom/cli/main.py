@@ -4,6 +4,7 @@ A command's module is imported when the command is used. `loom --help` and shell
 because they read only the table.
 """
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -195,6 +196,7 @@ def _before_each_command(
 
 def main() -> NoReturn:
     """Run the `loom` command and exit."""
+    gc.set_threshold(10_000)  # the command's imports create many objects, of which hardly any becomes garbage
     _open_standard_streams()
     try:
         build_app()()

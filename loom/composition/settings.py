@@ -49,7 +49,7 @@ from loom.composition.setting_values import (
     WebUrl,
 )
 from loom.composition.tls_files import check_key
-from loom.domain.agents.spec import MOST_KEPT_TURNS, MOST_TOOL_ATTEMPTS
+from loom.domain.agents.limits import MOST_KEPT_TURNS, MOST_TOOL_ATTEMPTS
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.notifications import EVENTS, NotifyEvent
 from loom.domain.core.requests import LONGEST_RUN

@@ -108,9 +108,10 @@ def _with_modules(files: frozenset[str], _count: int, _last: str) -> frozenset[s
 @cache
 def _of_module(file: str) -> Sequence[str]:
     """Return a module's file, and the files that Python would prefer to it."""
-    stems = [spelled.rpartition(".")[0] or spelled for spelled in _spellings([Path(file)])]
-    places = [place for stem in dict.fromkeys(stems) for place in (stem, f"{stem}/__init__")]
-    return (*_spellings([Path(file)]), *(f"{place}{suffix}" for place in places for suffix in _SUFFIXES))
+    spelled = dict.fromkeys(_spellings([Path(file)]))
+    stems = dict.fromkeys(each.rpartition(".")[0] or each for each in spelled)
+    places = [place for stem in stems for place in (stem, f"{stem}/__init__")]
+    return (*spelled, *(f"{place}{suffix}" for place in places for suffix in _SUFFIXES))
 
 
 def _linked_skills(workspace: str) -> Iterator[str]:

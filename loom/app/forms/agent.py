@@ -14,8 +14,7 @@ from loom.app.forms.form import Count, Form, Model, Name, Verdict, explained
 from loom.app.output_types import schema_of
 from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.inheritance import inherit
-from loom.domain.agents.reflection import MOST_ROUNDS
-from loom.domain.agents.spec import (
+from loom.domain.agents.limits import (
     LONGEST_MODEL_WAIT,
     LONGEST_TOOL_CALL,
     MOST_KEPT_TURNS,
@@ -23,10 +22,9 @@ from loom.domain.agents.spec import (
     MOST_PARALLEL_CALLS,
     MOST_PASSAGES,
     MOST_TOOL_ATTEMPTS,
-    Activation,
-    AgentConfig,
-    KnowledgeLimit,
 )
+from loom.domain.agents.reflection import MOST_ROUNDS
+from loom.domain.agents.spec import Activation, AgentConfig, KnowledgeLimit
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.model_options import LEAST_THINKING, MOST_STOPS, read_model_options
 from loom.domain.core.requests import LONGEST_RUN, Budget, ModelOptions, ReasoningEffort

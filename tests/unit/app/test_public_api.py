@@ -218,9 +218,10 @@ def test_a_provider_is_made_without_an_sdk_a_driver_or_temporal() -> None:
     assert not modules & {"openai", "anthropic", "redis", "psycopg", "mcp", "tree_sitter"}
 
 
-def test_a_client_is_imported_without_a_provider_s_sdk() -> None:
+def test_a_client_is_imported_without_a_provider_s_sdk_and_without_what_runs_are_made_of() -> None:
     modules = imported("from loom import LoomClient")
     assert not modules & {"openai", "anthropic", "psycopg", "mcp"}
+    assert not modules & {"loom.domain.agents.spec", "loom.domain.crews.crew", "loom.domain.run.state"}
 
 
 def test_a_worker_without_encryption_is_imported_without_the_library_that_encrypts() -> None:
