@@ -21,6 +21,7 @@ from bench.redaction import redaction
 from bench.replay import replay_cost
 from bench.stage import Stage
 from bench.startup import startup, worker_start
+from bench.stores import store_growth
 from bench.targets import Section
 from bench.turns import SHAPES, floor_cost, throughput, turn_cost
 from bench.waiting import waiting_runs
@@ -71,6 +72,7 @@ def parts(rounds: int) -> Mapping[str, Part]:
         "recovery": recovery,
         "stream": stream_latency,
         "waiting-1000": waiting_runs,
+        "stores": store_growth,
         "worker-start": worker_start,
         "promises": _promises,
         "list": _list,

@@ -13,7 +13,7 @@ from typing import Final
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowFailureError, WorkflowHistory
 
-from bench.peers.picture import Curve, picture
+from bench.peers.picture import DARK, LIGHT, Curve, picture
 from bench.report import section, table
 from bench.shape import OTHER, Shape
 from bench.stage import Stage
@@ -79,9 +79,9 @@ async def conversation(stage: Stage, compared: Mapping[str, Loop]) -> Section:
     text = (
         "The conversation of [issue 1890 of Temporal's Python SDK](https://github.com/temporalio/sdk-python/issues/1890):"
         f" each turn calls a tool, which returns {RESULT // 1000} KB. The model writes {SHAPE.said // 1000} KB beside"
-        f" each call, so that the conversation has about 200,000 tokens after {CALLS} calls. A run ends after {SHAPE.turns}"
-        " calls, unless the server ends it before: a history may have at most 50 MB. Loom's history has each message"
-        " once. Each loop ran once."
+        f" each call, so that the conversation has about 200,000 tokens after {CALLS} calls. A run ends after"
+        f" {SHAPE.turns} calls, unless the server ends it before: a history may have at most 50 MB. Loom's history has"
+        " each message once. Each loop ran once."
     )
     shown = (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="images/{dark}">\n'
@@ -92,7 +92,7 @@ async def conversation(stage: Stage, compared: Mapping[str, Loop]) -> Section:
         Curve(told(loop), [size / MEGABYTE for size in mine.sizes], is_done=mine.is_done)
         for loop, mine in grown.items()
     ]
-    images = {light: picture(curves, is_dark=False), dark: picture(curves, is_dark=True)}
+    images = {light: picture(curves, LIGHT), dark: picture(curves, DARK)}
     return Section(section("A long conversation", text, shown), targets, images)
 
 
