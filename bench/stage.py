@@ -51,9 +51,9 @@ class Stage:
         self.workers[name] = process
         return process
 
-    def needs_worker(self, name: str, *command: str, python: str = sys.executable, **env: str) -> Worker:
+    def needs_worker(self, name: str, *command: str, python: str = sys.executable) -> Worker:
         """Return the process of a worker, which is started unless it is running."""
-        return self.workers[name] if name in self.workers else self.start_worker(name, *command, python=python, **env)
+        return self.workers[name] if name in self.workers else self.start_worker(name, *command, python=python)
 
     def stop_worker(self, name: str) -> None:
         """Kill a worker process."""

@@ -32,7 +32,7 @@ async def store_growth(stage: Stage) -> Section:
     rows = [
         [store, kind, f"{size:.1f} KB", f"{size / MANY.turns:.1f} KB"]
         for (store, kind), size in sorted(grown.items(), key=lambda each: (each[0][0], -each[1]))
-        if size >= 0.1  # noqa: PLR2004 - KB that the table shows
+        if size >= 0.1
     ]
     text = (
         f"{RUNS} runs of {MANY.turns} turns, each with one quick read of 2 KB, after {AT_ONCE} others. The sizes are"

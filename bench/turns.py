@@ -1,11 +1,12 @@
 """Compare the time and processor time per turn with those of a minimal hand-written loop on the same server."""
 
 from asyncio import gather
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from temporalio.client import Client
 
@@ -15,20 +16,13 @@ from bench.minimal import QUEUE, MinimalLoop
 from bench.report import ratio, ratio_of, section, spread, table
 from bench.shape import OTHER, QUICK, Shape
 from bench.stage import QUEUE as LOOM_QUEUE
-from bench.stage import Stage
+from bench.stage import Stage, Worker
 from bench.targets import Section, Target
 
 LOOPS = ("loom", "minimal lean", "minimal whole")
 Loop = Callable[[str], Awaitable[str]]
 """Runs a task to its end, and returns the run's ID."""
 FORGETFUL_QUEUE: Final = f"{LOOM_QUEUE}-forgetful"
-WORKERS: Final[Mapping[str, tuple[Sequence[str], Mapping[str, str]]]] = {
-    "loom": (["loom._worker"], {}),
-    "loom without memory": (["loom._worker"], {"LOOM_MEMORY": "off", "LOOM_TASK_QUEUE": FORGETFUL_QUEUE}),
-    "floor": (["bench.floor"], {}),
-    "bare floor": (["bench.floor", BARE_QUEUE], {}),
-}
-"""What the worker of each loop runs, and its settings."""
 SHAPES: Final = (Shape(20), Shape(100), Shape(20, tool=OTHER), Shape(10, calls=8))
 """The runs that are compared with the floor."""
 SLOWEST: Final = {(QUICK, 1): 1.0, (OTHER, 1): 1.2, (QUICK, 8): 1.2}
@@ -64,11 +58,6 @@ class Figures(NamedTuple):
     worker: Sequence[float]
     server: Sequence[float]
     in_all: Sequence[float]
-
-    @property
-    def afterwards(self) -> Sequence[float]:
-        """Return the processor time besides that of the worker while the runs lasted."""
-        return [whole - worker for whole, worker in zip(self.in_all, self.worker, strict=True)]
 
 
 async def turn_cost(stage: Stage, *, rounds: int = 5, turns: int = 100) -> Section:
@@ -109,17 +98,10 @@ async def floor_cost(stage: Stage, *, rounds: int = 5, shape: Shape) -> Section:
         ]
         for loop, mine in figures.items()
     ]
-    head = [
-        "loop",
-        "time",
-        "Loom ÷ this",
-        "worker's CPU",
-        "Loom ÷ this",
-        "CPU until idle",
-        "Loom ÷ this",
-        "server's CPU",
-    ]
-    shown = f"### {described(shape).capitalize()}\n\n" + table(head, rows)
+    head = ["loop"]
+    for figure in ("time", "worker's CPU", "CPU until idle"):
+        head += [figure, "Loom ÷ this"]
+    shown = f"### {described(shape).capitalize()}\n\n" + table([*head, "server's CPU"], rows)
     compare = (
         ("time per turn", loom.wall, floor.wall, SLOWEST[shape.tool, shape.calls]),
         ("worker's CPU per turn", loom.worker, floor.worker, MOST_CPU),
@@ -144,21 +126,17 @@ async def floor_cost(stage: Stage, *, rounds: int = 5, shape: Shape) -> Section:
     return Section(section("Time per turn without a provider", text, shown), tuple(targets))
 
 
-async def throughput(stage: Stage, *, rounds: int = 3) -> Section:
+async def throughput(stage: Stage, *, rounds: int = 3, counts: Sequence[int] = (1, 20, 100)) -> Section:
     """Return how many turns per second many runs make together, with the worker of Loom and with that of the floor."""
     compared = await warm_loops(stage, "for throughput", "loom", "loom without memory", "floor")
     rows: list[list[Any]] = []
     targets: list[Target] = []
-    for runs in (1, 20, 100):
+    for runs in counts:
         rates = await turn_rates(stage, compared, MANY, runs, rounds)
         loom, floor = rates["loom"], rates["floor"]
         shares = [100 * (1 - one / other) for one, other in zip(loom, rates["loom without memory"], strict=True)]
-        rows.append(
-            [
-                *(runs, *(spread(each, "/s") for each in rates.values())),
-                *(ratio(loom, floor), f"{median(shares):.0f} %"),
-            ]
-        )
+        made = (spread(each, "/s") for each in rates.values())
+        rows.append([runs, *made, ratio(loom, floor), f"{median(shares):.0f} %"])
         if runs in SLOWEST_OF_MANY:
             what = f"turns per second ÷ floor, {runs} runs at once"
             targets.append(Target(what=what, measured=ratio_of(loom, floor), at_least=SLOWEST_OF_MANY[runs]))
@@ -179,13 +157,31 @@ async def throughput(stage: Stage, *, rounds: int = 3) -> Section:
 async def warm_loops(stage: Stage, purpose: str, *names: str) -> dict[str, Loop]:
     """Return these loops. Their workers have served a run, and are idle."""
     for name in names:
-        command, env = WORKERS[name]
-        stage.needs_worker(name, *command, **env)
+        if name not in stage.workers:
+            start_worker(stage, name)
     every = loops(stage, await Client.connect(stage.env["TEMPORAL_ADDRESS"]))
     warm = {name: every[name] for name in names}
     await gather(*(run(f"{Shape(20)} warm-up {purpose}") for run in warm.values()))
     await stage.until_idle(*warm)
     return warm
+
+
+def start_worker(stage: Stage, loop: str) -> Worker:
+    """Start or restart the worker of a loop.
+
+    The worker without memory has a part of Redis of its own. The other one's processes would remember its runs.
+    """
+    redis = urlsplit(stage.env["LOOM_REDIS_URL"])._replace(path="/1").geturl()
+    forgetful = {"LOOM_MEMORY": "off", "LOOM_TASK_QUEUE": FORGETFUL_QUEUE, "LOOM_REDIS_URL": redis}
+    match loop:
+        case "loom":
+            return stage.start_worker(loop, "loom._worker")
+        case "loom without memory":
+            return stage.start_worker(loop, "loom._worker", **forgetful)
+        case "floor":
+            return stage.start_worker(loop, "bench.floor")
+        case _:
+            return stage.start_worker(loop, "bench.floor", BARE_QUEUE)
 
 
 def loops(stage: Stage, client: Client) -> dict[str, Loop]:

@@ -15,7 +15,7 @@ from bench.many import each, until_found
 from bench.report import section, table
 from bench.stage import QUEUE, Stage
 from bench.targets import Section, Target
-from bench.turns import WORKERS
+from bench.turns import start_worker
 
 IDLE: Final = 10.0
 """Seconds in which the CPU time of the waiting runs' worker is measured."""
@@ -76,8 +76,7 @@ async def waiting_runs(stage: Stage, count: int = 1000) -> Section:
 async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waited:
     if loop in stage.workers:
         stage.stop_worker(loop)
-    command, env = WORKERS[loop]
-    worker = psutil.Process(stage.start_worker(loop, *command, **env).pid)
+    worker = psutil.Process(start_worker(stage, loop).pid)
     ids = [f"bench-waiting-{loop}-{count}-{number}" for number in range(count)]
     await _warm_up(stage, client, loop, f"bench-warm-{loop}-{count}")
     before = _megabytes([worker])

@@ -7,7 +7,7 @@ and a folder that keeps their figures: `python -m bench.peers conversation --kee
 
 import subprocess
 from asyncio import gather
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -124,12 +124,12 @@ async def turn_cost(stage: Stage, *, rounds: int, shape: Shape) -> Section:
     return Section(section("Time per turn", text, shown), targets)
 
 
-async def throughput(stage: Stage, *, rounds: int) -> Section:
+async def throughput(stage: Stage, *, rounds: int, counts: Sequence[int] = (20, 100)) -> Section:
     """Return how many turns per second many runs make together, with one worker for each loop."""
     compared = await _compared(stage, "for throughput", "loom", "floor")
     rows: list[list[Any]] = []
     targets: list[Target] = []
-    for runs in (20, 100):
+    for runs in counts:
         rates = await turn_rates(stage, compared, MANY, runs, rounds)
         rows += [[runs, told(loop), spread(mine, "/s"), ratio(mine, rates["floor"])] for loop, mine in rates.items()]
         for peer in PEERS:
