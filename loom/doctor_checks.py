@@ -279,7 +279,7 @@ async def snapshots(settings: Settings) -> Entry:
     _, version = await _run(program, "--version")
     found: Entry = {"ok": True, "version": version.removeprefix("git version ")}
     size = await asyncio.to_thread(folder_size, settings.home / "snapshots")
-    return found if size is None else found | size_and_growth(settings.home, "snapshots", str(settings.home), size)
+    return found | size_and_growth(settings.home, "snapshots", str(settings.home), size) if size else found
 
 
 async def mcp(settings: Settings) -> Entry:

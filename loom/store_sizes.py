@@ -32,7 +32,8 @@ _TABLES: Final = {
 }
 """What is in the tables whose names begin so."""
 _TABLE_SIZES: Final = """
-SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid)
+SELECT relname, pg_total_relation_size(oid) FROM pg_class
+WHERE relkind = 'r' AND pg_table_is_visible(oid) AND relnamespace <> 'pg_catalog'::regnamespace
 """
 _KEYS: Final = {"events": "live streams", "transcript": "transcripts", "bus": "bus", "result": "tool results"}
 """What is in the keys `loom:KIND`."""
