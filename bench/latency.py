@@ -53,7 +53,7 @@ async def recovery(stage: Stage) -> Section:
         ("in a model call", "a new worker", _wake_model, BUSY),
     ):
         with busy_loops(busy):
-            seconds = [await measure(stage, client) for _ in range(2 * REPEATS)]
+            seconds = [await measure(stage, client) for _ in range(REPEATS)]
         rows.append([what, by, busy, spread(seconds, "s", 2)])
         beside = f", beside {busy} busy processes" if busy else ""
         told = f"kill {what}, taken over by {by}{beside}"

@@ -111,6 +111,7 @@ async def turn_cost(stage: Stage, *, rounds: int, shape: Shape) -> Section:
         for peer in PEERS
         for what, measured in (
             ("time per turn", ratio_of(ours.wall, figures[peer].wall)),
+            ("worker's CPU per turn", ratio_of(ours.worker, figures[peer].worker)),
             ("CPU per turn with memory's processes", ratio_of(ours.in_all, figures[peer].in_all)),
         )
     )
