@@ -1,6 +1,6 @@
 """Measure what a run costs, and print the figures (`make bench`). With `--write`, replace docs/measurements.md.
 
-The whole takes about half an hour on a quiet machine. To measure it in parts, name the parts and a folder that keeps
+The whole takes about 35 minutes on a quiet machine. To measure it in parts, name the parts and a folder that keeps
 their figures: `python -m bench turns-20 throughput --keep DIR`. The page then consists of all parts in the folder.
 """
 
