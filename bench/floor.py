@@ -1,12 +1,15 @@
 """Measure the minimum cost of durability: a loop on Temporal whose model and tool only answer, in the same process.
 
-`python -m bench.floor` serves the hand-written loop (*floor*), and the same loop with an approval. `app` gives Loom the
-same model, so that both can be compared without HTTP and without an SDK, whose cost would hide the difference.
+`python -m bench.floor` serves the hand-written loop (*floor*), and the same loop with an approval, in Temporal's
+sandbox, which is the SDK's default. `python -m bench.floor bench-floor-bare` serves them outside the sandbox. `app`
+gives Loom the same model, so that both can be compared without HTTP and without an SDK, whose cost would hide the
+difference.
 """
 
 import asyncio
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,19 +20,23 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.worker import Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 with workflow.unsafe.imports_passed_through():
-    from bench.shape import ASKED, calls_in
+    from bench.shape import ASKED, Shape
     from loom import LoomApp, Message, ModelAnswer, ModelCall, ToolCall, Usage
 
 QUEUE: Final = "bench-floor"
+BARE_QUEUE: Final = "bench-floor-bare"
+RUNNERS: Final = {QUEUE: SandboxedWorkflowRunner, BARE_QUEUE: UnsandboxedWorkflowRunner}
+"""The task queues of the floor, and how its workflows run on them."""
 _CALL: Final = re.compile(r"c(\d+)-\d+")
 _STATUS: Final = SearchAttributeKey.for_keyword("LoomStatus")
 
 
 class Immediate:
-    """A model that calls `read_file` in each turn, and then answers."""
+    """A model that calls a tool in each turn, and then answers."""
 
     def __init__(self) -> None:
         self._asked: dict[str, tuple[int, int]] = {}
@@ -38,14 +45,14 @@ class Immediate:
     async def answer(self, call: ModelCall, on_delta: Callable[[str], None]) -> ModelAnswer:
         """Answer at once. A request without tools asks for the summary of a long conversation."""
         run_id = "" if call.origin is None else call.origin.run_id
-        turn = self._turn(run_id, call.messages)
-        number = calls_in(_task(call.messages), turn) if call.tools else 0
+        turn, shape = self._turn(run_id, call.messages), Shape.of(_task(call.messages))
+        number = shape.calls_in(turn) if call.tools else 0
         calls = tuple(
-            ToolCall(id=f"c{turn}-{n}", name="read_file", arguments={"path": "data.txt"}) for n in range(number)
+            ToolCall(id=f"c{turn}-{n}", name=shape.tool, arguments={"path": shape.file}) for n in range(number)
         )
         if calls:
             self._asked[run_id] = (turn, len(call.messages))
-        text = "" if calls else "finished"
+        text = shape.text_in(turn) if calls else "finished"
         if text:
             on_delta(text)
         message = Message(role="assistant", content=text, tool_calls=calls)
@@ -72,6 +79,12 @@ app = LoomApp()
 app.register_provider("immediate", Immediate())
 
 
+@app.tool(effect="read")
+async def look_up(path: str) -> str:
+    """Read a file. As nothing says that the tool is quick, each call is an activity."""
+    return await asyncio.to_thread((Path(os.environ["LOOM_WORKSPACE"]) / path).read_text)
+
+
 @dataclass
 class Ask:
     """The input of a model call: the messages that are new."""
@@ -92,7 +105,7 @@ class FloorActivities:
         kept = self._kept.setdefault(ask.run_id, [])
         kept.extend(ask.new)
         turn = sum(message["role"] == "assistant" for message in kept)
-        ids = [f"c{turn}-{number}" for number in range(calls_in(kept[0]["content"], turn))]
+        ids = [f"c{turn}-{number}" for number in range(Shape.of(kept[0]["content"]).calls_in(turn))]
         message = {"role": "assistant", "content": "" if ids else "finished", "tool_calls": ids}
         kept.append(message)
         return message
@@ -155,17 +168,18 @@ async def _tool(workspace: str) -> str:
     )
 
 
-async def main() -> None:
+async def main(queue: str) -> None:
     """Run the worker until it is killed."""
     client = await Client.connect(os.environ["TEMPORAL_ADDRESS"], data_converter=pydantic_data_converter)
     served = FloorActivities()
     await Worker(
         client,
-        task_queue=QUEUE,
+        task_queue=queue,
         workflows=[FloorLoop, FloorWaiting],
         activities=[served.floor_model, served.floor_tool],
+        workflow_runner=RUNNERS[queue](),
     ).run()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(*sys.argv[1:] or [QUEUE]))

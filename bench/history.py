@@ -1,13 +1,12 @@
 """Measure how much history a turn adds, as counted by the server."""
 
-import json
-
 from temporalio.client import Client
 
 from bench.report import table
 from bench.stage import QUEUE as LOOM_QUEUE
 from bench.stage import Stage
 from bench.targets import Section, Target
+from loom.client import LoomClient
 
 TURNS = (5, 50, 200)
 ROTATED = 700
@@ -28,7 +27,7 @@ async def history_cost(stage: Stage) -> Section:
         info = (await handle.describe()).raw_description.workflow_execution_info
         sizes[turns] = info.history_size_bytes
         rows.append([turns, info.history_length, f"{info.history_length / turns:.1f}", info.history_size_bytes])
-    content = await _content_bytes(client)
+    content = await _content_bytes(stage)
     per_turn = (sizes[200] - sizes[50]) / 150
     head = ["turns", "events", "events per turn", "bytes"]
     text = (
@@ -63,11 +62,8 @@ async def _rotation(client: Client) -> str:
     )
 
 
-async def _content_bytes(client: Client) -> int:
-    history = await client.get_workflow_handle("bench-history-5").fetch_history()
-    markers = [
-        event.marker_recorded_event_attributes.details["result"].payloads
-        for event in history.events
-        if event.HasField("marker_recorded_event_attributes")
-    ]
-    return max(len(json.loads(result[0].data).get("content", "")) for result in markers if result)
+async def _content_bytes(stage: Stage) -> int:
+    async with LoomClient.connected(stage.settings()) as loom:
+        turns = await loom.turns("bench-history-5")
+    results = [attempt.result for turn in turns for attempt in turn.tools]
+    return max(len(result.content) for result in results if result is not None)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psutil
 from temporalio.api.enums.v1 import TaskQueueType
@@ -18,6 +18,9 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowHandle
 
+from loom.activities.adapters.embedders.offline import OfflineEmbedder
+from loom.activities.adapters.postgres.database import Database
+from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.composition.settings import Settings
 
 QUEUE = f"bench-{os.getpid()}"
@@ -25,8 +28,10 @@ QUEUE = f"bench-{os.getpid()}"
 BIN = Path(sys.executable).parent
 IDLE: Final = 0.25
 """A worker counts as idle if it and its children use less than this share of one processor for a second."""
-PATIENCE: Final = 120.0
-"""Seconds until a worker must be idle."""
+PATIENCE: Final = 600.0
+"""Seconds until a worker must be idle. On a busy machine, vectors are computed slowly."""
+
+Worker: TypeAlias = "subprocess.Popen[bytes]"
 
 
 @dataclass
@@ -37,18 +42,18 @@ class Stage:
     env: dict[str, str]
     model_url: str
     server_pid: int
-    workers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
 
-    def start_worker(self, name: str, *command: str, python: str = sys.executable) -> subprocess.Popen[bytes]:
+    def start_worker(self, name: str, *command: str, python: str = sys.executable, **env: str) -> Worker:
         """Start or restart a worker process, with this interpreter. Its log goes to a file with its name."""
         log = (self.folder / f"{name}.log").open("ab")
-        process = subprocess.Popen([python, "-m", *command], env=self.env, stdout=log, stderr=log)
+        process = subprocess.Popen([python, "-m", *command], env=self.env | env, stdout=log, stderr=log)
         self.workers[name] = process
         return process
 
-    def needs_worker(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def needs_worker(self, name: str, *command: str, python: str = sys.executable) -> Worker:
         """Return the process of a worker, which is started unless it is running."""
-        return self.workers[name] if name in self.workers else self.start_worker(name, *command)
+        return self.workers[name] if name in self.workers else self.start_worker(name, *command, python=python)
 
     def stop_worker(self, name: str) -> None:
         """Kill a worker process."""
@@ -60,12 +65,16 @@ class Stage:
             await asyncio.sleep(0.02)
 
     async def until_idle(self, *names: str) -> None:
-        """Wait until these workers have started, and have also finished the work that goes on after a run."""
+        """Wait until these workers have started, and have also finished the work that goes on after a run.
+
+        On a busy machine, the process that computes vectors rests most of the time, so it looks idle. Therefore, no
+        memory may be without its vector either.
+        """
         pids = [self.workers[name].pid for name in names]
         async with asyncio.timeout(PATIENCE):
             before = self._with_children(pids)
             await asyncio.sleep(1)
-            while (after := self._with_children(pids)) - before > IDLE * len(pids):
+            while (after := self._with_children(pids)) - before > IDLE * len(pids) or await self._lacks_vectors():
                 before = after
                 await asyncio.sleep(1)
 
@@ -88,6 +97,18 @@ class Stage:
     def cpu_beside(self, pid: int) -> float:
         """Return the processor time that the children of a process have used, in seconds."""
         return sum(self.cpu(child.pid) for child in psutil.Process(pid).children(recursive=True))
+
+    def cpu_in_all(self, name: str) -> float:
+        """Return the processor time that a worker and its children have used, in seconds."""
+        return self._with_children([self.workers[name].pid])
+
+    async def _lacks_vectors(self) -> bool:
+        database, embedder = Database(self.env["LOOM_DATABASE_URL"], max_connections=1), OfflineEmbedder()
+        try:
+            upkeep = PostgresMemoryUpkeep(database, model=embedder.model, dimension=embedder.dimension)
+            return bool(await upkeep.due_for_vector(1))
+        finally:
+            await database.aclose()
 
     def _with_children(self, pids: Iterable[int]) -> float:
         return sum(self.cpu(pid) + self.cpu_beside(pid) for pid in pids)

@@ -35,6 +35,7 @@ asyncio.run(main())
 """
 """The shortest program that asks Temporal for the status of a run."""
 STATUS = "`loom status RUN`"
+LIST = "`loom list`"
 HELP = "`loom --help`"
 CLIENT = "`temporalio` client that asks the same"
 HERE = Path(__file__).parent.parent
@@ -44,6 +45,7 @@ COMMANDS: Mapping[str, tuple[list[str], int]] = {
     HELP: (["-c", "from loom.cli.main import main; main()", "--help"], 0),
     CLIENT: (["-c", BARE, "no-such-run"], 2),
     STATUS: (["-c", "from loom.cli.main import main; main()", "status", "no-such-run"], 2),
+    LIST: (["-c", "from loom.cli.main import main; main()", "list"], 0),
 }
 """The interpreter's arguments and the expected exit code of each command. No run is called `no-such-run`."""
 
@@ -62,6 +64,7 @@ def startup(address: str, against: Path | None = None) -> Section:
     names = ["this"] if against is None else ["this", "the other"]
     rows: list[list[str]] = []
     this: dict[str, list[float]] = {}
+    used: dict[str, list[float]] = {}
     for title, (arguments, code) in COMMANDS.items():
         # Alternate between the checkouts, so that other load on the machine affects both.
         rounds = [[_took(checkout, arguments, code, address) for checkout in checkouts] for _ in range(RUNS + 1)][1:]
@@ -69,6 +72,7 @@ def startup(address: str, against: Path | None = None) -> Section:
             first = [title] if against is None else [title, name]
             wall, cpu = [each.wall for each in took], [each.cpu for each in took]
             this.setdefault(title, wall)
+            used.setdefault(title, cpu)
             rows.append([*first, f"{median(cpu):.2f} s", spread(wall, "s", 2)])
     header = ["command", *([] if against is None else ["checkout"]), "processor time", "wall time (minimum–maximum)"]
     times = ratio(this[STATUS], this[CLIENT])
@@ -79,7 +83,11 @@ def startup(address: str, against: Path | None = None) -> Section:
     shown = f"### Start-up of commands\n\n{text}\n\n" + table(header, rows)
     quick = Target(what=f"{HELP}, seconds", measured=median(this[HELP]), at_most=0.2)
     slower = Target(what=f"{STATUS} ÷ bare client", measured=ratio_of(this[STATUS], this[CLIENT]), at_most=1.3)
-    return Section(shown, (quick, slower))
+    reading = (
+        Target(what=f"{command}, processor time", measured=median(used[command]), at_most=0.5, unit=" s")
+        for command in (STATUS, LIST)
+    )
+    return Section(shown, (quick, slower, *reading))
 
 
 async def worker_start(stage: Stage, *, rounds: int = 7) -> Section:

@@ -1,6 +1,6 @@
 """What the measured figures must be, so that a turn costs what durability costs, and nothing more."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,6 +41,8 @@ class Section(NamedTuple):
 
     text: str
     targets: tuple[Target, ...] = ()
+    images: Mapping[str, str] = {}
+    """The files in docs/images that the text shows, and their content."""
 
 
 def target_table(targets: Iterable[Target]) -> str:

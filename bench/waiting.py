@@ -15,6 +15,7 @@ from bench.many import each, until_found
 from bench.report import section, table
 from bench.stage import QUEUE, Stage
 from bench.targets import Section, Target
+from bench.turns import start_worker
 
 IDLE: Final = 10.0
 """Seconds in which the CPU time of the waiting runs' worker is measured."""
@@ -23,6 +24,7 @@ SETTLED: Final = 15.0
 ASLEEP: Final = 120.0
 """Seconds until the processes beside the worker must have ended, because there is nothing to write."""
 TASK: Final = "turns=1 calls=1"
+QUEUES: Final = {"loom": QUEUE, "floor": FLOOR_QUEUE}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +50,10 @@ class _Waited:
         return 1024 * (self.memory - self.before) / self.runs
 
 
-async def waiting_runs(stage: Stage, count: int, *, continues: bool = False) -> Section:
-    """Return the figures of so many runs. Their worker is a new one, with the model of `bench.floor`.
-
-    If the section `continues` another one of this kind, it consists only of its table.
-    """
+async def waiting_runs(stage: Stage, count: int = 1000) -> Section:
+    """Return the figures of so many runs. Their worker is a new one, with the model of `bench.floor`."""
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    floor = await _waited(stage, client, "floor", count)
-    loom = await _waited(stage, client, "loom", count)
+    floor, loom = await _waited(stage, client, "floor", count), await _waited(stage, client, "loom", count)
     rows = [_row("Loom", loom), _row("floor", floor), _ratios(loom, floor)]
     head = [
         *("runs", "loop", "started and waiting", "worker's memory", "per run", "beside it", "asleep", "idle CPU"),
@@ -72,14 +70,13 @@ async def waiting_runs(stage: Stage, count: int, *, continues: bool = False) -> 
         " the SDK's default and costs time and memory for each run. Loom's worker doesn't use it. Each figure is a"
         " single measurement."
     )
-    figures = table(head, rows)
-    return Section(figures if continues else section("Waiting runs", text, figures), _targets(loom, floor))
+    return Section(section("Waiting runs", text, table(head, rows)), _targets(loom, floor))
 
 
 async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waited:
     if loop in stage.workers:
         stage.stop_worker(loop)
-    worker = psutil.Process(stage.start_worker(loop, "loom._worker" if loop == "loom" else "bench.floor").pid)
+    worker = psutil.Process(start_worker(stage, loop).pid)
     ids = [f"bench-waiting-{loop}-{count}-{number}" for number in range(count)]
     await _warm_up(stage, client, loop, f"bench-warm-{loop}-{count}")
     before = _megabytes([worker])
@@ -131,7 +128,7 @@ async def _start(stage: Stage, client: Client, loop: str, run_id: str) -> None:
         await client.start_workflow("AgentRun", request, id=run_id, task_queue=QUEUE)
     else:
         args = [TASK, stage.env["LOOM_WORKSPACE"]]
-        await client.start_workflow("FloorWaiting", args=args, id=run_id, task_queue=FLOOR_QUEUE)
+        await client.start_workflow("FloorWaiting", args=args, id=run_id, task_queue=QUEUES[loop])
 
 
 async def _approve(client: Client, run_id: str) -> None:
@@ -139,9 +136,8 @@ async def _approve(client: Client, run_id: str) -> None:
 
 
 async def _until_waiting(client: Client, loop: str, count: int) -> None:
-    queue = QUEUE if loop == "loom" else FLOOR_QUEUE
     waits = "LoomStatus = 'waiting_for_approval' AND ExecutionStatus = 'Running'"
-    await until_found(client, f"TaskQueue = '{queue}' AND {waits}", count)
+    await until_found(client, f"TaskQueue = '{QUEUES[loop]}' AND {waits}", count)
 
 
 def _megabytes(processes: Sequence[psutil.Process]) -> float:
@@ -172,7 +168,8 @@ def _ratios(loom: _Waited, floor: _Waited) -> list[Any]:
 def _targets(loom: _Waited, floor: _Waited) -> tuple[Target, ...]:
     runs = f"{loom.runs:,} waiting runs"
     return (
-        Target(what=f"{runs}: worker's memory in all", measured=loom.asleep, at_most=150, unit=" MB"),
+        Target(what=f"{runs}: worker's memory", measured=loom.memory, at_most=150, unit=" MB"),
+        Target(what=f"{runs}: memory of the processes beside it", measured=loom.beside, at_most=70, unit=" MB"),
         Target(what=f"{runs}: time until all wait ÷ floor", measured=loom.started / floor.started, at_most=1.5),
         Target(what=f"{runs}: idle CPU", measured=100 * loom.idle, at_most=3, unit=" %"),
         Target(what=f"{runs}: runs that completed", measured=loom.completed, at_least=loom.runs),

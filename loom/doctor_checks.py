@@ -39,7 +39,7 @@ from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
 from loom.stack.services import FAIR_QUEUES, TUNED_RATES, status_of, temporal_database
 from loom.stack.state import StackState, command_line
-from loom.store_sizes import size_and_growth
+from loom.store_sizes import folder_size, key_sizes, size_and_growth, table_sizes
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
@@ -76,6 +76,8 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
         return {"ok": True, "version": info.server_version, "ui": None}
     tuning = _tuning(temporal_database(home), command_line(part.pid))
     found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
+    files = temporal_database(home).parent.glob(f"{temporal_database(home).name}*")  # SQLite's log is another file
+    found |= size_and_growth(home, "temporal", str(home), sum(each.stat().st_size for each in files))
     if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
         return {**found, "ok": False, "hint": f"the disk that contains {home} is full: free some space"}
     if not found["ok"]:
@@ -93,8 +95,9 @@ async def postgres(url: str, home: Path) -> Entry:
         vector = await cursor.fetchone()
         cursor = await connection.execute("select pg_database_size(current_database())")
         ((size,),) = await cursor.fetchall()
+        kinds = await table_sizes(connection)
     found: Entry = {"ok": vector is not None, "version": f"{version // 10000}.{version % 10000}"}
-    found |= size_and_growth(home, "postgres", url, size)
+    found |= size_and_growth(home, "postgres", url, size, kinds=kinds)
     if vector is None:
         return {**found, "hint": "pgvector is missing: run `create extension vector` in this database"}
     return {**found, "pgvector": vector[0]}
@@ -106,8 +109,9 @@ async def redis_(url: str, home: Path) -> Entry:
         server = await client.info("server")
         persistence = await client.info("persistence")
         memory = await client.info("memory")
+        kinds = await key_sizes(client)
     found: Entry = {"ok": True, "version": server["redis_version"]}
-    found |= size_and_growth(home, "redis", url, memory["used_memory"])
+    found |= size_and_growth(home, "redis", url, memory["used_memory"], kinds=kinds)
     if persistence.get("aof_last_write_status", "ok") != "ok":
         return {**found, "ok": False, "hint": "Redis cannot write to its disk: free some space"}
     return found
@@ -273,7 +277,9 @@ async def snapshots(settings: Settings) -> Entry:
         hint = "snapshots need the `git` program: install it, or set LOOM_SNAPSHOTS=off"
         return {"ok": settings.snapshots != "required", "hint": hint}
     _, version = await _run(program, "--version")
-    return {"ok": True, "version": version.removeprefix("git version ")}
+    found: Entry = {"ok": True, "version": version.removeprefix("git version ")}
+    size = await asyncio.to_thread(folder_size, settings.home / "snapshots")
+    return found | size_and_growth(settings.home, "snapshots", str(settings.home), size) if size else found
 
 
 async def mcp(settings: Settings) -> Entry:

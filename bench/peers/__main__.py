@@ -1,14 +1,13 @@
 """Compare Loom with other agent loops on Temporal (`make bench-peers`). With `--write`, replace the page of figures.
 
 All loops call a model and a tool that answer at once in the worker's process, as in `bench.floor`. The peers' workers
-have an interpreter of their own, with the packages in requirements.txt.
+have an interpreter of their own, with the packages in requirements.txt. To measure the page in parts, name the parts
+and a folder that keeps their figures: `python -m bench.peers conversation --keep DIR`.
 """
 
-import argparse
-import asyncio
-import signal
 import subprocess
-import sys
+from asyncio import gather
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -16,14 +15,17 @@ from typing import Any, Final
 
 from temporalio.client import Client
 
-from bench.report import machine, ratio, ratio_of, spread, table
-from bench.stage import Stage, stage
-from bench.targets import Section, Target, target_table
-from bench.turns import SHAPES, Loop, loops, run_id, turn_figures, turn_rates
+from bench.parts import Page, Part, command_line
+from bench.peers.conversation import conversation
+from bench.report import ratio, ratio_of, section, spread, table
+from bench.shape import QUICK, Shape
+from bench.stage import Stage
+from bench.targets import Section, Target
+from bench.turns import MANY, SHAPES, Loop, described, run_id, told, turn_figures, turn_rates, warm_loops
 
 ROOT: Final = Path(__file__).parents[2]
-DOC: Final = ROOT / "docs" / "measurements-peers.md"
 PYTHON: Final = ROOT / ".venv" / "peers" / "bin" / "python"
+"""The interpreter of the peers' workers, which `make bench-peers` installs."""
 REQUIREMENTS: Final = Path(__file__).parent / "requirements.txt"
 PEERS: Final = {"openai-agents": "bench.peers.openai_agents_worker", "pydantic-ai": "bench.peers.pydantic_ai_worker"}
 """The names of the peers' loops, and the modules that serve them."""
@@ -33,33 +35,42 @@ HIDDEN: Final = """\
 
 - Loom does more in each turn than the other loops. Its worker writes live events and transcripts to Redis, checks each
   tool call against permission rules, redacts secrets and counts costs. Other processes write the run's memory to
-  Postgres. *Beside it* is their CPU time per turn, which is not part of the worker's CPU time.
+  Postgres. *CPU until idle* includes them, until all memories of the run have been written and embedded.
 - Loom and the floor send only new messages with a model call, and the worker keeps the others. If the worker crashes,
   Loom recovers them, but the floor can't. The peers send the whole conversation with each model call, so their cost per
   turn grows with the number of turns.
+- Loom makes a quick read without an activity of its own. The other loops schedule an activity for each tool call.
 - The peers are set up as their documentation shows, with their plugins and data converters. Only their limits on turns
   are lifted. Streaming, continue-as-new and instrumentation are off, as they are by default. Tracing in the OpenAI
   Agents SDK is on by default, but it is off here, since it sends spans to OpenAI.
 - The peers and the floor run in Temporal's workflow sandbox, which is the default. Loom's worker doesn't use it.
-- All workers run during the whole measurement, but only one of them has runs at a time. Loom may still write the memory
-  of its last run while the next loop is measured.
+- All workers run during the whole measurement, but only one of them has runs at a time.
 - Calls to a real model take seconds, and the difference between two loops is a small part of such a turn."""
 
 
-async def measure(python: Path, rounds: int) -> list[str]:
-    """Return all sections as Markdown, in order."""
-    versions = _versions(python)
-    with stage() as ready:
-        ready.start_worker("loom", "worker")
-        ready.start_worker("floor", "bench.floor")
-        for peer, module in PEERS.items():
-            ready.start_worker(peer, module, _queue(peer), python=str(python))
-        client = await Client.connect(ready.env["TEMPORAL_ADDRESS"])
-        compared = loops(ready, client) | {peer: partial(_run, client, peer) for peer in PEERS}
-        await asyncio.gather(*(loop("turns=5 calls=1 warm-up") for loop in compared.values()))
-        sections = [await _turn_cost(ready, compared, rounds), await _throughput(compared, min(rounds, 3))]
-    targets = target_table(target for found in sections for target in found.targets)
-    return [machine(), f"Packages of the peers: {versions}.", targets, *(found.text for found in sections), HIDDEN]
+def page() -> Page:
+    """Return the page, with the versions of the peers' packages."""
+    names = [line.partition("==")[0] for line in REQUIREMENTS.read_text(encoding="utf-8").splitlines()]
+    asked = (
+        "import sys, importlib.metadata as m; print(', '.join(f'{name} {m.version(name)}' for name in sys.argv[1:]))"
+    )
+    ran = subprocess.run([PYTHON, "-c", asked, *names], check=True, capture_output=True, text=True)
+    begin = (
+        "# Comparison with other agent loops\n\n`make bench-peers` compares Loom with two other agent loops on"
+        " Temporal: the OpenAI Agents SDK\nand Pydantic AI, each with its own Temporal integration. You can run it on"
+        f" your own machine.\n\nPackages of the peers: {ran.stdout.strip()}."
+    )
+    return Page(file=ROOT / "docs" / "measurements-peers.md", begin=begin, end=HIDDEN, module="bench.peers")
+
+
+async def _compared(stage: Stage, purpose: str, *names: str) -> dict[str, Loop]:
+    """Return these loops and those of the peers. Their workers have served a run, and are idle."""
+    client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
+    peers = {peer: partial(_run, client, peer) for peer in PEERS}
+    for peer, module in PEERS.items():
+        stage.needs_worker(peer, module, _queue(peer), python=str(PYTHON))
+    await gather(*(run(f"{Shape(5)} warm-up {purpose}") for run in peers.values()))
+    return await warm_loops(stage, purpose, *names) | peers
 
 
 async def _run(client: Client, peer: str, task: str) -> str:
@@ -79,74 +90,77 @@ def _queue(peer: str) -> str:
     return f"bench-{peer}"
 
 
-async def _turn_cost(stage: Stage, compared: dict[str, Loop], rounds: int) -> Section:
+async def turn_cost(stage: Stage, *, rounds: int, shape: Shape) -> Section:
+    """Return what a turn of this shape takes in each loop."""
+    compared = await _compared(stage, f"for {shape}", "loom", "floor")
+    figures = await turn_figures(stage, compared, shape, rounds)
+    floor = figures["floor"]
+    rows = [
+        [
+            *(told(loop), spread(mine.wall, "ms"), ratio(mine.wall, floor.wall)),
+            *(spread(mine.worker, "ms"), ratio(mine.worker, floor.worker)),
+            *(spread(mine.in_all, "ms"), spread(mine.server, "ms")),
+        ]
+        for loop, mine in figures.items()
+    ]
+    head = ["loop", "time", "÷ floor", "worker's CPU", "÷ floor", "CPU until idle", "server's CPU"]
+    shown = f"### {described(shape).capitalize()}\n\n" + table(head, rows)
+    ours = figures["loom"]
+    targets = tuple(
+        Target(what=f"Loom's {what} ÷ {peer}'s, {described(shape)}", measured=measured, at_most=1)
+        for peer in PEERS
+        for what, measured in (
+            ("time per turn", ratio_of(ours.wall, figures[peer].wall)),
+            ("worker's CPU per turn", ratio_of(ours.worker, figures[peer].worker)),
+            ("CPU per turn with memory's processes", ratio_of(ours.in_all, figures[peer].in_all)),
+        )
+    )
+    if shape != COMPARED[0]:
+        return Section(shown, targets)
+    text = (
+        "Each turn is one model call with tool calls that return 2 KB each. The *floor* is a hand-written loop without"
+        " any features (`bench/floor.py`) in Temporal's sandbox. The figures are per turn. They are medians of"
+        f" {rounds} interleaved rounds, and the ratios are medians of pairs."
+    )
+    return Section(section("Time per turn", text, shown), targets)
+
+
+async def throughput(stage: Stage, *, rounds: int, counts: Sequence[int] = (20, 100)) -> Section:
+    """Return how many turns per second many runs make together, with one worker for each loop."""
+    compared = await _compared(stage, "for throughput", "loom", "floor")
     rows: list[list[Any]] = []
     targets: list[Target] = []
-    for turns, calls in SHAPES:
-        figures, beside = await turn_figures(stage, compared, turns, calls, rounds)
-        floor_wall, floor_worker, _ = zip(*figures["floor"], strict=True)
-        for loop, measured in figures.items():
-            wall, worker, server = zip(*measured, strict=True)
-            row = [turns, calls, loop, spread(wall, "ms"), ratio(wall, floor_wall)]
-            row += [spread(worker, "ms"), ratio(worker, floor_worker), spread(server, "ms")]
-            rows.append([*row, f"{beside:.1f} ms" if loop == "loom" else ""])
-            if loop in PEERS:
-                share = ratio_of(next(zip(*figures["loom"], strict=True)), wall)
-                what = f"Loom's time per turn ÷ {loop}'s, {turns} turns with {calls} call{'s' * (calls > 1)} each"
-                targets.append(Target(what=what, measured=share, at_most=1))
-    head = ["turns", "calls per turn", "loop", "time per turn", "÷ floor", "worker CPU", "÷ floor", "server CPU"]
+    for runs in counts:
+        rates = await turn_rates(stage, compared, MANY, runs, rounds)
+        rows += [[runs, told(loop), spread(mine, "/s"), ratio(mine, rates["floor"])] for loop, mine in rates.items()]
+        for peer in PEERS:
+            what = f"Loom's turns per second ÷ {peer}'s, {runs} runs"
+            targets.append(Target(what=what, measured=ratio_of(rates["loom"], rates[peer]), at_least=1))
     text = (
-        "## Time per turn\n\nEach turn is one model call with tool calls that return 2 KB each. The *floor* is a"
-        " hand-written loop without any features\n(`bench/floor.py`). The figures are medians of"
-        f" {rounds} interleaved rounds, and the ratios are medians of pairs.\n\n" + table([*head, "beside it"], rows)
+        f"Runs of {MANY.turns} turns with one tool call each start at the same time. Each loop has one worker. The"
+        f" figures are medians of {rounds} interleaved rounds. The floor runs in Temporal's sandbox."
     )
-    return Section(text, tuple(targets))
+    head = ["runs at once", "loop", "turns", "÷ floor"]
+    return Section(section("Throughput", text, table(head, rows)), tuple(targets))
 
 
-async def _throughput(compared: dict[str, Loop], rounds: int, runs: int = 100, turns: int = 5) -> Section:
-    rates = await turn_rates(compared, runs, turns, rounds)
-    rows = [[loop, spread(measured, "/s"), ratio(measured, rates["floor"])] for loop, measured in rates.items()]
-    text = (
-        f"## Throughput\n\n{runs} runs of {turns} turns with one tool call each start at the same time. Each loop has"
-        f" one worker. The figures are medians of {rounds}\ninterleaved rounds.\n\n"
-        + table(["loop", "turns", "÷ floor"], rows)
-    )
-    targets = [
-        Target(
-            what=f"Loom's turns per second ÷ {peer}'s, {runs} runs",
-            measured=ratio_of(rates["loom"], rates[peer]),
-            at_least=1,
-        )
-        for peer in PEERS
-    ]
-    return Section(text, tuple(targets))
+async def long_conversation(stage: Stage) -> Section:
+    """Return how the history of each loop grows in one long conversation."""
+    return await conversation(stage, await _compared(stage, "for a conversation", "loom"))
 
 
-def _versions(python: Path) -> str:
-    """Return the versions of the required packages that this interpreter has."""
-    names = [line.partition("==")[0] for line in REQUIREMENTS.read_text().splitlines()]
-    told = "import sys, importlib.metadata as m; print(', '.join(f'{name} {m.version(name)}' for name in sys.argv[1:]))"
-    return subprocess.run([python, "-c", told, *names], check=True, capture_output=True, text=True).stdout.strip()
+COMPARED: Final = tuple(shape for shape in SHAPES if shape.tool == QUICK)
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="number of interleaved rounds for the time per turn")
-    parser.add_argument("--python", type=Path, default=PYTHON, help="interpreter of the peers' workers")
-    parser.add_argument("--write", action="store_true", help=f"replace {DOC.name}")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started
-    sections = asyncio.run(measure(given.python, given.rounds))
-    text = (
-        "# Comparison with other agent loops\n\n`make bench-peers` compares Loom with two other agent loops on"
-        " Temporal: the OpenAI Agents SDK\nand Pydantic AI, each with its own Temporal integration. You can run it on"
-        " your own machine.\n\n" + "\n\n".join(sections) + "\n"
-    )
-    sys.stdout.write(text)
-    if given.write:
-        DOC.write_text(text)
+def parts(rounds: int) -> Mapping[str, Part]:
+    """Return the parts of the page, in order."""
+    names = ("turns-20", "turns-100", "turns-8-calls")
+    return {
+        "conversation": long_conversation,
+        **{name: partial(turn_cost, rounds=rounds, shape=shape) for name, shape in zip(names, COMPARED, strict=True)},
+        "throughput": partial(throughput, rounds=min(rounds, 3)),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    command_line(__doc__, page(), parts, rounds=5)

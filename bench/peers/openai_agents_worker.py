@@ -21,7 +21,7 @@ from temporalio.openai_agents.workflow import activity_as_tool
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from bench.shape import calls_in
+    from bench.shape import Shape
 
 
 class Immediate(Model, ModelProvider):
@@ -34,18 +34,20 @@ class Immediate(Model, ModelProvider):
     async def get_response(self, *_: Any, **call: Any) -> ModelResponse:
         """Answer at once."""
         task, *rest = call["input"]
-        turn = len({item["call_id"].split("-")[0] for item in rest if item["type"] == "function_call"})
+        turn = len({item["call_id"].split("-")[0] for item in rest if item.get("type") == "function_call"})
+        shape, arguments = Shape.of(task["content"]), '{{"path": "{}"}}'
         output: list[Any] = [
             ResponseFunctionToolCall(
-                type="function_call", call_id=f"c{turn}-{n}", name="read_file", arguments='{"path": "data.txt"}'
+                type="function_call", call_id=f"c{turn}-{n}", name="read_file", arguments=arguments.format(shape.file)
             )
-            for n in range(calls_in(task["content"], turn))
+            for n in range(shape.calls_in(turn))
         ]
-        if not output:
-            text = ResponseOutputText(type="output_text", text="finished", annotations=[])
-            output = [
-                ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
-            ]
+        if text := shape.text_in(turn) if output else "finished":
+            said = ResponseOutputText(type="output_text", text=text, annotations=[])
+            message = ResponseOutputMessage(
+                id=f"m{turn}", type="message", role="assistant", status="completed", content=[said]
+            )
+            output = [message, *output]
         usage = Usage(requests=1, input_tokens=100, output_tokens=10, total_tokens=110)
         return ModelResponse(output=output, usage=usage, response_id=None)
 

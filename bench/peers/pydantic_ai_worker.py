@@ -19,19 +19,21 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from bench.shape import calls_in
+    from bench.shape import Shape
 
 
 async def answer(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-    """Call `read_file` in each turn, and then answer, at once."""
+    """Call the tool in each turn, and then answer, at once."""
     task = next(str(part.content) for part in messages[0].parts if isinstance(part, UserPromptPart))
     turn = sum(isinstance(message, ModelResponse) for message in messages)
+    shape = Shape.of(task)
     calls = [
-        ToolCallPart("read_file", {"path": "data.txt"}, tool_call_id=f"c{turn}-{n}")
-        for n in range(calls_in(task, turn))
+        ToolCallPart("read_file", {"path": shape.file}, tool_call_id=f"c{turn}-{n}")
+        for n in range(shape.calls_in(turn))
     ]
+    text = shape.text_in(turn) if calls else "finished"
     usage = RequestUsage(input_tokens=100, output_tokens=10)
-    return ModelResponse(parts=[*calls] or [TextPart("finished")], usage=usage)
+    return ModelResponse(parts=[*([TextPart(text)] if text else ()), *calls], usage=usage)
 
 
 agent = Agent(FunctionModel(answer), name="bench", capabilities=[TemporalDurability()])

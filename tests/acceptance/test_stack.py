@@ -161,7 +161,7 @@ async def test_a_stack_keeps_its_processes_over_up_and_its_data_over_down(loom: 
 def _without_sizes(found: dict[str, Any]) -> dict[str, Any]:
     """What `up` and `doctor` say, without the sizes of the stores, which change by themselves."""
     parts = {
-        name: {key: value for key, value in part.items() if key not in ("bytes", "note", "growth")}
+        name: {key: value for key, value in part.items() if key not in ("bytes", "note", "growth", "kinds")}
         for name, part in found["parts"].items()
     }
     return {**found, "parts": parts}
@@ -342,6 +342,8 @@ def test_a_worker_joins_comes_back_and_outlives_its_supervisor(loom: Loom) -> No
 
     report = json.loads(loom.run("doctor", "--json").stdout)
     assert report["ok"]
+    assert {"memory", "effects", "audit log"} <= report["parts"]["postgres"]["kinds"].keys()
+    assert all(report["parts"][name]["bytes"] > 0 for name in SERVICES)
     worker = report["parts"]["worker"]
     assert (worker["ok"], worker["pids"]) == (True, [left["worker"]])
     assert (worker["workspaces"], worker["max_mode"]) == ([str(loom.home.parent)], "accept-edits")

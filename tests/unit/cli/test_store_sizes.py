@@ -1,8 +1,8 @@
-"""What `loom doctor` says of the sizes of Postgres and Redis, and of their growth."""
+"""What `loom doctor` says of the sizes of the stores, and of their growth."""
 
 from pathlib import Path
 
-from loom.store_sizes import DAY, size_and_growth
+from loom.store_sizes import DAY, folder_size, size_and_growth
 
 URL = "postgresql://127.0.0.1/loom"
 BEGAN = 1_800_000_000.0
@@ -38,3 +38,18 @@ def test_without_a_home_directory_or_with_a_broken_file_only_the_size_is_known(t
     (tmp_path / "sizes.json").write_text("{")
     for home in (tmp_path / "missing", tmp_path):
         assert size_and_growth(home, "redis", URL, 1000, now=BEGAN) == {"bytes": 1000, "note": "1.0 KB"}
+
+
+def test_the_note_names_what_takes_the_most_space(tmp_path: Path) -> None:
+    kinds = {"effects": 16_000, "memory": 60_000_000, "audit log": 4_000_000, "artifacts": 900_000}
+    entry = size_and_growth(tmp_path, "postgres", URL, 84_000_000, kinds=kinds, now=BEGAN)
+    assert entry["note"] == "84.0 MB (memory 60.0 MB, audit log 4.0 MB, artifacts 900.0 KB)"
+    assert entry["kinds"] == kinds
+
+
+def test_the_size_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "objects" / "pack").write_bytes(b"x" * 700)
+    (tmp_path / "HEAD").write_bytes(b"x" * 30)
+    assert folder_size(tmp_path) == 730
+    assert folder_size(tmp_path / "missing") == 0
