@@ -1,7 +1,7 @@
 """The `call_model` activity: make one attempt at a streamed model call, and prepare each tool call in the reply."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -140,14 +140,8 @@ class LanguageModel:
                     return await self._told(request, found)
         except StoreUnavailable:
             return await self._attempted(request)
-        answer = leases.recorded(
-            claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=request.begun
-        )
-        return await outlasting(self._with_quick_reads(request, answer))
-
-    async def _with_quick_reads(self, request: ModelRequest, answer: Awaitable[ModelReply]) -> ModelReply:
-        reply = await answer
-        return reply if self._quick_reads is None else await self._quick_reads.made(request, reply)
+        work = leases.recorded(claim, lambda: self._attempted(request), is_final=_is_answer, is_recorded=request.begun)
+        return await outlasting(work)
 
     async def _told(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
         """Write the notices that come with the call. The attempt that has the reply has told the rest of the call."""
@@ -169,12 +163,16 @@ class LanguageModel:
             spec, transcript = known
             try:
                 self._manifests.check(spec, request.origin.run_id, writer)
-                return await self._answer(request, spec, transcript, writer)
+                reply = await self._answer(request, spec, transcript, writer)
             except LoomError as error:
                 if error.context.get("has_run") is not False:  # a call that waits for a permit was not sent
                     self._tell_failure(writer, request, spec.model, error)
                 failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
                 raise failure from None
+            if self._quick_reads is None:
+                return reply
+            writer.flush()  # the events of the reads come after those of the call
+            return await self._quick_reads.made(request, reply, spec)
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter

@@ -49,6 +49,8 @@ class Lease:
     since: float
     is_recorded: bool
     """Whether the ledger has the claim: from the start, or since the first renewal."""
+    is_kept: bool = False
+    """Whether the ledger already has a result."""
 
 
 class Leases(Generic[T]):
@@ -127,6 +129,8 @@ class Leases(Generic[T]):
         """Store the result if a later attempt may need it. If the worker was too busy to renew the lease, it was also
         too busy for its heartbeats, and Temporal has perhaps given up on the attempt.
         """
+        if lease.is_kept:
+            return
         claim = lease.claim
         with suppress(StoreUnavailable):
             if not lease.is_recorded and _now() - lease.since >= RENEWAL:
@@ -139,9 +143,12 @@ class Leases(Generic[T]):
         has it. `instead_of` is the key of an earlier result, which is deleted because history has it.
         """
         try:
-            return await self._ledger.keep(claim, result, instead_of=instead_of)
+            is_kept = await self._ledger.keep(claim, result, instead_of=instead_of)
         except StoreUnavailable:
             return False
+        for lease in self._held:
+            lease.is_kept |= is_kept and lease.claim == claim
+        return is_kept
 
     async def given_back(self, lease: Lease) -> None:
         """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A

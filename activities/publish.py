@@ -88,12 +88,16 @@ class StreamWriter:
         for notice in notices:
             self._put(task_of_notice(self._origin, notice))
 
+    def flush(self) -> None:
+        """Write the events immediately, without waiting for the next ones."""
+        if self._lingering is not None:
+            self._begin()
+
     async def close(self) -> None:
         """Wait until all events are written or the stream is known to be unavailable, but no longer than `CLOSE_LIMIT`
         seconds.
         """
-        if self._lingering is not None:
-            self._begin()
+        self.flush()
         while (writing := self._writing) is not None:
             await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
             if not writing.done():

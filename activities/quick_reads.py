@@ -20,7 +20,7 @@ from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryReverse
 from temporalio.service import RPCError
 
 from loom.activities.leases import Leases, is_stopped
-from loom.activities.ports import Claim, TranscriptStore
+from loom.activities.ports import Claim
 from loom.activities.run_tool import ToolRunner
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall
@@ -37,25 +37,24 @@ _RUNS: Final = 2_000
 class QuickReads:
     """Runs the quick reads that models ask for."""
 
-    def __init__(self, *, runner: ToolRunner, leases: Leases[ModelReply], transcripts: TranscriptStore) -> None:
+    def __init__(self, runner: ToolRunner, leases: Leases[ModelReply]) -> None:
         self._runner = runner
         self._leases = leases
-        self._transcripts = transcripts
         self._kept: dict[str, str] = {}
         """The key of each run's last answer in the ledger. Once the run calls the model again, history has it."""
 
-    async def made(self, request: ModelRequest, reply: ModelReply) -> ModelReply:
+    async def made(self, request: ModelRequest, reply: ModelReply, spec: AgentSpec) -> ModelReply:
         """Return the answer with the results of its quick reads."""
         if reply.message is None or not any(plan.is_quick for plan in reply.plans):
             return reply
-        calls, spec = reply.message.tool_calls, await self._transcripts.load_spec(request.spec_digest)
-        if spec is None:
-            return _left_to_activities(reply)
+        calls = reply.message.tool_calls
         wanted = quick_calls(calls, reply.plans, spec.parallel_limit, datetime.now(UTC))
         reply = _left_to_activities(reply, but=wanted)
-        if not wanted or not await self._may_run(request, reply):
-            return _left_to_activities(reply)
+        if not wanted:
+            return reply
         try:
+            if not await self._may_run(request, reply):
+                return _left_to_activities(reply)
             plans = await asyncio.gather(
                 *(self._with_result(request, *each, spec) for each in zip(calls, reply.plans, strict=True))
             )

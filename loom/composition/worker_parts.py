@@ -295,7 +295,7 @@ class WorkerParts:
             app_sources=self._app_sources(),
             people=PersonMemory(self.memory.people, self.memory.limits) if self.memory is not None else None,
             leases=leases,
-            quick_reads=QuickReads(runner=runner, leases=leases, transcripts=self.transcripts) if leases else None,
+            quick_reads=QuickReads(runner, leases) if leases else None,
         )
         conductor = CrewConductor(
             transcripts=self.transcripts,
