@@ -85,7 +85,7 @@ from loom.workflows.long_waits import waiting
 from loom.workflows.signal_handlers import SteeredRun, register_handlers
 from loom.workflows.signed_requests import signed_start
 from loom.workflows.validation import initial_state
-from loom.workflows.visibility import attribute_updates, attributes_of, markdown
+from loom.workflows.visibility import attribute_updates, attributes_of, show_details
 
 _T = TypeVar("_T")
 
@@ -130,6 +130,7 @@ class AgentRun:
             )
         )
         workflow.register_random_seed_callback(self._seed_changed)
+        show_details(lambda: self._state)
         register_handlers(
             SteeredRun(
                 current=lambda: self._state,
@@ -146,7 +147,6 @@ class AgentRun:
             self._notice_resets(),
             self._send_tree_signals(),
             self._watch_time(),
-            self._describe(),
             self._notify(),
         )
         tasks = [asyncio.create_task(each) for each in background]
@@ -216,9 +216,9 @@ class AgentRun:
         return self._state
 
     def _advance(self, event: Event) -> None:
-        if (why := ignored(self._state, event)) is not None:
-            workflow.logger.info("event ignored: %s", why)
         before, self._state = self._state, evolve(self._state, event)
+        if self._state is before and (why := ignored(before, event)) is not None:
+            workflow.logger.info("event ignored: %s", why)
         self._tell_not_run()
         if self.observer is not None:
             self.observer.advanced(before, event, self._state)
@@ -256,13 +256,6 @@ class AgentRun:
                 # The SDK joins a task without a command with the next one, and the time would differ in a replay.
                 recorded = workflow.sleep(options.SHORTEST_WAIT, summary="so that the time of the reset is recorded")
                 asyncio.create_task(recorded)  # noqa: RUF006 - nothing waits for it
-
-    async def _describe(self) -> None:
-        """Keep the details in the Web UI current. They are updated once per workflow activation, not once per event."""
-        while True:
-            described = self._state
-            workflow.set_current_details(markdown(described))
-            await workflow.wait_condition(lambda: self._state is not described)  # noqa: B023 - awaited in this round
 
     async def _send_tree_signals(self) -> None:
         """Send queued signals to other runs in the tree, one at a time."""

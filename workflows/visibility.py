@@ -7,10 +7,12 @@ can't become markup or change the command that contains it.
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from temporalio import workflow
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
@@ -42,6 +44,24 @@ _ARGUMENTS: Final = 600
 """The maximum number of argument characters to show."""
 _TEXT: Final = 2_000
 """The maximum number of characters of any other text to show."""
+
+
+_METADATA: Final = "__temporal_workflow_metadata"
+"""The query by which the Web UI asks for a workflow's details."""
+
+
+def show_details(current: Callable[[], RunState]) -> None:
+    """Show the run's details in the Web UI. They are written when they are asked for, and not in each workflow task."""
+    metadata = workflow.get_query_handler(_METADATA)
+    if metadata is None:
+        return
+
+    def detailed() -> WorkflowMetadata:
+        known: WorkflowMetadata = metadata()
+        known.current_details = markdown(current())
+        return known
+
+    workflow.set_query_handler(_METADATA, detailed)
 
 
 def attributes_of(state: RunState) -> dict[str, str | float]:

@@ -23,16 +23,17 @@ else:
         if slots is None:
             return dataclasses.replace(value, **changes)
         copy = object.__new__(kind)
-        for slot in slots.values():
-            slot.__set__(copy, slot.__get__(value))
+        for get, put in slots.values():
+            put(copy, get(value))
         for name, change in changes.items():
-            slots[name].__set__(copy, change)
+            slots[name][1](copy, change)
         return copy
 
 
 @cache
-def _slots_of(kind: type) -> dict[str, Any] | None:
-    """Return the descriptors of the type's fields, or None if it has a dictionary or checks its values."""
+def _slots_of(kind: type) -> dict[str, tuple[Any, Any]] | None:
+    """Return the getter and the setter of each field, or None if the type has a dictionary or checks its values."""
     if "__slots__" not in vars(kind) or hasattr(kind, "__post_init__"):
         return None
-    return {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
+    slots = {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
+    return {name: (slot.__get__, slot.__set__) for name, slot in slots.items()}

@@ -394,7 +394,7 @@ class RunState:
     @property
     def asks(self) -> tuple[OpenCall, ...]:
         """The calls that are waiting for a person."""
-        return tuple(call for call in self.calls.open if call.awaits_person)
+        return tuple(call for call in self.calls.open if call.awaits_person) if self.calls.open else ()
 
     @property
     def asks_below(self) -> tuple[TreeAsk, ...]:
@@ -404,8 +404,10 @@ class RunState:
     @property
     def question(self) -> OpenCall | None:
         """The question that the run is currently asking a person. All earlier calls of the turn are complete."""
+        if self.phase is not Phase.ACTING or self.asks:
+            return None
         waiting = next((call for call in self.calls.open if call.result is None), None)
-        if self.phase is not Phase.ACTING or self.asks or waiting is None or waiting.stale:
+        if waiting is None or waiting.stale:
             return None
         return waiting if waiting.call.name == ASK_USER else None
 

@@ -86,7 +86,7 @@ async def test_a_draft_is_criticised_without_tools_and_revised_with_them(working
         f"t1 · draft · model {model}",
         f"t2 · critique 1 of 2 · model {model}",
         f"t3 · revision 1 of 2 · model {model}",
-        f"t4 · revision 1 of 2 · model {model}: 1 tool result",
+        f"t4 · revision 1 of 2 · model {model}: list_dir: .",
         f"t5 · critique 2 of 2 · model {model}",
     ]
 
