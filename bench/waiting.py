@@ -89,6 +89,7 @@ async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waite
     used = stage.cpu(worker.pid)
     await asyncio.sleep(IDLE)
     idle = (stage.cpu(worker.pid) - used) / IDLE
+    beside = max(beside, _megabytes(worker.children(recursive=True)))  # vectors are computed after the start
     asleep = await _asleep(worker)
     begun = perf_counter()
     await each(lambda run_id: _approve(client, run_id), ids)
