@@ -61,8 +61,8 @@ async def waiting_runs(stage: Stage, count: int = 1000) -> Section:
     ]
     text = (
         "Runs start together, call the model and wait for an approval. *Worker's memory* is its resident size"
-        " before and after the start, and *per run* is the difference for each run. *Beside it* is the memory of"
-        " the processes that write and embed Loom's memory. They end when there is nothing to write, and *asleep* is"
+        " before and after the start, and *per run* is the difference for each run. *Beside it* is the greatest memory"
+        " of the processes that write and embed Loom's memory. They end when there is nothing to write, and *asleep* is"
         " the memory of all processes after that. *Idle CPU* is the worker's share of one processor for"
         f" {IDLE:.0f} s while all runs wait. Then each run is approved. The floor waits for a signal"
         " (`FloorWaiting` in `bench/floor.py`). Like Loom, it tells the server that it waits, but it checks no"
@@ -89,6 +89,7 @@ async def _waited(stage: Stage, client: Client, loop: str, count: int) -> _Waite
     used = stage.cpu(worker.pid)
     await asyncio.sleep(IDLE)
     idle = (stage.cpu(worker.pid) - used) / IDLE
+    beside = max(beside, _megabytes(worker.children(recursive=True)))  # vectors are computed after the start
     asleep = await _asleep(worker)
     begun = perf_counter()
     await each(lambda run_id: _approve(client, run_id), ids)
