@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
@@ -56,8 +55,8 @@ def show_details(current: Callable[[], RunState]) -> None:
     if metadata is None:
         return
 
-    def detailed() -> WorkflowMetadata:
-        known: WorkflowMetadata = metadata()
+    def detailed() -> Any:  # the SDK's WorkflowMetadata
+        known = metadata()
         known.current_details = markdown(current())
         return known
 

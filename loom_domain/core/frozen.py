@@ -1,7 +1,7 @@
 """Copies of frozen values.
 
 `dataclasses.replace` calls the type's `__init__`, which sets each field through `object.__setattr__`. For the 30 fields
-of a run's state, that takes 20 µs, and each turn copies the state ten times. Copying the slots takes a fifth of that.
+of a run's state, that takes 8 µs, and each turn copies the state ten times. Copying the slots takes 3 µs.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ else:
 @cache
 def _slots_of(kind: type) -> dict[str, tuple[Any, Any]] | None:
     """Return the getter and the setter of each field, or None if the type has a dictionary or checks its values."""
-    if "__slots__" not in vars(kind) or hasattr(kind, "__post_init__"):
+    if kind.__dictoffset__ or hasattr(kind, "__post_init__"):
         return None
     slots = {field.name: getattr(kind, field.name) for field in dataclasses.fields(kind)}
     return {name: (slot.__get__, slot.__set__) for name, slot in slots.items()}
