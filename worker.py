@@ -6,7 +6,7 @@ Loom extends a Temporal worker through a single plugin, so a worker can also run
 
 import gc
 
-if __name__ == "__main__":  # before the imports, which create 145,000 objects, of which hardly any becomes garbage
+if __name__ == "__main__":  # before the imports, which create 145,000 objects but hardly any garbage
     gc.set_threshold(10_000)
 
 import asyncio

@@ -172,7 +172,7 @@ class LanguageModel:
             if self._quick_reads is None:
                 return reply
             writer.flush()  # the events of the reads come after those of the call
-            return await self._quick_reads.made(request, reply, spec)
+            return await self._quick_reads.with_results(request, reply, spec)
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
@@ -305,7 +305,7 @@ class LanguageModel:
             grants=request.grants,
             origin=request.origin,
             turn=request.turn,
-            may_be_quick=bool(request.quick_reads) and self._quick_reads is not None,
+            may_be_quick=bool(request.quick_read_execution) and self._quick_reads is not None,
         )
         if answer.stop == "length" and plans:
             plans = (*plans[:-1], _cut_off(plans[-1], bound.output))

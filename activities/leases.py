@@ -49,8 +49,8 @@ class Lease:
     since: float
     is_recorded: bool
     """Whether the ledger has the claim: from the start, or since the first renewal."""
-    is_kept: bool = False
-    """Whether the ledger already has a result."""
+    is_stored: bool = False
+    """Whether the ledger already has this attempt's result."""
 
 
 class Leases(Generic[T]):
@@ -129,7 +129,7 @@ class Leases(Generic[T]):
         """Store the result if a later attempt may need it. If the worker was too busy to renew the lease, it was also
         too busy for its heartbeats, and Temporal has perhaps given up on the attempt.
         """
-        if lease.is_kept:
+        if lease.is_stored:
             return
         claim = lease.claim
         with suppress(StoreUnavailable):
@@ -138,17 +138,17 @@ class Leases(Generic[T]):
             if lease.is_recorded:
                 await self._ledger.finish(claim.key, claim.attempt, result)
 
-    async def kept(self, claim: Claim, result: T, *, instead_of: str | None = None) -> bool:
-        """Store a result that must survive the worker's death during the work that follows. Return whether the ledger
-        has it. `instead_of` is the key of an earlier result, which is deleted because history has it.
+    async def store(self, claim: Claim, result: T, *, replaces: str | None = None) -> bool:
+        """Store a result before further work, so that a crash of the worker doesn't lose it. Return whether the ledger
+        has it. `replaces` is the key of an earlier result, which is deleted because history contains it.
         """
         try:
-            is_kept = await self._ledger.keep(claim, result, instead_of=instead_of)
+            is_stored = await self._ledger.store(claim, result, replaces=replaces)
         except StoreUnavailable:
             return False
         for lease in self._held:
-            lease.is_kept |= is_kept and lease.claim == claim
-        return is_kept
+            lease.is_stored |= is_stored and lease.claim == claim
+        return is_stored
 
     async def given_back(self, lease: Lease) -> None:
         """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A
@@ -190,8 +190,8 @@ class Leases(Generic[T]):
             return
         for lease in leases:
             lease.is_recorded = True
-            is_kept = lease.claim.key in kept and newest[lease.claim.key] is lease
-            if not is_kept and lease in self._held:
+            is_stored = lease.claim.key in kept and newest[lease.claim.key] is lease
+            if not is_stored and lease in self._held:
                 _log.warning("call_taken_over", key=lease.claim.key, attempt=lease.claim.attempt)
                 lease.task.cancel()
 

@@ -62,8 +62,8 @@ class CallPreparer:
         may_be_quick: bool = False,
     ) -> tuple[PreparedCall, ...]:
         """Return a prepared call for each new call from the model, in order. `may_be_quick` says whether quick reads
-        may run before the run knows of them. If hooks or interceptors meet the calls, perhaps only their results, no
-        call does.
+        may run in the activity that called the model. If the agent has hooks or interceptors for tool calls, even for
+        results only, no call is quick.
         """
         registered = self._of(spec)
         if not registered:

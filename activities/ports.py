@@ -461,9 +461,9 @@ class Ledger(Protocol[T]):
         """Store the result. Only the attempt that holds the claim may store it, and the first stored result is kept."""
         ...
 
-    async def keep(self, claim: Claim, result: T, *, instead_of: str | None = None) -> bool:
-        """Store the result of a call that may not have been claimed, and return whether this attempt holds the call.
-        Delete the finished call `instead_of`, whose result nobody needs anymore.
+    async def store(self, claim: Claim, result: T, *, replaces: str | None = None) -> bool:
+        """Store the result of a call, and claim the call if nobody has. Return whether this attempt holds the call.
+        Delete the finished call `replaces`, whose result is no longer needed.
         """
         ...
 

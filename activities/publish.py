@@ -89,7 +89,7 @@ class StreamWriter:
             self._put(task_of_notice(self._origin, notice))
 
     def flush(self) -> None:
-        """Write the events immediately, without waiting for the next ones."""
+        """Start to write the collected events now, without waiting for more."""
         if self._lingering is not None:
             self._begin()
 

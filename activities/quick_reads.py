@@ -3,9 +3,9 @@
     the model answers ─▶ the ledger has the answer ┐
                          nothing reached the run   ┴▶ the reads run ─▶ the run learns of the answer and the results
 
-A read that isn't done soon is left to an activity of its own, and so are all of them if somebody has stopped or paused
-the run during the model call, sent a message, or changed its rules: then the run decides about the calls. If the worker
-dies during a read, the ledger has the answer, and the model isn't called again.
+A read that takes too long is repeated in an activity of its own. If somebody paused or aborted the run during the model
+call, sent a message, or changed its rules, the run decides about the calls, and activities make all of them. If the
+worker dies during a read, the ledger has the answer, and the model isn't called again.
 """
 
 import asyncio
@@ -29,9 +29,10 @@ from loom.domain.machine.activity_requests import model_key, quick_attempt
 from loom.domain.machine.tool_results import quick_calls
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest
 
-_ANSWERS_WITHIN: Final = timedelta(seconds=1)
-"""Time that the server has to return the end of the history. Otherwise, activities make the calls."""
-_RUNS: Final = 2_000
+_HISTORY_TIMEOUT: Final = timedelta(seconds=1)
+"""Timeout for reading the end of the history. If the server takes longer, activities make the calls."""
+_MAX_RUNS: Final = 2_000
+"""The maximum number of runs whose last answer a worker remembers."""
 
 
 class QuickReads:
@@ -40,10 +41,10 @@ class QuickReads:
     def __init__(self, runner: ToolRunner, leases: Leases[ModelReply]) -> None:
         self._runner = runner
         self._leases = leases
-        self._kept: dict[str, str] = {}
-        """The key of each run's last answer in the ledger. Once the run calls the model again, history has it."""
+        self._last_answers: dict[str, str] = {}
+        """The ledger key of each run's last answer. Once the run calls the model again, history has the answer."""
 
-    async def made(self, request: ModelRequest, reply: ModelReply, spec: AgentSpec) -> ModelReply:
+    async def with_results(self, request: ModelRequest, reply: ModelReply, spec: AgentSpec) -> ModelReply:
         """Return the answer with the results of its quick reads."""
         if reply.message is None or not any(plan.is_quick for plan in reply.plans):
             return reply
@@ -66,14 +67,14 @@ class QuickReads:
 
     async def _may_run(self, request: ModelRequest, reply: ModelReply) -> bool:
         claim = Claim(key=model_key(request), run_id=request.origin.run_id, attempt=request.attempt)
-        before = self._kept.pop(claim.run_id, None)
-        is_kept, is_untouched = await asyncio.gather(
-            self._leases.kept(claim, reply, instead_of=before if before != claim.key else None), _is_untouched()
+        before = self._last_answers.pop(claim.run_id, None)
+        is_stored, has_no_new_events = await asyncio.gather(
+            self._leases.store(claim, reply, replaces=before if before != claim.key else None), _has_no_new_events()
         )
-        self._kept[claim.run_id] = claim.key
-        if len(self._kept) > _RUNS:
-            del self._kept[next(iter(self._kept))]
-        return is_kept and is_untouched
+        self._last_answers[claim.run_id] = claim.key
+        if len(self._last_answers) > _MAX_RUNS:
+            del self._last_answers[next(iter(self._last_answers))]
+        return is_stored and has_no_new_events
 
     async def _with_result(
         self, request: ModelRequest, call: ToolCall, plan: PreparedCall, spec: AgentSpec
@@ -93,11 +94,11 @@ def _left_to_activities(reply: ModelReply, *, but: frozenset[str] = frozenset())
     return replace(reply, plans=tuple(plans))
 
 
-async def _is_untouched() -> bool:
+async def _has_no_new_events() -> bool:
     """Whether nothing has reached the run since it scheduled this activity.
 
-    Everything that does schedules a workflow task. The server stores the events of one workflow task together, and
-    returns the newest of these groups.
+    Whatever reaches a run schedules a workflow task. The server stores the events of a workflow task as a group, and
+    this request returns only the newest group.
     """
     info, client = activity.info(), activity.client()
     asked = GetWorkflowExecutionHistoryReverseRequest(
@@ -106,7 +107,7 @@ async def _is_untouched() -> bool:
         maximum_page_size=1,
     )
     try:
-        newest = await client.workflow_service.get_workflow_execution_history_reverse(asked, timeout=_ANSWERS_WITHIN)
+        newest = await client.workflow_service.get_workflow_execution_history_reverse(asked, timeout=_HISTORY_TIMEOUT)
     except RPCError:
         return False
     for event in newest.history.events:

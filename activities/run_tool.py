@@ -49,8 +49,8 @@ _log = structlog.get_logger("loom.tool")
 RESEND = ToolResult(content="", resend=True)
 """Requests the call's arguments, because the worker doesn't have them."""
 
-QUICK: Final = 0.1
-"""Seconds that a quick attempt may take, because the run doesn't know of the model's answer before it has ended."""
+QUICK_TIMEOUT: Final = 0.1
+"""Seconds that a quick attempt may take. The run receives the model's answer after all of them have ended."""
 
 
 class ToolRunner:
@@ -95,7 +95,7 @@ class ToolRunner:
         """Run the call. If the tool fails, return the failure as a result for the model instead of raising an
         exception.
         """
-        with _logged(request):
+        with _log_context(request):
             async with heartbeating():
                 with self._effects.fence() as fence:
                     if not (request.accounted and self._has_ledger):
@@ -105,10 +105,10 @@ class ToolRunner:
                     return await outlasting(fence.held_back(partial(self._attempted, request, fence.check)))
 
     async def read_quickly(self, request: ToolRequest) -> ToolResult | None:
-        """Make a quick attempt at a call, within the activity that has called the model. Return None if the call has no
-        result yet. Whatever has gone wrong, an activity then makes another attempt.
+        """Make a quick attempt at a call, within the activity that called the model. Return None if the attempt has no
+        final result, for whatever reason. An activity then makes the next attempt.
         """
-        with _logged(request):
+        with _log_context(request):
             try:
                 result = await self._attempted(request, check=lambda: None)
             except Exception as error:  # noqa: BLE001 - see the docstring
@@ -259,17 +259,17 @@ class ToolRunner:
 async def _quickly(result: Awaitable[ToolResult]) -> ToolResult:
     """Return the result of a quick attempt. Raises ApplicationError if it takes too long."""
     try:
-        async with asyncio.timeout(QUICK):
+        async with asyncio.timeout(QUICK_TIMEOUT):
             return await result
     except TimeoutError:
         raise ApplicationError(
-            f"the call took more than {QUICK:g} s", type=TIMED_OUT, category=ApplicationErrorCategory.BENIGN
+            f"the call took more than {QUICK_TIMEOUT:g} s", type=TIMED_OUT, category=ApplicationErrorCategory.BENIGN
         ) from None
 
 
 @contextmanager
-def _logged(request: ToolRequest) -> Iterator[None]:
-    """Add the call to the log entries in the body."""
+def _log_context(request: ToolRequest) -> Iterator[None]:
+    """Add the ids of the call to all log entries in the body."""
     span = request.origin.span_id(tool_segment(request.turn, request.call_id, request.attempt))
     ids = {**request.origin.log_ids, "span_id": span, "turn": request.turn}
     with structlog.contextvars.bound_contextvars(**ids, call_id=request.call_id, tool=request.tool):
@@ -298,7 +298,7 @@ class _Told:
     def progress(self, piece: str) -> None:
         """Report partial output. Text that may be the start of a secret is held back.
 
-        A quick attempt reports none, because there is nothing to see yet.
+        A quick attempt reports none, because it ends soon or is repeated in an activity.
         """
         if self._request.quick:
             return

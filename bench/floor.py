@@ -81,7 +81,7 @@ app.register_provider("immediate", Immediate())
 
 @app.tool(effect="read")
 async def look_up(path: str) -> str:
-    """Read a file. As nothing says that the tool is quick, each call is an activity."""
+    """Read a file. The tool isn't declared quick, so each call is an activity."""
     return await asyncio.to_thread((Path(os.environ["LOOM_WORKSPACE"]) / path).read_text)
 
 

@@ -61,8 +61,8 @@ async def recovery(stage: Stage) -> Section:
     text = (
         "The time runs from `kill -9` of the worker to the run's next step. A new worker is started immediately after"
         " the kill; a standby is running already. The next step is the reaction to an approval, or the second attempt"
-        " at a model call. *Busy processes* compute beside the servers and the workers all the time: with the starting"
-        f" worker, {BUSY} of them make a load of {BUSY + 1}."
+        " at a model call. *Busy processes* compute all the time, beside the servers and the workers. Together with the"
+        f" worker that starts, {BUSY} of them cause a load of {BUSY + 1}."
     )
     shown = table(["killed while", "taken over by", "busy processes", "time"], rows)
     return Section(section("Recovery", text, shown), tuple(targets))

@@ -26,9 +26,9 @@ class Page:
 
     file: Path
     begin: str
-    """The title, and what stands before the table of targets."""
+    """The title, and the text before the table of targets."""
     end: str = ""
-    """What stands after the parts."""
+    """The text after the parts."""
     module: str
     """The module that measures the parts: `python -m MODULE PART`."""
 
@@ -74,11 +74,11 @@ def command_line(description: str, page: Page, parts: Callable[[int], Mapping[st
         asyncio.run(_measure({name: every[name] for name in given.parts or every}, folder))
         missing = [name for name in every if not _kept(folder, name).exists()]
         text = page.text([name for name in every if name not in missing], folder)
+        if given.write and not missing:
+            page.write(text, every, folder)
     sys.stdout.write(text)
     if given.write and missing:
         parser.error(f"{page.file.name} needs all parts: measure {', '.join(missing)} as well")
-        if given.write and not missing:
-            page.write(text, every, folder)
 
 
 async def _measure(chosen: Mapping[str, Part], folder: Path) -> None:

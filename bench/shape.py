@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 QUICK: Final = "read_file"
-"""The tool of most runs. Loom knows that it only reads, and that it is quick."""
+"""The tool of most runs. It is a quick tool."""
 OTHER: Final = "look_up"
-"""A tool that reads the same file. Loom knows that it only reads, but not that it is quick."""
+"""A tool that reads the same file, but isn't declared quick."""
 ASKED: Final = re.compile(r"turns=(\d+) calls=(\d+)(?: tool=(\w+))?(?: file=(\S+))?(?: said=(\d+))?")
 
 
@@ -23,7 +23,7 @@ class Shape:
     """Number of tool calls in each turn."""
     tool: str = QUICK
     file: str = "data.txt"
-    """What the tool reads."""
+    """The file that the tool reads."""
     said: int = 0
     """Number of characters that the model writes in each turn."""
 

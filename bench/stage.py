@@ -67,8 +67,8 @@ class Stage:
     async def until_idle(self, *names: str) -> None:
         """Wait until these workers have started, and have also finished the work that goes on after a run.
 
-        On a busy machine, the process that computes vectors rests most of the time, so it looks idle. Therefore, no
-        memory may be without its vector either.
+        On a busy machine, the process that computes vectors pauses most of the time and looks idle. This method
+        therefore also waits until each memory has its vector.
         """
         pids = [self.workers[name].pid for name in names]
         async with asyncio.timeout(PATIENCE):

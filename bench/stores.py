@@ -36,8 +36,8 @@ async def store_growth(stage: Stage) -> Section:
     ]
     text = (
         f"{RUNS} runs of {MANY.turns} turns, each with one quick read of 2 KB, after {AT_ONCE} others. The sizes are"
-        " those that `loom doctor` shows, with indexes, once all memories are written. The comparison hides what is"
-        " deleted later: histories after the retention of the namespace, keys when they expire, and memories by their"
+        " those that `loom doctor` shows, with indexes, after all memories have been written. They hide what is deleted"
+        " later: histories after the namespace's retention, keys when they expire, and memories that exceed their"
         " limits."
     )
     return Section(section("Growth of the stores", text, table(["store", "content", "per run", "per turn"], rows)))

@@ -36,7 +36,7 @@ MANY: Final = Shape(10)
 SLOWEST_OF_MANY: Final = {20: 0.8, 100: 0.8}
 """The targets: the share of the floor's turns that Loom makes while so many runs are active."""
 MEMORY_SHARE: Final = {20: 5}
-"""The target: how many percent of its turns Loom may lose to memory while so many runs are active."""
+"""The target: the percentage of turns that Loom may lose to memory while so many runs are active."""
 
 
 class Took(NamedTuple):
@@ -116,12 +116,12 @@ async def floor_cost(stage: Stage, *, rounds: int = 5, shape: Shape) -> Section:
     text = (
         "The model and the tool answer at once in the worker's process, without HTTP and without an SDK. Their cost"
         " hides what Loom itself costs in the comparison above. The *floor* is a hand-written loop without any"
-        " features (`bench/floor.py`). It runs in Temporal's workflow sandbox, which is the SDK's default, and a second"
-        " time outside the sandbox, as Loom does. The figures are per turn. They are medians of"
+        " features (`bench/floor.py`). It runs in Temporal's workflow sandbox, which is the SDK's default, and once"
+        " more outside the sandbox, like Loom. The figures are per turn. They are medians of"
         f" {rounds} interleaved rounds, and the ratios are medians of pairs. *CPU until idle* is the processor time of"
         " the worker and its children, until all memories of the run have been written and embedded. Each tool call"
-        " of the floor is an activity. Loom makes a quick read without one; the *other tool* only reads as well, but"
-        " nothing says that it is quick."
+        " of the floor is an activity. Loom runs a quick read in the activity that called the model. The *other tool*"
+        " reads the same file, but isn't declared quick."
     )
     return Section(section("Time per turn without a provider", text, shown), tuple(targets))
 
@@ -148,8 +148,8 @@ async def throughput(stage: Stage, *, rounds: int = 3, counts: Sequence[int] = (
     text = (
         f"Runs of {MANY.turns} turns with one quick read each start at the same time. There is one worker of each kind,"
         f" with the same model as above. The floor runs in Temporal's sandbox. The figures are medians of {rounds}"
-        " interleaved rounds. Before each measurement, all workers are idle and all memories are written, so *memory's"
-        " share* is what memory takes from the runs while they last."
+        " interleaved rounds. Before each measurement, all workers are idle and all memories have been written."
+        " *Memory's share* is the share of the turns per second that the runs lose to memory."
     )
     return Section(section("Throughput", text, table(head, rows)), tuple(targets))
 
@@ -169,7 +169,7 @@ async def warm_loops(stage: Stage, purpose: str, *names: str) -> dict[str, Loop]
 def start_worker(stage: Stage, loop: str) -> Worker:
     """Start or restart the worker of a loop.
 
-    The worker without memory has a part of Redis of its own. The other one's processes would remember its runs.
+    The worker without memory uses another Redis database. Otherwise, the other worker would store memories of its runs.
     """
     redis = urlsplit(stage.env["LOOM_REDIS_URL"])._replace(path="/1").geturl()
     forgetful = {"LOOM_MEMORY": "off", "LOOM_TASK_QUEUE": FORGETFUL_QUEUE, "LOOM_REDIS_URL": redis}

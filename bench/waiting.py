@@ -61,7 +61,7 @@ async def waiting_runs(stage: Stage, count: int = 1000) -> Section:
     ]
     text = (
         "Runs start together, call the model and wait for an approval. *Worker's memory* is its resident size"
-        " before and after the start, and *per run* is the difference for each run. *Beside it* is the greatest memory"
+        " before and after the start, and *per run* is the difference for each run. *Beside it* is the peak memory"
         " of the processes that write and embed Loom's memory. They end when there is nothing to write, and *asleep* is"
         " the memory of all processes after that. *Idle CPU* is the worker's share of one processor for"
         f" {IDLE:.0f} s while all runs wait. Then each run is approved. The floor waits for a signal"

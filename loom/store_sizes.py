@@ -1,4 +1,4 @@
-"""The sizes of the stores, what takes the space, and how fast they grow.
+"""The sizes of the stores, what takes up the space, and how fast they grow.
 
 `loom doctor` keeps one reading of each store in the home directory.
 """
@@ -30,15 +30,15 @@ _TABLES: Final = {
     "loom_payload": "payloads",
     "loom_effects": "effects",
 }
-"""What is in the tables whose names begin so."""
+"""The content of the tables whose names have this prefix."""
 _TABLE_SIZES: Final = """
 SELECT relname, pg_total_relation_size(oid) FROM pg_class
 WHERE relkind = 'r' AND pg_table_is_visible(oid) AND relnamespace <> 'pg_catalog'::regnamespace
 """
 _KEYS: Final = {"events": "live streams", "transcript": "transcripts", "bus": "bus", "result": "tool results"}
-"""What is in the keys `loom:KIND`."""
+"""The content of the keys `loom:KIND:…`."""
 _SAMPLE: Final = 1_000
-"""Number of keys of Redis to look at. If there are more, their sizes stand for those of all keys."""
+"""Maximum number of Redis keys to measure. If there are more, the sizes are estimated from these."""
 _MOST_FILES: Final = 200_000
 _MOST_SHOWN: Final = 3
 
@@ -46,8 +46,8 @@ _MOST_SHOWN: Final = 3
 def size_and_growth(
     home: Path, store: str, url: str, size: int, *, kinds: Mapping[str, int] | None = None, now: float | None = None
 ) -> dict[str, Any]:
-    """Return a store's size in bytes, its growth since the kept reading, and both in words. `kinds` says what takes the
-    space, and the words name the largest of them.
+    """Return a store's size in bytes, its growth since the kept reading, and both in words. `kinds` contains the size
+    of each kind of content. The words name the largest ones.
 
     A reading is kept for a day, and then replaced. Without a home directory, or if it can't be written, the growth is
     unknown.
@@ -82,9 +82,9 @@ async def table_sizes(connection: psycopg.AsyncConnection[tuple[str, int]]) -> d
 
 
 async def key_sizes(client: redis.asyncio.Redis) -> dict[str, int]:
-    """Return the bytes of each kind of key in Redis. With very many keys, this is an estimate.
+    """Return the bytes of each kind of key in Redis. With more than `_SAMPLE` keys, this is an estimate.
 
-    A server that refuses the commands doesn't say.
+    If the server refuses the commands, the result is empty.
     """
     with suppress(ResponseError):
         return await _key_sizes(client)

@@ -293,7 +293,7 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
 
 
 def read_locally(state: RunState, call: OpenCall) -> ActivityHandle[ToolResult]:
-    """Execute one call in a local activity, as during the development of 0.4."""
+    """Execute one call in a local activity. Only runs of development versions of 0.4 do this."""
     config = options.LOCAL_READ.copy()
     config["activity_id"] = tool_activity_id(state.turn, call.call.id, call.attempt)
     config["summary"] = _summary_of_call(state, call)

@@ -46,11 +46,11 @@ _TEXT: Final = 2_000
 
 
 _METADATA: Final = "__temporal_workflow_metadata"
-"""The query by which the Web UI asks for a workflow's details."""
+"""The query with which the Web UI reads a workflow's details."""
 
 
 def show_details(current: Callable[[], RunState]) -> None:
-    """Show the run's details in the Web UI. They are written when they are asked for, and not in each workflow task."""
+    """Show the run's details in the Web UI. They are rendered for each query, and not in each workflow task."""
     metadata = workflow.get_query_handler(_METADATA)
     if metadata is None:
         return

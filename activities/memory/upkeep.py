@@ -41,7 +41,7 @@ REST: Final = 5.0
 """On a busy machine, the upkeep pauses between two batches of vectors for this many times the duration of a batch."""
 LONGEST_REST: Final = 5.0
 EXPIRE_EVERY: Final = 60.0
-"""Minimum number of seconds between two searches for expired memories, which read all recent memories."""
+"""Minimum number of seconds between two searches for expired memories. Each search reads all recent memories."""
 _AT_ONCE: Final = 50
 _TAKEN_BY_ALL: Final = "hello"
 

@@ -55,7 +55,9 @@ class FunctionTool(Generic[A]):
     """The tool's own limit in seconds, which an agent's timeout can't exceed. If None, there is none."""
 
     quick: bool = False
-    """Whether a call only reads and usually takes a few milliseconds, so that it may run as a local activity."""
+    """Whether a call only reads and usually takes a few milliseconds, so it may run in the activity that called the
+    model.
+    """
 
     is_sandboxed: bool = False
     """Whether the sandbox keeps the tool from writing the worker's own files."""

@@ -89,8 +89,8 @@ def plan(
 
     `grants` contains allow rules that a person granted for the run, `agents` contains the agents that work can be
     delegated to, and `objection` is the verdict of the user's hooks. `may_be_quick` says whether an allowed call may
-    run before the run knows of it. `obeyed` contains the files that this worker reads. `own` is the agent as this
-    worker defines it, if what its rules don't allow needs a proven approval.
+    run in the activity that called the model. `obeyed` contains the files that this worker reads. `own` is the agent as
+    this worker defines it, if what its rules don't allow needs a proven approval.
     """
     pinned = next((tool for tool in spec.tools if tool.name == call.name), None)
     limits = PreparedCall() if pinned is None else _limits(pinned)

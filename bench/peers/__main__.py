@@ -39,7 +39,7 @@ HIDDEN: Final = """\
 - Loom and the floor send only new messages with a model call, and the worker keeps the others. If the worker crashes,
   Loom recovers them, but the floor can't. The peers send the whole conversation with each model call, so their cost per
   turn grows with the number of turns.
-- Loom makes a quick read without an activity of its own. The other loops schedule an activity for each tool call.
+- Loom runs a quick read in the activity that called the model. The other loops schedule an activity for each tool call.
 - The peers are set up as their documentation shows, with their plugins and data converters. Only their limits on turns
   are lifted. Streaming, continue-as-new and instrumentation are off, as they are by default. Tracing in the OpenAI
   Agents SDK is on by default, but it is off here, since it sends spans to OpenAI.

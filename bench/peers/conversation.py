@@ -23,7 +23,7 @@ from bench.turns import Loop, run_id, told
 FILE: Final = "page.txt"
 RESULT: Final = 5_000
 SHAPE: Final = Shape(120, tool=OTHER, file=FILE, said=3_000)
-"""A fifth more than in the issue, so that it shows where the server ends a run."""
+"""Has a fifth more turns than the issue, to show where the server ends a run."""
 CALLS: Final = 100
 """The calls of the issue. By then, the conversation has 200,000 tokens."""
 MEGABYTE: Final = 1_000_000
@@ -41,7 +41,7 @@ class _Grown:
 
     @property
     def calls(self) -> int:
-        """Return the number of tool calls that the model has got a result of."""
+        """Return the number of tool calls whose results the model has received."""
         return len(self.sizes) - 1
 
 
@@ -80,8 +80,8 @@ async def conversation(stage: Stage, compared: Mapping[str, Loop]) -> Section:
         "The conversation of [issue 1890 of Temporal's Python SDK](https://github.com/temporalio/sdk-python/issues/1890):"
         f" each turn calls a tool, which returns {RESULT // 1000} KB. The model writes {SHAPE.said // 1000} KB beside"
         f" each call, so that the conversation has about 200,000 tokens after {CALLS} calls. A run ends after"
-        f" {SHAPE.turns} calls, unless the server ends it before: a history may have at most 50 MB. Loom's history has"
-        " each message once. Each loop ran once."
+        f" {SHAPE.turns} calls, unless the server ends it earlier, because a history may have at most 50 MB. Loom's"
+        " history contains each message once. Each loop ran once."
     )
     shown = (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" srcset="images/{dark}">\n'

@@ -2,10 +2,10 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from temporalio.api.history.v1 import HistoryEvent
 
@@ -16,13 +16,13 @@ from loom.domain.run.stream_events import NOT_RUN
 
 TOOL: Final = "run_tool"
 MODEL: Final = "call_model"
-LOCAL: Final = "core_local_activity"
-"""The marker of a local activity, such as a quick tool's call."""
+QUICK: Final = "quick-read"
+"""The effect of a tool call that has run in the activity that called the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """An activity in the history, or a local activity that has a result."""
+    """An activity in the history, or a tool call that was part of one."""
 
     kind: str
     name: str
@@ -77,33 +77,35 @@ async def history_of(loom: LoomClient, run_id: str) -> tuple[tuple[Step, ...], i
 
 
 def _steps(events: Sequence[HistoryEvent]) -> Iterator[Step]:
-    tasks = {e.event_id: t for e in events if (t := e.workflow_task_completed_event_attributes).identity}
     started = {s.scheduled_event_id: s for e in events if (s := e.activity_task_started_event_attributes).identity}
-    completed = {e.activity_task_completed_event_attributes.scheduled_event_id for e in events}
+    completed = {c.scheduled_event_id: c for e in events if (c := e.activity_task_completed_event_attributes).identity}
     for event in events:
-        marker = event.marker_recorded_event_attributes
-        if marker.marker_name == LOCAL and "result" in marker.details:
-            local = json.loads(marker.details["data"].payloads[0].data)
-            yield Step(
-                kind=local["activity_type"],
-                name=local["activity_id"],
-                decided_in=marker.workflow_task_completed_event_id,
-                worker=_process(tasks[marker.workflow_task_completed_event_id].identity),
-                attempt=local["attempt"],
-                completed=True,
-            )
         scheduled = event.activity_task_scheduled_event_attributes
         begun = started.get(event.event_id)
         if not scheduled.activity_id or begun is None:
             continue
-        yield Step(
+        done = completed.get(event.event_id)
+        step = Step(
             kind=scheduled.activity_type.name,
             name=scheduled.activity_id,
             decided_in=scheduled.workflow_task_completed_event_id,
             worker=_process(begun.identity),
             attempt=begun.attempt,
-            completed=event.event_id in completed,
+            completed=done is not None,
         )
+        yield step
+        if step.kind == MODEL and done is not None:
+            reply = json.loads(done.result.payloads[0].data)
+            turn = step.name.partition("-")[0]
+            yield from (replace(step, kind=TOOL, name=f"{turn}-{call_id}") for call_id in _quick_calls(reply))
+
+
+def _quick_calls(reply: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the IDs of the model's calls whose results came with its reply."""
+    calls = (reply.get("message") or {}).get("tool_calls", ())
+    for call, plan in zip(calls, reply.get("plans", ()), strict=True):
+        if plan.get("effect") == QUICK and plan.get("result") is not None:
+            yield str(call["id"])
 
 
 def _process(identity: str) -> int:

@@ -196,7 +196,7 @@ def _before_each_command(
 
 def main() -> NoReturn:
     """Run the `loom` command and exit."""
-    gc.set_threshold(10_000)  # the command's imports create many objects, of which hardly any becomes garbage
+    gc.set_threshold(10_000)  # imports create many objects, but hardly any garbage
     _open_standard_streams()
     try:
         build_app()()

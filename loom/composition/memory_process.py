@@ -178,8 +178,8 @@ async def _write(given: MemoryProcess) -> None:
 
 @asynccontextmanager
 async def _opened_cipher(given: MemoryProcess) -> AsyncIterator[Cipher]:
-    """Yield what encrypts the stores. `loom.composition.encryption` also encrypts Temporal's payloads, so its imports
-    take another 19 MB and half a second.
+    """Yield the cipher of the stores. `loom.composition.encryption` also encrypts Temporal's payloads, and importing it
+    would take another 19 MB and half a second.
     """
     if given.encryption_keys is None:
         yield PLAIN

@@ -142,7 +142,7 @@ class WorkerParts:
     """The worker's agent, crew and skill files."""
     refuse_changed_tools: bool = False
     quick_reads: bool = True
-    """Whether new runs make quick reads in the activity that called the model."""
+    """Whether the quick reads of new runs run in the activity that called the model."""
     limits: TreeLimits = field(default_factory=TreeLimits)
     """The limits on run trees."""
     tenants: Mapping[str, TenantLimits] = field(default_factory=dict)

@@ -49,11 +49,11 @@ class Effect(StrEnum):
 QUICK_READ: Final = "quick-read"
 """The effect of a prepared call that only reads, and so quickly that it runs in the activity that called the model.
 
-Releases before 0.4 can't read this value. A worker of such a release would make the call again in an activity, and
-other workers could then no longer replay the run. It therefore never goes on with a run that has such a call.
+Releases before 0.4 can't read this value, so their workers can't continue a run that has such a call. Otherwise, they
+would schedule an activity for the call, and no worker of this release could replay the run.
 """
 LOCAL_READ: Final = "local-read"
-"""The same for a call that runs as a local activity, as quick reads did during the development of 0.4."""
+"""The same for a call that runs as a local activity, in runs of development versions of 0.4."""
 
 
 class Verdict(StrEnum):
@@ -133,7 +133,7 @@ class PreparedCall:
     """
     error_type: ErrorType | None = None
     effect: Effect | Literal["quick-read", "local-read"] = Effect.ONCE
-    """What the tool's spec says, or `QUICK_READ` or `LOCAL_READ`."""
+    """The effect in the tool's spec, or `QUICK_READ` or `LOCAL_READ`."""
     parallel: bool = False
     timeout: float = 120.0
     queue: str | None = None

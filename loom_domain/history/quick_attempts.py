@@ -29,8 +29,8 @@ class LocalCalls:
 
 
 def quick_reads(request: ModelRequest, reply: ModelReply) -> Iterator[tuple[ToolRequest, ToolResult | None]]:
-    """Yield the attempts that were part of the activity that called the model, with their results. An attempt that
-    wasn't done soon has none.
+    """Yield the quick attempts that the activity made after it called the model, with their results. The result is None
+    if an attempt failed or took too long.
     """
     calls = reply.message.tool_calls if reply.message else ()
     for call, plan in zip(calls, reply.plans, strict=True):

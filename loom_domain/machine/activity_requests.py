@@ -34,12 +34,12 @@ MAX_ID: Final = 100
 """The maximum length of an activity id. A longer id is truncated, and a digest is appended."""
 
 LONGEST_SUMMARY: Final = 60
-"""Maximum number of characters about tool results in a summary. The server accepts summaries of at most 400 bytes."""
+"""Maximum length of the part of a summary that names calls. The server accepts summaries of at most 400 bytes."""
 INLINE_ARGUMENTS = 512
 """The maximum length of arguments that are sent inline. Longer arguments aren't sent again, because history already
 contains them in the model's answer.
 """
-_UNKNOWN: Final = PreparedCall()
+_NO_PLAN: Final = PreparedCall()
 
 
 def origin_of(state: RunState) -> Origin:
@@ -99,7 +99,7 @@ def model_request(state: RunState, execution: str = "") -> ModelRequest:
         stage=state.answer.reflection.stage,
         insists=_insists(state),
         begun=state.tries.lost > 0,
-        quick_reads=execution if may_read_quickly(state) else "",
+        quick_read_execution=execution if may_read_quickly(state) else "",
     )
 
 
@@ -185,8 +185,8 @@ def summary_of(state: RunState) -> str:
 
 
 def _results_read(state: RunState) -> str:
-    """Describe the tool results that the next model call reads. The Web UI names quick reads only here, because they
-    have no activity of their own.
+    """Describe the tool results that the next model call reads. Quick reads have no activity of their own, so this is
+    the only summary in the Web UI that names them.
     """
     count = state.conversation.known.count
     read = [message.tool_call_id for message in state.transcript.messages[count:] if message.role == "tool"]
@@ -294,10 +294,10 @@ def _proofs(state: RunState, open_call: OpenCall) -> dict[str, Any]:
 
 
 def quick_attempt(
-    request: ModelRequest, call: ToolCall, plan: PreparedCall = _UNKNOWN, workspace: str = ""
+    request: ModelRequest, call: ToolCall, plan: PreparedCall = _NO_PLAN, workspace: str = ""
 ) -> ToolRequest:
-    """Return the request of a quick attempt at a call, from the model call that asked for it. The history of the run
-    doesn't contain the attempt's own request, so a reader of the history knows neither the plan nor the workspace.
+    """Return the request of a quick attempt at a call, from the model call that asked for it. History doesn't contain
+    this request. Readers of a history recreate it without the plan and the workspace.
     """
     return ToolRequest(
         origin=request.origin,
@@ -310,7 +310,7 @@ def quick_attempt(
         accounted=False,
         quick=True,
         workspace=workspace,
-        execution=request.quick_reads,
+        execution=request.quick_read_execution,
         found=plan.found,
         timeout=plan.timeout,
     )

@@ -138,7 +138,7 @@ def _tokens(before: Usage, after: Usage) -> Iterator[tuple[str, int]]:
 
 
 def _planned(before: RunState, event: ModelReplied, after: RunState) -> Iterator[Measurement]:
-    """Yield the calls of an answer that have already run, and those that won't. `done` isn't a call in this sense."""
+    """Yield the calls of an answer that have already run, and those that won't run. `done` doesn't count as a call."""
     message = event.reply.message
     still_open = {call.call.id: call for call in after.calls.open}
     for call, plan in zip(message.tool_calls if message else (), event.reply.plans, strict=False):

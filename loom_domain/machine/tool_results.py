@@ -98,8 +98,8 @@ def next_for_calls(state: RunState) -> NextForCalls:
 def may_read_quickly(state: RunState) -> bool:
     """Whether the activity that calls the model may also run the quick reads that the model asks for.
 
-    It doesn't know what else decides whether a call runs: the last turn, a budget for tool calls, and the proofs of
-    approvals.
+    It may not if the decision about a call needs something that this activity doesn't know: whether this is the last
+    turn, the budget for tool calls, or the proofs of approvals.
     """
     if not state.environment.quick_reads or state.turn_state.is_final or state.answer.wrap_up is not None:
         return False
@@ -109,9 +109,9 @@ def may_read_quickly(state: RunState) -> bool:
 
 
 def quick_calls(calls: Sequence[ToolCall], plans: Sequence[PreparedCall], limit: int, at: datetime) -> frozenset[str]:
-    """Return the ids of the calls in a model's answer that may run before the run knows of the answer: the quick reads
-    among the calls that would run first. Calls that wait for a person come before all others. `limit` is the number of
-    calls that run at the same time.
+    """Return the ids of the calls in a model's answer that may run in the activity that called the model: the quick
+    reads in the group of calls that would run first. There are none if a call waits for a person or ends the run.
+    `limit` is the maximum number of calls that run at the same time.
     """
     fresh = [opened(call, plan, at) for call, plan in zip(calls, plans, strict=True)]
     if any(call.call.name in (DONE, ASK_USER) or call.awaits_person for call in fresh):

@@ -131,7 +131,7 @@ class WorkerFiles:
     """
 
     def __contains__(self, path: object) -> bool:
-        """Whether the path is one of them. They are up to a few thousand, so a call must not copy them."""
+        """Whether the path is one of the folders or files. There may be thousands, so no call copies them."""
         return path in self.folders or path in self.files
 
 

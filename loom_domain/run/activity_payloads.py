@@ -156,9 +156,9 @@ class ModelRequest:
     """Whether a person has asked to try now, even if the model's circuit breaker is open."""
     begun: bool = False
     """Whether an attempt was lost. Perhaps its worker is alive, and it has a reply or will have one."""
-    quick_reads: str = ""
-    """The chain of executions that the run consists of (`ToolRequest.execution`). If it is set, the activity may also
-    run the quick reads that the model asks for.
+    quick_read_execution: str = ""
+    """The chain of executions that the run consists of (`ToolRequest.execution`), if the activity may also run the
+    quick reads that the model asks for. Otherwise empty.
     """
 
 
@@ -329,8 +329,8 @@ class ToolRequest:
     long.
     """
     quick: bool = False
-    """Whether this attempt is part of the activity that called the model, or a local activity. If it isn't done soon,
-    an activity makes the next attempt.
+    """Whether this attempt is part of the activity that called the model, or a local activity. If it takes too long, an
+    activity makes the next attempt.
     """
     timeout: float = 120.0
     workspace: str = ""

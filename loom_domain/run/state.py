@@ -126,7 +126,7 @@ class Environment:
     ledger: bool = False
     """Whether workers record effects."""
     quick_reads: bool = False
-    """Whether quick reads run in the activity that called the model. Releases before 0.4 don't do this."""
+    """Whether quick reads run in the activity that called the model. False if a release before 0.4 prepared the run."""
     execution: str = ""
     """Tells this run apart from others that use the same id."""
     first_execution: str = ""

@@ -357,8 +357,8 @@ def tool_progressed(request: ToolRequest, text: str) -> StreamEvent:
 def tool_returned(request: ToolRequest, result: ToolResult) -> StreamEvent:
     """Return the event for the result of a tool call.
 
-    If a worker dies during a quick attempt, another one may make the same attempt again. The event of a different
-    result is then another one, so that the stream ends with the result that the model reads.
+    If a worker dies during a quick attempt, another one may make the same attempt again. A different result then has an
+    event of its own, so that the stream ends with the result that the model reads.
     """
     return StreamEvent(
         action=Action.TOOL_RESULT,

@@ -17,7 +17,7 @@ from loom.watching import Streamed
 from loom.workflows import payload_converter
 from tests.acceptance.conftest import Working
 
-SHORT: Final = 66
+SHORT: Final = 58
 LONG: Final = 1000
 RESULT: Final = "".join(f"line {n:03d} of the data {'x' * 22}\n" for n in range(48))
 
@@ -63,7 +63,7 @@ async def test_each_of_many_turns_costs_the_same(
     assert (result.turns, result.tool_calls, result.usage["model_calls"]) == (turns + 1, turns, turns + 1)
     events = await told(loom.client, run_id)
     assert_whole(events)
-    # On a busy machine, a local attempt may take too long. Its result is told, and that of the activity after it.
+    # On a busy machine, a quick attempt may take too long. The stream then has its result and the next attempt's.
     read = {event.task.parameters["call_id"] for event in events if event.task.action is Action.TOOL_RESULT}
     assert (count(events, Action.TURN), len(read)) == (turns + 1, turns)
 

@@ -1250,8 +1250,8 @@ PLANTED: Final = (
         "requests",
         "call_model",
         "loom_domain/machine/activity_requests.py",
-        'quick_reads=execution if may_read_quickly(state) else "",',
-        'quick_reads="",',
+        'quick_read_execution=execution if may_read_quickly(state) else "",',
+        'quick_read_execution="",',
         by="0.4.0-read-quickly-0",
     ),
     Planted(

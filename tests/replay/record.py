@@ -558,7 +558,7 @@ async def _upkeep(temporal: str) -> Sequence[WorkflowHistory]:
 
 
 async def _read_lost(addresses: Addresses) -> Sequence[WorkflowHistory]:
-    """A worker that is killed during a quick read. Another worker then makes the call, but no other model call."""
+    """A worker that is killed during a quick read. Another worker then makes the call, but doesn't call the model."""
     app = f"{Path(__file__).parents[1] / 'quick_app.py'}:app"
     with tempfile.TemporaryDirectory() as folder:
         workspace = Path(folder) / "workspace"

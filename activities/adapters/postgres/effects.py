@@ -67,11 +67,11 @@ RETURNING attempt, earlier, result
 _FINISH: Final = """
 UPDATE loom_effects SET result = %s, ended_at = now() WHERE id = %s AND attempt = %s AND result IS NULL
 """
-_KEEP: Final = """
-WITH outdated AS (DELETE FROM loom_effects WHERE id = %(outdated)s AND result IS NOT NULL)
+_STORE: Final = """
+WITH replaced AS (DELETE FROM loom_effects WHERE id = %(replaced)s AND result IS NOT NULL)
 INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, result, ended_at)
 SELECT %(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s, %(result)s, now()
-FROM set_config('synchronous_commit', 'off', true) -- history has the result soon; only a worker's death matters here
+FROM set_config('synchronous_commit', 'off', true) -- the row must survive the worker, not Postgres
 ON CONFLICT (id) DO UPDATE SET result = coalesce(held.result, excluded.result), ended_at = now()
 WHERE held.attempt <= excluded.attempt
 RETURNING id
@@ -152,7 +152,7 @@ class PostgresLedger(Generic[T]):
         if cursor.rowcount == 0:
             _log.warning("effect_had_ended_or_passed_on", key=key, attempt=attempt)
 
-    async def keep(self, claim: Claim, result: T, *, instead_of: str | None = None) -> bool:
+    async def store(self, claim: Claim, result: T, *, replaces: str | None = None) -> bool:
         """See the port. This is a single statement."""
         values = {
             "id": _id(claim.key),
@@ -161,10 +161,10 @@ class PostgresLedger(Generic[T]):
             "attempt": claim.attempt,
             "claim": uuid4(),
             "result": await self._sealed(claim.key, result),
-            "outdated": None if instead_of is None else _id(instead_of),
+            "replaced": None if replaces is None else _id(replaces),
         }
         async with self._database.connection() as connection:
-            return (await connection.execute(_KEEP, values)).rowcount > 0
+            return (await connection.execute(_STORE, values)).rowcount > 0
 
     async def renew(self, claims: Sequence[Claim]) -> Set[str]:
         """See the port. This is a single statement for all calls of a worker."""

@@ -49,8 +49,8 @@ SELECT place, session_id, run_id, root_run_id, task_id, parent_task_id, turn, or
     user_id
 FROM given
 """
-"""Stores rows, which are one parameter, so that Postgres plans the statement once for all of them. A task is text in
-that parameter, because Postgres doesn't read all escapes of a task.
+"""Stores a batch of rows. The whole batch is one parameter, so Postgres plans the statement once. In this parameter, a
+task is text, because Postgres can't decode every escape that a task may contain.
 """
 _TURN: Final = re.compile(r"/t(\d{1,9})(?:-|/|\.)")
 
@@ -76,8 +76,8 @@ def tenant_of(cipher: Cipher, task: Task) -> str:
 async def memory_row(
     cipher: Cipher, task: Task, ordinal: int, importance: float, settings: MemorySettings
 ) -> dict[str, Any]:
-    """Return the row for the task's memory and for its permanent record. The memory is in L2 if the task is important,
-    and otherwise in L1.
+    """Return one row with the columns of the task's memory and of its permanent record. The memory is in L2 if the task
+    is important, and otherwise in L1.
     """
     content, tenant = content_of(task), tenant_of(cipher, task)
     lexemes, length = await hidden_tsvector(cipher, content)
@@ -114,7 +114,7 @@ async def memory_row(
 
 
 def written_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the parameter of `INSERT_ROWS`."""
+    """Return the rows as JSON, the parameter of `INSERT_ROWS`."""
     return json.dumps(rows, default=_column)
 
 

@@ -329,5 +329,5 @@ class PostgresMemoryUpkeep:
 
 
 def _line(text: str) -> str:
-    """Return the text as a summary has it, so that both have one vector."""
+    """Return the text on one line, as in a summary, so that a text and its summary share a vector."""
     return " ".join(text.split())

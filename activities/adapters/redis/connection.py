@@ -228,7 +228,7 @@ class _Script:
 async def _execute(additions: Sequence[Write], redis: Redis) -> list[Any]:
     """Send all additions in one round trip, and return the answer of each: its first error, or its last reply.
 
-    The client's own pipeline takes twice as much processor time, and refuses all its commands if it can't encode one.
+    The client's own pipeline uses twice as much processor time, and sends no command at all if it can't encode one.
     """
     packed = [_packed(addition, redis.pipeline(transaction=False)) for addition in additions]
     pool = redis.connection_pool
@@ -242,7 +242,7 @@ async def _execute(additions: Sequence[Write], redis: Redis) -> list[Any]:
 
 
 def _packed(addition: Write, pipe: Pipeline) -> list[bytes] | Exception:
-    """Return the commands as Redis reads them, or the error if they can't be built or encoded."""
+    """Return the encoded commands, or the error if they can't be built or encoded."""
     try:
         addition(pipe)
         return [pack_command(arguments) for arguments, _ in pipe.command_stack]  # type: ignore[arg-type]

@@ -37,7 +37,9 @@ class ToolOptions(TypedDict, total=False):
     parallel: bool
     """Whether the tool may run in parallel with other calls. Default: true for `read`."""
     quick: bool
-    """Whether a call usually takes a few milliseconds, so that it may run as a local activity. Only for `read`."""
+    """Whether a call usually takes a few milliseconds, so it may run in the activity that called the model. Only for
+    `read`.
+    """
     ephemeral: bool | Annotated[int, Field(ge=0)]
     """Keep only the tool's last results in the context: True for 3, or a number."""
     queue: Annotated[str, Field(min_length=1)]

@@ -60,7 +60,7 @@ class UserTool:
     available: Callable[[], object] | None
     has_own_timeout: bool
     quick: bool = False
-    """Whether a call may run as a local activity."""
+    """Whether a call may run in the activity that called the model."""
     needs: Mapping[str, Any] = field(default_factory=dict)
     """The type of each parameter that receives a value from the worker's dependencies."""
     dependencies: Dependencies = field(default_factory=Dependencies)

@@ -232,13 +232,15 @@ async def test_what_cannot_be_kept_as_it_was_is_changed_with_a_warning_or_not_at
     assert (await strict.carried_out(made, Scope.CONTEXT, work, said.append)).content == "done 2"
 
 
-async def test_a_kept_result_is_found_by_the_next_attempt_and_replaces_an_earlier_one(ledger: PostgresEffects) -> None:
+async def test_a_stored_answer_is_found_by_the_next_attempt_and_replaces_another(
+    ledger: PostgresEffects,
+) -> None:
     run, leases = uuid4().hex, Leases(ledger)
     first, second = (Claim(key=f"{run}/{name}", run_id=run, attempt=1) for name in ("first", "second"))
-    assert await leases.kept(first, ToolResult(content="1"))
-    assert await leases.kept(first, ToolResult(content="another"))  # the first stored result stays
+    assert await leases.store(first, ToolResult(content="1"))
+    assert await leases.store(first, ToolResult(content="another"))  # the first stored result stays
     assert await leases.found(replace(first, attempt=2)) == ToolResult(content="1")
 
-    assert await leases.kept(second, ToolResult(content="2"), instead_of=first.key)
+    assert await leases.store(second, ToolResult(content="2"), replaces=first.key)
     assert await ledger.find(first.key, second.key) == second.key
-    assert not await leases.kept(replace(second, attempt=0), ToolResult(content="late"))
+    assert not await leases.store(replace(second, attempt=0), ToolResult(content="late"))

@@ -20,7 +20,7 @@ async def test_the_program_of_the_docs_talks(working: Working) -> None:
     assert callable(talk)
 
     assert await talk(loom.client) == "you said: My name is Ann. / you said: What is my name?"
-    loom.started.append("chat-holiday")
+    loom.started.append("chat-trip")
 
 
 def test_the_docs_name_every_way_of_handling_a_message() -> None:

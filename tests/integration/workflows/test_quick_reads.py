@@ -26,7 +26,7 @@ GREP = ToolUse("grep", {"pattern": "alpha"}, "g1")
 @pytest.fixture
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let quick attempts take long, because the machine may be busy."""
-    monkeypatch.setattr(run_tool, "QUICK", 60.0)
+    monkeypatch.setattr(run_tool, "QUICK_TIMEOUT", 60.0)
 
 
 def quick(histories: Sequence[WorkflowHistory]) -> dict[str, bool]:

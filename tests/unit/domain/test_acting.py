@@ -361,7 +361,7 @@ def test_beside_an_end_or_a_question_no_quick_read_runs(name: str) -> None:
 def test_quick_reads_wait_where_something_else_decides_about_calls(change: dict[str, Any], may: bool) -> None:
     state = replace(told(BEGAN), environment=Environment(quick_reads=True))
     state = replace(state, **change)
-    assert bool(model_request(state, "e1").quick_reads) is may
+    assert bool(model_request(state, "e1").quick_read_execution) is may
 
 
 # ---- local calls ----------------------------------------------------------------------------------------------------
