@@ -114,8 +114,8 @@ EVALUATE: Final = ActivityConfig(
     retry_policy=RetryPolicy(maximum_attempts=3),
 )
 LOCAL_READ: Final = LocalActivityConfig(
-    # The workflow task waits, and no signal reaches the run. The attempt ends by itself (`run_tool.QUICK_TIMEOUT`), so this
-    # is only for a worker that stands still. An activity then makes the next attempt.
+    # The workflow task waits, and no signal reaches the run. The attempt ends by itself (`run_tool.QUICK_TIMEOUT`), so
+    # this is only for a worker that stands still. An activity then makes the next attempt.
     schedule_to_close_timeout=timedelta(seconds=1),
     retry_policy=ONCE,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

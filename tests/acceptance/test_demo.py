@@ -67,7 +67,7 @@ def test_the_demo_does_what_it_promises_and_leaves_nothing_running(home: Path) -
     assert re.search(r"kill -9 (\d+): .*\n.*has started worker (?!\1)\d+", said)
     assert re.search(r"^completed: ", said, re.MULTILINE)
     assert re.search(r"^turns +5$", said, re.MULTILINE)
-    assert re.search(r"^tool calls +11, up to 7 side by side$", said, re.MULTILINE)
+    assert re.search(r"^tool calls +11, up to 6 side by side$", said, re.MULTILINE)
     assert re.search(r"^Web UI +http://127\.0\.0\.1:\d+/namespaces/default/workflows/audit-\w{8}$", said, re.MULTILINE)
     report = home / "report.md"
     assert re.search(rf"^report +{re.escape(str(report))}$", said, re.MULTILINE)
