@@ -171,8 +171,7 @@ class LanguageModel:
                 raise failure from None
             if self._quick_reads is None:
                 return reply
-            writer.flush()  # the events of the reads come after those of the call
-            return await self._quick_reads.with_results(request, reply, spec)
+            return await self._quick_reads.with_results(request, reply, spec, writer)
 
     async def _answer(
         self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter

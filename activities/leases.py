@@ -49,8 +49,8 @@ class Lease:
     since: float
     is_recorded: bool
     """Whether the ledger has the claim: from the start, or since the first renewal."""
-    is_stored: bool = False
-    """Whether the ledger already has this attempt's result."""
+    is_settled: bool = False
+    """Whether its result has been stored before the end of the attempt, or the ledger was unavailable then."""
 
 
 class Leases(Generic[T]):
@@ -129,7 +129,7 @@ class Leases(Generic[T]):
         """Store the result if a later attempt may need it. If the worker was too busy to renew the lease, it was also
         too busy for its heartbeats, and Temporal has perhaps given up on the attempt.
         """
-        if lease.is_stored:
+        if lease.is_settled:
             return
         claim = lease.claim
         with suppress(StoreUnavailable):
@@ -140,15 +140,12 @@ class Leases(Generic[T]):
 
     async def store(self, claim: Claim, result: T, *, replaces: str | None = None) -> bool:
         """Store a result before further work, so that a crash of the worker doesn't lose it. Return whether the ledger
-        has it. `replaces` is the key of an earlier result, which is deleted because history contains it.
+        has it. `replaces` is the key of an earlier result, which is deleted because history contains it. Raises
+        StoreUnavailable.
         """
-        try:
-            is_stored = await self._ledger.store(claim, result, replaces=replaces)
-        except StoreUnavailable:
-            return False
         for lease in self._held:
-            lease.is_stored |= is_stored and lease.claim == claim
-        return is_stored
+            lease.is_settled |= lease.claim == claim
+        return await self._ledger.store(claim, result, replaces=replaces)
 
     async def given_back(self, lease: Lease) -> None:
         """End the lease of an attempt without a result, so that the next attempt doesn't wait for the lease to end. A

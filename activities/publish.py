@@ -88,16 +88,12 @@ class StreamWriter:
         for notice in notices:
             self._put(task_of_notice(self._origin, notice))
 
-    def flush(self) -> None:
-        """Start to write the collected events now, without waiting for more."""
-        if self._lingering is not None:
-            self._begin()
-
     async def close(self) -> None:
         """Wait until all events are written or the stream is known to be unavailable, but no longer than `CLOSE_LIMIT`
         seconds.
         """
-        self.flush()
+        if self._lingering is not None:
+            self._begin()
         while (writing := self._writing) is not None:
             await asyncio.wait({writing}, timeout=CLOSE_LIMIT)
             if not writing.done():

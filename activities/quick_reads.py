@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import structlog
 from temporalio import activity
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
@@ -21,6 +22,7 @@ from temporalio.service import RPCError
 
 from loom.activities.leases import Leases, is_stopped
 from loom.activities.ports import Claim
+from loom.activities.publish import StreamWriter
 from loom.activities.run_tool import ToolRunner
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall
@@ -29,8 +31,12 @@ from loom.domain.machine.activity_requests import model_key, quick_attempt
 from loom.domain.machine.tool_results import quick_calls
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest
 
-_HISTORY_TIMEOUT: Final = timedelta(seconds=1)
-"""Timeout for reading the end of the history. If the server takes longer, activities make the calls."""
+_log = structlog.get_logger("loom.tool")
+
+_WITHIN: Final = timedelta(seconds=1)
+"""How long the ledger and the server may take. Otherwise, activities make the calls."""
+_PAUSE: Final = 10.0
+"""Seconds without quick reads after the ledger or the server was unavailable."""
 _MAX_RUNS: Final = 2_000
 """The maximum number of runs whose last answer a worker remembers."""
 
@@ -41,11 +47,14 @@ class QuickReads:
     def __init__(self, runner: ToolRunner, leases: Leases[ModelReply]) -> None:
         self._runner = runner
         self._leases = leases
+        self._unavailable_until = 0.0
         self._last_answers: dict[str, str] = {}
         """The ledger key of each run's last answer. Once the run calls the model again, history has the answer."""
 
-    async def with_results(self, request: ModelRequest, reply: ModelReply, spec: AgentSpec) -> ModelReply:
-        """Return the answer with the results of its quick reads."""
+    async def with_results(
+        self, request: ModelRequest, reply: ModelReply, spec: AgentSpec, writer: StreamWriter
+    ) -> ModelReply:
+        """Return the answer with the results of its quick reads. Their events come after those of `writer`."""
         if reply.message is None or not any(plan.is_quick for plan in reply.plans):
             return reply
         calls = reply.message.tool_calls
@@ -53,28 +62,46 @@ class QuickReads:
         reply = _left_to_activities(reply, but=wanted)
         if not wanted:
             return reply
+        reads: list[asyncio.Task[PreparedCall]] = []
         try:
-            if not await self._may_run(request, reply):
+            may_run, _ = await asyncio.gather(self._may_run(request, reply), writer.close())
+            if not may_run:
                 return _left_to_activities(reply)
-            plans = await asyncio.gather(
-                *(self._with_result(request, *each, spec) for each in zip(calls, reply.plans, strict=True))
-            )
+            asked = zip(calls, reply.plans, strict=True)
+            reads += [asyncio.create_task(self._with_result(request, *each, spec)) for each in asked]
+            await asyncio.gather(*reads)
         except asyncio.CancelledError:
             if not is_stopped():
                 raise
-            return reply  # the run has ended, but it has to account for the answer
+            # The run has ended, but it has to account for the answer, and for the reads that are done.
+            if not reads:
+                return _left_to_activities(reply)
+            await asyncio.wait(reads)
+        plans = (plan if read.cancelled() else read.result() for plan, read in zip(reply.plans, reads, strict=True))
         return replace(reply, plans=tuple(plans))
 
     async def _may_run(self, request: ModelRequest, reply: ModelReply) -> bool:
+        now = asyncio.get_running_loop().time
+        if now() < self._unavailable_until:
+            return False
+        try:
+            async with asyncio.timeout(_WITHIN.total_seconds()):
+                return all(await asyncio.gather(self._stored(request, reply), _has_no_new_events()))
+        except Exception as error:  # noqa: BLE001 - whatever it is, activities can make the calls
+            _log.warning("quick_reads_left_to_activities", error=repr(error))
+            self._unavailable_until = now() + _PAUSE
+            return False
+
+    async def _stored(self, request: ModelRequest, reply: ModelReply) -> bool:
         claim = Claim(key=model_key(request), run_id=request.origin.run_id, attempt=request.attempt)
-        before = self._last_answers.pop(claim.run_id, None)
-        is_stored, has_no_new_events = await asyncio.gather(
-            self._leases.store(claim, reply, replaces=before if before != claim.key else None), _has_no_new_events()
-        )
+        before = self._last_answers.get(claim.run_id)
+        if not await self._leases.store(claim, reply, replaces=before if before != claim.key else None):
+            return False
+        self._last_answers.pop(claim.run_id, None)
         self._last_answers[claim.run_id] = claim.key
         if len(self._last_answers) > _MAX_RUNS:
             del self._last_answers[next(iter(self._last_answers))]
-        return is_stored and has_no_new_events
+        return True
 
     async def _with_result(
         self, request: ModelRequest, call: ToolCall, plan: PreparedCall, spec: AgentSpec
@@ -107,7 +134,7 @@ async def _has_no_new_events() -> bool:
         maximum_page_size=1,
     )
     try:
-        newest = await client.workflow_service.get_workflow_execution_history_reverse(asked, timeout=_HISTORY_TIMEOUT)
+        newest = await client.workflow_service.get_workflow_execution_history_reverse(asked, timeout=_WITHIN)
     except RPCError:
         return False
     for event in newest.history.events:

@@ -1,8 +1,8 @@
 """The `run_tool` activity: make one attempt at a tool call in six stages, and record its effect."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -178,9 +178,10 @@ class ToolRunner:
         )
 
         async def run(context: ToolContext) -> ToolResult:
-            async with self._attributed(call, request, box):
-                result = await (_quickly(executed(context=context)) if request.quick else executed(context=context))
-            return await self._parts.kept(result, request.origin) if result.parts else result
+            async with _in_time(quick=request.quick):
+                async with self._attributed(call, request, box):
+                    result = await executed(context=context)
+                return await self._parts.kept(result, request.origin) if result.parts else result
 
         if request.effect is Effect.READ and not self._has_ledger:
             result = await run(context)
@@ -256,12 +257,16 @@ class ToolRunner:
         )
 
 
-async def _quickly(result: Awaitable[ToolResult]) -> ToolResult:
-    """Return the result of a quick attempt. Raises ApplicationError if it takes too long."""
+@asynccontextmanager
+async def _in_time(*, quick: bool) -> AsyncIterator[None]:
+    """Limit the time of a quick attempt. Raises ApplicationError if it takes too long."""
+    limit = asyncio.timeout(QUICK_TIMEOUT if quick else None)
     try:
-        async with asyncio.timeout(QUICK_TIMEOUT):
-            return await result
+        async with limit:
+            yield
     except TimeoutError:
+        if not limit.expired():
+            raise
         raise ApplicationError(
             f"the call took more than {QUICK_TIMEOUT:g} s", type=TIMED_OUT, category=ApplicationErrorCategory.BENIGN
         ) from None

@@ -39,7 +39,7 @@ from loom.domain.tools.mcp_servers import read_servers
 from loom.stack.home import ROOM_TO_GO_ON
 from loom.stack.services import FAIR_QUEUES, TUNED_RATES, status_of, temporal_database
 from loom.stack.state import StackState, command_line
-from loom.store_sizes import folder_size, key_sizes, size_and_growth, table_sizes
+from loom.store_sizes import file_sizes, folder_size, key_sizes, size_and_growth, table_sizes
 
 Entry = dict[str, Any]
 PATIENCE = 2.0
@@ -76,8 +76,9 @@ async def temporal(settings: Settings, state: StackState, home: Path) -> Entry:
         return {"ok": True, "version": info.server_version, "ui": None}
     tuning = _tuning(temporal_database(home), command_line(part.pid))
     found: Entry = {"ok": all(tuning.values()), "version": info.server_version, "ui": state.ui, "tuning": tuning}
-    files = temporal_database(home).parent.glob(f"{temporal_database(home).name}*")  # SQLite's log is another file
-    found |= size_and_growth(home, "temporal", str(home), sum(each.stat().st_size for each in files))
+    database = temporal_database(home)
+    size = sum(file_sizes(database.parent.glob(f"{database.name}*")))  # SQLite's log is another file
+    found |= size_and_growth(home, "temporal", str(home), size)
     if shutil.disk_usage(home).free < ROOM_TO_GO_ON:
         return {**found, "ok": False, "hint": f"the disk that contains {home} is full: free some space"}
     if not found["ok"]:

@@ -7,8 +7,9 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,12 +110,16 @@ async def _key_sizes(client: redis.asyncio.Redis) -> dict[str, int]:
 
 def folder_size(folder: Path) -> int | None:
     """Return the bytes of a folder's files, or None if there are too many of them."""
-    sizes = []
-    for size in _file_sizes(folder):
-        sizes.append(size)
-        if len(sizes) > _MOST_FILES:
-            return None
-    return sum(sizes)
+    files = (Path(path, name) for path, _, names in os.walk(folder) for name in names)
+    sizes = list(islice(file_sizes(files), _MOST_FILES + 1))
+    return None if len(sizes) > _MOST_FILES else sum(sizes)
+
+
+def file_sizes(files: Iterable[Path]) -> Iterator[int]:
+    """Yield the bytes of each of these files that is still there."""
+    for file in files:
+        with suppress(OSError):
+            yield file.lstat().st_size
 
 
 def in_words(size: int) -> str:
@@ -143,13 +148,6 @@ def _read(path: Path) -> dict[str, Any]:
 def _kind_of(key: str) -> str:
     own, _, rest = key.partition(":")
     return _KEYS.get(rest.partition(":")[0], "other keys") if own == "loom" else "other keys"
-
-
-def _file_sizes(folder: Path) -> Iterator[int]:
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):
-                yield Path(path, name).lstat().st_size
 
 
 def _largest(kinds: Mapping[str, int]) -> str:

@@ -145,6 +145,8 @@ def _planned(before: RunState, event: ModelReplied, after: RunState) -> Iterator
         now = still_open.get(call.id)
         if plan.result is not None:
             yield from _attempted(_label(before, call.name), plan.result, 1, now)
+        elif plan.is_quick and now is not None and now.result is None:
+            yield Measurement(metrics.RETRIES, ("tool",))
         elif call.name != DONE and (now is None or now.result is not None):
             yield Measurement(metrics.TOOL_CALLS, (_label(before, call.name), _ruled_out(plan) or "aborted"))
 

@@ -72,7 +72,7 @@ WITH replaced AS (DELETE FROM loom_effects WHERE id = %(replaced)s AND result IS
 INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, result, ended_at)
 SELECT %(id)s, %(key)s, %(run_id)s, %(attempt)s, %(claim)s, %(result)s, now()
 FROM set_config('synchronous_commit', 'off', true) -- the row must survive the worker, not Postgres
-ON CONFLICT (id) DO UPDATE SET result = coalesce(held.result, excluded.result), ended_at = now()
+ON CONFLICT (id) DO UPDATE SET result = excluded.result, ended_at = now()
 WHERE held.attempt <= excluded.attempt
 RETURNING id
 """

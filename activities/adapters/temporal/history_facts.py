@@ -1,7 +1,7 @@
 """Read runs' histories from a Temporal server and decode them into facts."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -231,7 +231,9 @@ class _Reading:
             return () if fact is None else (fact,)
         if not isinstance(fact.request, ModelRequest) or not isinstance(fact.outcome, ModelReply):
             return (fact,)
-        return (fact, *(_quick_attempt(*each, fact.ended) for each in quick_reads(fact.request, fact.outcome)))
+        reads = [_quick_attempt(*each, fact.ended) for each in quick_reads(fact.request, fact.outcome)]
+        answered = min((read.began for read in reads if read.began), default=fact.ended)
+        return (replace(fact, ended=answered), *reads)
 
     async def _fact(self, event: HistoryEvent) -> Fact | None:
         match event.event_type:

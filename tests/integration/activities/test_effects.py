@@ -238,8 +238,8 @@ async def test_a_stored_answer_is_found_by_the_next_attempt_and_replaces_another
     run, leases = uuid4().hex, Leases(ledger)
     first, second = (Claim(key=f"{run}/{name}", run_id=run, attempt=1) for name in ("first", "second"))
     assert await leases.store(first, ToolResult(content="1"))
-    assert await leases.store(first, ToolResult(content="another"))  # the first stored result stays
-    assert await leases.found(replace(first, attempt=2)) == ToolResult(content="1")
+    assert await leases.store(first, ToolResult(content="after a reset"))
+    assert await leases.found(replace(first, attempt=2)) == ToolResult(content="after a reset")
 
     assert await leases.store(second, ToolResult(content="2"), replaces=first.key)
     assert await ledger.find(first.key, second.key) == second.key

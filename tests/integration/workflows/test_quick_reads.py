@@ -7,9 +7,13 @@ import pytest
 from temporalio.client import WorkflowHistory
 
 from loom.activities import run_tool
+from loom.activities.adapters.postgres.effects import PostgresReplies
+from loom.activities.adapters.temporal.history_facts import facts_of
 from loom.activities.adapters.temporal.run_history import TemporalPasts
+from loom.activities.ports import StoreUnavailable
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
+from loom.domain.history.facts import ActivityAttempt
 from loom.domain.history.past_turns import turns_of
 from loom.testing.model_server import Reply, SeenRequest, ToolUse, calls, script, text
 from loom.testing.stream import told
@@ -67,6 +71,9 @@ async def test_a_turn_of_quick_reads_has_one_activity(working: Working) -> None:
         "r1": ("read_file", {"path": "a.txt"}),
         "l1": ("list_dir", {"path": "."}),
     }
+    facts = await facts_of(loom.client.temporal.data_converter, run_id, histories[0].events)
+    _, asked, *reads, _ = (fact for fact in facts if isinstance(fact, ActivityAttempt))
+    assert [read.began is not None and asked.ended <= read.began for read in reads] == [True, True]
     exported = [record async for record in loom.client.export(run_id)]
     assert [each["effect"] for each in exported if each["record"] == "tool_call"] == ["read", "read"]
 
@@ -137,6 +144,22 @@ async def test_a_setting_turns_quick_reads_off(working: Working) -> None:
     assert (quick(histories), scheduled(histories)) == ({}, ["prepare", "t1-model", "t1-r1", "t2-model"])
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), RuntimeError("a fault of the driver")])
+async def test_without_the_ledger_the_read_is_an_activity(
+    working: Working, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def fails(*_: object, **__: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(PostgresReplies, "store", fails)
+    loom, model = await working(script([calls(READ), calls(READ), text("done")]))
+    run_id = await loom.start()
+    result = await loom.client.result(run_id)
+
+    assert (result.output, result.tool_calls, model.count) == ("done", 2, 3)
+    assert quick(await loom.histories(run_id)) == {}
+
+
 async def test_a_read_that_takes_too_long_goes_on_as_an_activity(working: Working) -> None:
     loom, _ = await working(script([calls(ToolUse("look", {"seconds": 5.0}, "r1")), text("done")]), app=APP)
     run_id = await loom.start()
@@ -153,11 +176,14 @@ async def test_a_read_that_takes_too_long_goes_on_as_an_activity(working: Workin
     assert [(tool.request.attempt, tool.result is None) for tool in first.tools] == [(1, True), (2, False)]
 
 
-async def test_an_abort_ends_a_run_whose_read_hangs(working: Working) -> None:
+@pytest.mark.usefixtures("no_hurry")
+async def test_an_abort_during_a_read_keeps_the_results_of_the_others(working: Working) -> None:
     hangs = ToolUse("look", {"seconds": 60.0, "always": True}, "r1")
-    loom, _ = await working(script([calls(hangs), text("never")]), app=APP)
+    loom, _ = await working(script([calls(LIST, hangs), text("never")]), app=APP)
     run_id = await loom.start()
     await loom.until(run_id, lambda _: (loom.workspace / "looked").exists())
     await loom.client.abort(run_id, reason="enough", by="ann")
 
-    assert (await loom.client.result(run_id)).status is RunStatus.ABORTED
+    result = await loom.client.result(run_id)
+    assert (result.status, result.tool_calls) == (RunStatus.ABORTED, 1)
+    assert quick(await loom.histories(run_id)) == {"t1-l1": True, "t1-r1": False}
