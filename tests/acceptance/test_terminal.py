@@ -66,8 +66,7 @@ async def test_a_run_at_a_terminal_asks_with_a_diff_and_shows_its_answer_once(
     def look(shown: Terminal) -> str:
         shown.until("[y] once")
         assert all(line in shown.text for line in ("│ -- old", "│ +- new", "│  # Notes"))
-        bar = shown.lines[-1] or next(line for line in reversed(shown.lines) if line)
-        assert bar.startswith("approval: write_file: notes.md · turn 1/50 · ")
+        shown.until(lambda: shown.text.rpartition("\n")[2].startswith("approval: write_file: notes.md · turn 1/50 · "))
         shown.press("y")
         return to_the_end(shown)
 
