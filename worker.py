@@ -4,13 +4,9 @@ Loom extends a Temporal worker through a single plugin, so a worker can also run
 `Worker(client, task_queue="loom", plugins=[LoomPlugin(...)])`.
 """
 
-import gc
-
-if __name__ == "__main__":  # before the imports, which create 145,000 objects but hardly any garbage
-    gc.set_threshold(10_000)
-
 import asyncio
 import ctypes
+import gc
 import inspect
 import os
 import resource
