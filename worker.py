@@ -55,6 +55,7 @@ from loom.composition.knowledge import knowledge_ingestion
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
 from loom.composition.memory import memory_running
+from loom.composition.preloading import preload
 from loom.composition.settings import Settings
 from loom.composition.task_handlers import task_handlers_running
 from loom.composition.temporal_connection import connected
@@ -66,6 +67,7 @@ from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.core.errors import BadRequest, LoomError
 from loom.domain.core.tasks import Action
 from loom.exit_codes import code_of, leave
+from loom.stack import spare
 from loom.stack.ports import any_free
 from loom.task_requests import MOST_RUNS, TaskRequests
 from loom.workflows.agent_run import AgentRun
@@ -585,6 +587,10 @@ def _serving_metrics(host: str, port: int) -> Runtime:
 
 if __name__ == "__main__":
     code = 0
+    if spare.is_spare():
+        preload(load_settings().model)
+        if not spare.await_order():
+            leave(code)
     try:
         main()
     except LoomError as error:

@@ -221,6 +221,11 @@ class Settings(BaseSettings):
     private: Literal["on", "off"] = Field(
         default="off", description="on: only your own processes reach the Temporal server that `loom up` starts."
     )
+    spare_worker: Literal["on", "off"] = Field(
+        default="on",
+        description="on: `loom up` keeps a second worker process loaded, which replaces a dead worker at once. off: it"
+        " needs about 120 MB less.",
+    )
     require_signed: Literal["on", "off"] = Field(
         default="off", description="on: this worker accepts only signed runs, and these accept only signed requests."
     )

@@ -4,9 +4,11 @@ import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from loom.stack.ports import USUAL
+
+LOOM_WORKER: Final = (sys.executable, "-P", "-m", "loom._worker")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -14,7 +16,7 @@ class Plan:
     """The home of a stack, and the worker to run for it, if any."""
 
     home: Path
-    worker: tuple[str, ...] | None = (sys.executable, "-P", "-m", "loom._worker")  # None means that no worker runs
+    worker: tuple[str, ...] | None = LOOM_WORKER  # None means that no worker runs
     task_queue: str = "loom"
     namespace: str = "default"
     metrics_port: int | None = USUAL["metrics"]  # if the usual port is taken, another one is used
@@ -24,6 +26,12 @@ class Plan:
     private: bool = False  # whether only this user's processes reach Temporal
     codec_endpoint: str | None = None  # the codec server that the Web UI asks
     redis_server: Path | None = None  # None means the packaged server, or else the one on PATH
+    spare_worker: bool = True  # whether a spare of Loom's worker waits to replace it
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether a spare is loaded. Only Loom's own worker knows how to be one."""
+        return self.spare_worker and self.worker == LOOM_WORKER
 
     def without_worker(self) -> Self:
         """Return the plan without the worker, and without the HTTP service beside it."""
@@ -33,12 +41,14 @@ class Plan:
         """Return the plan as JSON for the daemon's command line."""
         redis = str(self.redis_server) if self.redis_server else None
         named = (str(self.home), self.worker, self.task_queue, self.namespace, self.metrics_port, self.app, redis)
-        return json.dumps((*named, self.workspaces, self.private, self.codec_endpoint, self.serve_port))
+        return json.dumps(
+            (*named, self.workspaces, self.private, self.codec_endpoint, self.serve_port, self.spare_worker)
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Return the plan that the JSON text contains."""
-        home, worker, queue, namespace, metrics, app, redis, workspaces, private, codec, serve = json.loads(text)
+        home, worker, queue, namespace, metrics, app, redis, workspaces, private, codec, serve, spare = json.loads(text)
         return cls(
             home=Path(home),
             worker=tuple(worker) if worker else None,
@@ -51,4 +61,5 @@ class Plan:
             private=private,
             codec_endpoint=codec,
             serve_port=serve,
+            spare_worker=spare,
         )

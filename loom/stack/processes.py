@@ -41,6 +41,7 @@ class Running:
     identity: Identity
     child: "subprocess.Popen[bytes] | None" = None  # None if the process was adopted from an earlier supervisor
     logs_from: int = 0  # the offset in the log at which this process's output starts
+    since: float | None = None  # when it became the service, in seconds since the epoch; None: when it was started
 
     def alive(self) -> bool:
         """Return whether the process is still running."""

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.stack.errors import StackError
 from loom.stack.home import password
-from loom.stack.state import Identity, socket_path
+from loom.stack.state import socket_path
 from loom.stack.users import SEARCH, as_user, give, user_of
 
 TUNED_RATES = tuple(f"history.{queue}ProcessorMaxPollRPS=2000" for queue in ("transfer", "timer", "visibility"))
@@ -66,7 +66,7 @@ class Part:
 
     name: str
     command: tuple[str, ...]
-    answers: Callable[[Identity], bool]  # never raises
+    answers: Callable[[float], bool]  # whether the process that became this part at that time responds; never raises
     address: str | None = None
     ui: str | None = None
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -219,7 +219,7 @@ def worker(command: tuple[str, ...], ui: str, namespace: str, queue: str, env: M
         name="worker",
         command=command,
         env=env,
-        answers=lambda identity: _polled_since(identity.started, ask_temporal(ui, path)),
+        answers=lambda since: _polled_since(since, ask_temporal(ui, path)),
     )
 
 

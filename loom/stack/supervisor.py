@@ -23,10 +23,11 @@ from loom.stack import ports, state
 from loom.stack import services as parts
 from loom.stack.errors import StackError, tail
 from loom.stack.home import locked, log_path, prepare
-from loom.stack.plan import Plan
+from loom.stack.plan import LOOM_WORKER, Plan
 from loom.stack.postgres import postgres
 from loom.stack.processes import ON_SERVICES, Running, end, end_all, kill_process_group, spawn, wait_until
 from loom.stack.services import SERVICES, Part
+from loom.stack.spare import Spare
 from loom.stack.state import Identity, Recorded, StackState
 
 _log = logging.getLogger("loom.stack")
@@ -36,6 +37,7 @@ PATIENCE = 45.0  # seconds for a service to respond; crash recovery can take a w
 ADOPTION = 3.0  # seconds for an already running service to respond; it may have only just started
 INVALID = 2  # the exit code of a command whose settings or options are invalid
 PAUSE = 1.0  # seconds between two starts of a service, which limits the load of a crash loop
+SETTLED = 10.0  # seconds that a worker has run before its spare is loaded; until then, runs recover
 
 
 @dataclass(kw_only=True, slots=True)
@@ -73,6 +75,7 @@ class Supervisor:
         self._ports: dict[str, int] = {}
         self._app: str | None = None  # the app that the worker loads
         self._workspaces: tuple[str, ...] = ()  # the worker's LOOM_WORKSPACES; if empty, those of the environment
+        self._spare: Spare | None = None  # once it has ended, the next one follows the next start of a worker
         self._ready = False
         self._itself: Identity | None = None
         self._order: signal.Signals | None = None
@@ -88,6 +91,8 @@ class Supervisor:
             self._workspaces = self._plan.workspaces or (self._before.workspaces if has_worker else ())
             self._itself = state.of_pid(os.getpid())
             try:
+                if self._plan.has_spare and not has_worker:  # it loads while the services start
+                    self._spare = Spare.load(LOOM_WORKER)
                 self._bring_up()
                 on_ready(self._state())
                 self._watch()
@@ -97,6 +102,8 @@ class Supervisor:
                 self._end([name for name, service in self._services.items() if not service.adopted])
                 self._sign_off()
                 raise
+            finally:
+                self._discard_spare()
             if self._order is not signal.SIGUSR1:
                 self._end(list(self._services))
             self._sign_off()
@@ -134,7 +141,17 @@ class Supervisor:
                 is_over = service.has_exited() and time.monotonic() - service.started >= PAUSE
                 if is_over and not self._is_misconfigured(name):
                     self._revive(name, service)
+            self._keep_spare()
             time.sleep(0.1)
+
+    def _keep_spare(self) -> None:
+        """Load the next spare once the worker has settled."""
+        if self._spare is not None:
+            self._spare.child.poll()  # so that it leaves the process table if it has ended
+        elif self._plan.has_spare:
+            worker = self._services["worker"]
+            if worker.process.alive() and time.monotonic() - worker.started >= SETTLED:
+                self._spare = Spare.load(LOOM_WORKER)
 
     def _is_misconfigured(self, name: str) -> bool:
         """Return whether the HTTP service has refused its settings. It would refuse them again."""
@@ -159,7 +176,7 @@ class Supervisor:
             return False
         part = self._part(name)
         process = Running(identity=recorded.identity)
-        if wait_until(lambda: part.answers(recorded.identity), seconds=ADOPTION):
+        if wait_until(lambda: part.answers(recorded.started), seconds=ADOPTION):
             self._services[name] = _Service(part=part, process=process, adopted=True)
             return True
         self._end_recorded(name)
@@ -178,7 +195,11 @@ class Supervisor:
     def _spawn(self, part: Part) -> None:
         part.prepare()
         log = log_path(self._home, part.name)
-        process = spawn(part.command, log=log, env=part.env, cwd=part.cwd, reads=part.reads)
+        process = None
+        if part.name == "worker" and self._spare is not None:
+            spare, self._spare = self._spare, None
+            process = spare.become_worker(part.env, log)
+        process = process or spawn(part.command, log=log, env=part.env, cwd=part.cwd, reads=part.reads)
         self._services[part.name] = _Service(part=part, process=process)
 
     def _await(self, name: str) -> None:
@@ -203,7 +224,8 @@ class Supervisor:
 
     def _answers(self, name: str) -> bool:
         service = self._services[name]
-        return service.process.alive() and service.part.answers(service.process.identity)
+        process = service.process
+        return process.alive() and service.part.answers(process.since or process.identity.started)
 
     def _failure(self, name: str, what: str) -> StackError:
         log = log_path(self._home, name)
@@ -303,6 +325,10 @@ class Supervisor:
         self._itself = None
         with suppress(StackError):
             self._record()
+
+    def _discard_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.discard()
 
     def _end(self, names: list[str]) -> None:
         ending = {name: self._services.pop(name) for name in names}

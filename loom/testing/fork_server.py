@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,21 +25,15 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any, Final, NoReturn
 
 from loom.cli.main import main
+from loom.composition.preloading import IMPORTED_LATER, OF_PROVIDERS, imported_activities
 from loom.workflows.runner import build_adapters
 
 WORKER_MODULES: Final = (
     "loom._worker",
     "loom.cli.commands.stack",
     "loom.testing.model_replies",
-    # A worker imports these when it first needs them.
-    "cryptography.hazmat.primitives.serialization",
-    "genai_prices.data",
-    "httpcore2",
-    "openai",
-    "openai.resources.chat.completions",
-    "pgvector.psycopg",
-    "psycopg_pool",
-    "redis.asyncio",
+    *IMPORTED_LATER,
+    *OF_PROVIDERS["openai"],
 )
 
 
@@ -199,16 +193,9 @@ def _become(given: dict[str, Any], streams: list[int]) -> None:
     sys.argv = ["loom", *given["words"]]
 
 
-def _activities() -> Iterator[Callable[..., Any]]:
-    """Yield the activities of all modules that have been imported."""
-    loaded = [module for name, module in sys.modules.items() if name.startswith("loom.activities.")]
-    for kind in {value for module in loaded for value in vars(module).values() if isinstance(value, type)}:
-        yield from (each for each in vars(kind).values() if hasattr(each, "__temporal_activity_definition"))
-
-
 if __name__ == "__main__":
     for module in sys.argv[2:]:
         import_module(module)
-    build_adapters(_activities())
+    build_adapters(imported_activities())
     _serve(sys.argv[1])
     main()

@@ -259,7 +259,7 @@ def test_a_private_server_that_runs_as_its_own_user_ends_with_its_network(tmp_pa
     part.prepare()
     network = spawn(part.command, log=log_path(home, "temporal"), env=part.env)
     try:
-        assert wait_until(lambda: part.answers(network.identity), seconds=30)
+        assert wait_until(lambda: part.answers(network.identity.started), seconds=30)
         (server,) = psutil.Process(network.identity.pid).children()
         assert server.uids().real == (home / "temporal").stat().st_uid != ROOT
     finally:

@@ -209,6 +209,7 @@ def _plan(settings: Settings, *, no_worker: bool, names_roots: bool, private: bo
         workspaces=tuple(map(str, settings.roots)) if names_roots else (),
         redis_server=settings.redis_server,
         private=private or settings.private == "on",
+        spare_worker=settings.spare_worker == "on",
     )
     return plan.without_worker() if no_worker else plan
 
