@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from loom.stack.state import of_pid
 
 _MARK: Final = "_LOOM_SPARE"
 """The environment variable that makes a worker's command a spare."""
+_SITE_PACKAGES: Final = tuple({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,5 +105,5 @@ def await_order() -> bool:
 
 
 def _packages() -> tuple[int, ...]:
-    """Return when packages were last installed or removed. A spare of before would mix their modules."""
-    return tuple(folder.stat().st_mtime_ns for folder in map(Path, sys.path) if folder.is_dir())
+    """Return when packages were last installed or removed. A spare of before has the old modules."""
+    return tuple(folder.stat().st_mtime_ns for folder in _SITE_PACKAGES)

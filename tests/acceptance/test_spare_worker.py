@@ -89,11 +89,10 @@ def test_a_spare_that_has_ended_or_gets_too_large_an_order_is_not_used(spare: Sp
 def test_a_spare_of_other_packages_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
-    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setattr("loom.stack.spare._SITE_PACKAGES", (packages,))
     old = Spare.load(SPARE)
     assert old is not None
     (packages / "new.py").touch()
-    os.utime(packages, (1, 1))  # as if it were later than the clock can tell
     assert old.become_worker({}, tmp_path / "log") is None
     assert not psutil.pid_exists(old.child.pid)
 
