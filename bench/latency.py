@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -13,7 +15,7 @@ from temporalio.client import Client, WorkflowHandle
 
 from bench.report import percentile, section, spread, table
 from bench.stage import QUEUE as LOOM_QUEUE
-from bench.stage import Stage, until
+from bench.stage import Stage, Supervised, until
 from bench.targets import Section, Target
 from loom.activities.adapters.redis.stream import RedisReader
 from loom.domain.core.tasks import Action
@@ -44,23 +46,32 @@ async def recovery(stage: Stage) -> Section:
     """Kill the worker, and measure the time until the run takes its next step on another worker."""
     stage.needs_worker("loom", "worker")
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    rows, targets = [], []
-    for what, by, measure, busy in (
-        ("waiting for an approval", "a new worker", _wake_waiting, 0),
-        ("in a model call", "a new worker", _wake_model, 0),
-        ("in a model call", "a standby", _wake_model_on_standby, 0),
-        ("waiting for an approval", "a new worker", _wake_waiting, BUSY),
-        ("in a model call", "a new worker", _wake_model, BUSY),
-    ):
+    rows: list[list[Any]] = []
+    targets: list[Target] = []
+
+    async def measure(what: str, by: str, once: Callable[[], Awaitable[float]], busy: int) -> None:
         with busy_loops(busy):
-            seconds = [await measure(stage, client) for _ in range(REPEATS)]
+            seconds = [await once() for _ in range(REPEATS)]
         rows.append([what, by, busy, spread(seconds, "s", 2)])
         beside = f", beside {busy} busy processes" if busy else ""
         told = f"kill {what}, taken over by {by}{beside}"
         targets.append(Target(what=told, measured=median(seconds), at_most=3, unit=" s"))
+
+    kinds = {"waiting for an approval": _wake_waiting, "in a model call": _wake_model}
+    replace = partial(_replace, stage)
+    for busy in (0, BUSY):
+        for what, wake in kinds.items():
+            await measure(what, "a new worker", partial(wake, client, replace), busy)
+    await measure("in a model call", "a standby", partial(_wake_model_on_standby, stage, client), 0)
+    stage.stop_worker("loom")
+    with stage.supervised() as up:
+        for busy in (0, BUSY):
+            for what, wake in kinds.items():
+                await measure(what, "the spare of `loom up`", partial(_wake_on_spare, up, client, wake), busy)
     text = (
         "The time runs from `kill -9` of the worker to the run's next step. A new worker is started immediately after"
-        " the kill; a standby is running already. The next step is the reaction to an approval, or the second attempt"
+        " the kill; a standby is running already. The *spare of `loom up`* had loaded its modules before the kill, and"
+        " `loom up` noticed the kill by itself. The next step is the reaction to an approval, or the second attempt"
         " at a model call. *Busy processes* compute all the time, beside the servers and the workers. Together with the"
         f" worker that starts, {BUSY} of them cause a load of {BUSY + 1}."
     )
@@ -98,10 +109,10 @@ async def _abort(client: Client, task: str) -> float:
     return perf_counter() - asked
 
 
-async def _wake_waiting(stage: Stage, client: Client) -> float:
+async def _wake_waiting(client: Client, replace: Callable[[], float]) -> float:
     handle = await _start(client, {"task": "bash=true"})
     await until(handle, lambda s: s["status"] == "waiting_for_approval")
-    killed = _replace(stage)
+    killed = replace()
     await handle.signal("approve")
     await until(handle, lambda s: s["status"] != "waiting_for_approval")
     seconds = perf_counter() - killed
@@ -109,9 +120,16 @@ async def _wake_waiting(stage: Stage, client: Client) -> float:
     return seconds
 
 
-async def _wake_model(stage: Stage, client: Client) -> float:
+async def _wake_model(client: Client, replace: Callable[[], float]) -> float:
     handle = await _in_model_call(client)
-    return await _until_second_attempt(handle, since=_replace(stage))
+    return await _until_second_attempt(handle, since=replace())
+
+
+async def _wake_on_spare(
+    up: Supervised, client: Client, wake: Callable[[Client, Callable[[], float]], Awaitable[float]]
+) -> float:
+    await up.until_spare()
+    return await wake(client, up.kill_worker)
 
 
 async def _wake_model_on_standby(stage: Stage, client: Client) -> float:

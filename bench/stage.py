@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, TypeAlias
 
 import psutil
@@ -22,6 +24,8 @@ from loom.activities.adapters.embedders.offline import OfflineEmbedder
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory_upkeep import PostgresMemoryUpkeep
 from loom.composition.settings import Settings
+from loom.stack import state
+from loom.stack.plan import LOOM_WORKER
 
 QUEUE = f"bench-{os.getpid()}"
 """A separate task queue, so that no other worker takes part."""
@@ -61,8 +65,22 @@ class Stage:
 
     async def until_serving(self, client: Client, name: str, queue: str = QUEUE) -> None:
         """Wait until Temporal can give work to a worker. Without a queue, it is a worker of Loom."""
-        while not await _polls(client, self.workers[name].pid, queue):
+        while not await polls(client, self.workers[name].pid, queue):
             await asyncio.sleep(0.02)
+
+    @contextmanager
+    def supervised(self) -> "Iterator[Supervised]":
+        """Let `loom up` run the worker until the block ends. The servers go on."""
+        up, env = [str(BIN / "loom"), "up", "--detach"], self.env | {"LOOM_SERVE_PORT": "off"}
+        subprocess.run(up, env=env, check=True, capture_output=True)
+        home = self.folder / ".loom"
+        try:
+            yield Supervised(home)
+        finally:
+            supervisor = state.read(home).supervisor
+            assert supervisor is not None
+            psutil.Process(supervisor.pid).send_signal(signal.SIGUSR1)  # it leaves its processes to the next one
+            subprocess.run([*up, "--no-worker"], env=env, check=True, capture_output=True)
 
     async def until_idle(self, *names: str) -> None:
         """Wait until these workers have started, and have also finished the work that goes on after a run.
@@ -112,6 +130,37 @@ class Stage:
 
     def _with_children(self, pids: Iterable[int]) -> float:
         return sum(self.cpu(pid) + self.cpu_beside(pid) for pid in pids)
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """The worker that `loom up` runs and restarts."""
+
+    home: Path
+
+    def worker(self) -> int:
+        """Return the id of the worker's process."""
+        return state.read(self.home).parts["worker"].pid
+
+    def kill_worker(self) -> float:
+        """Kill the worker, and return when. `loom up` then starts the next one."""
+        psutil.Process(self.worker()).kill()
+        return perf_counter()
+
+    async def until_spare(self) -> None:
+        """Wait until the spare worker has loaded its modules: it has used processor time, and now uses none."""
+        used: dict[int, float] = {}
+        while True:
+            before, used = used, {each.pid: sum(each.cpu_times()[:2]) for each in self._spares()}
+            if any(seconds > 1 and before.get(pid) == seconds for pid, seconds in used.items()):
+                return
+            await asyncio.sleep(1)
+
+    def _spares(self) -> list[psutil.Process]:
+        supervisor = state.read(self.home).supervisor
+        assert supervisor is not None
+        children = psutil.Process(supervisor.pid).children()
+        return [each for each in children if each.cmdline() == [*LOOM_WORKER] and each.pid != self.worker()]
 
 
 async def until(
@@ -173,7 +222,7 @@ def stage() -> Iterator[Stage]:
                 _end(process)
 
 
-async def _polls(client: Client, pid: int, queue: str) -> bool:
+async def polls(client: Client, pid: int, queue: str) -> bool:
     """Return whether this process is a worker that Temporal can give work to."""
     asked = DescribeTaskQueueRequest(
         namespace=client.namespace,

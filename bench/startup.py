@@ -1,6 +1,7 @@
 """Measure the start-up time of commands: `python -m bench.startup`. With `--against DIR`, compare another checkout."""
 
 import argparse
+import asyncio
 import os
 import resource
 import subprocess
@@ -15,7 +16,7 @@ from temporalio.client import Client
 
 from bench.bare import QUEUE as BARE_QUEUE
 from bench.report import ratio, ratio_of, section, spread, table
-from bench.stage import QUEUE, Stage, servers
+from bench.stage import QUEUE, Stage, polls, servers
 from bench.targets import Section, Target
 
 RUNS = 15
@@ -106,18 +107,34 @@ async def worker_start(stage: Stage, *, rounds: int = 7) -> Section:
             if number >= 0:
                 times[name].append(perf_counter() - begun)
             stage.stop_worker(name)
+    restarted = await _restarts(stage, client, rounds)
     loom, bare = times["loom"], times["bare"]
     most = [1.5 * each + 0.5 for each in bare]
     rows = [["Loom", spread(loom, "s", 2), "1.00"], ["bare worker", spread(bare, "s", 2), ratio(loom, bare)]]
+    rows.append(["Loom, restarted by `loom up`", spread(restarted, "s", 2), ratio(loom, restarted)])
     rows.append(["1.5 × the bare worker's time + 0.5 s", spread(most, "s", 2), ratio(loom, most)])
     text = (
         "The time runs from the start of a worker's process until Temporal knows that the worker polls. The bare worker"
-        " (`bench/bare.py`) serves one workflow and one activity, and imports nothing but the SDK. The figures are"
+        " (`bench/bare.py`) serves one workflow and one activity, and imports nothing but the SDK. The worker that"
+        " `loom up` restarts is a spare process, which has imported its modules; its time runs from the kill of the"
+        " worker before. The figures are"
         f" medians of {rounds} interleaved rounds after a warm-up."
     )
     head = ["worker", "time (minimum–maximum)", "Loom's time ÷ this time (median of rounds)"]
     share = Target(what="start of a worker ÷ (1.5 × bare worker + 0.5 s)", measured=ratio_of(loom, most), at_most=1)
     return Section(section("Start of a worker", text, table(head, rows)), (share,))
+
+
+async def _restarts(stage: Stage, client: Client, rounds: int) -> list[float]:
+    times = []
+    with stage.supervised() as up:
+        for _ in range(rounds):
+            await up.until_spare()
+            before, killed = up.worker(), up.kill_worker()
+            while up.worker() == before or not await polls(client, up.worker(), QUEUE):
+                await asyncio.sleep(0.02)
+            times.append(perf_counter() - killed)
+    return times
 
 
 def _took(checkout: Path, arguments: list[str], code: int, address: str) -> Took:
