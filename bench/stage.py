@@ -160,7 +160,7 @@ class Supervised:
         supervisor = state.read(self.home).supervisor
         assert supervisor is not None
         children = psutil.Process(supervisor.pid).children()
-        return [each for each in children if each.cmdline() == [*LOOM_WORKER] and each.pid != self.worker()]
+        return [each for each in children if each.cmdline()[1:] == [*LOOM_WORKER[1:]] and each.pid != self.worker()]
 
 
 async def until(

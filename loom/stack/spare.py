@@ -17,8 +17,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from loom.stack.state import of_pid
 
 _MARK: Final = "_LOOM_SPARE"
 """The environment variable that makes a worker's command a spare."""
+_OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
 _SITE_PACKAGES: Final = tuple({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")})
 
 
@@ -91,8 +92,10 @@ def is_spare() -> bool:
 
 def await_order() -> bool:
     """Wait for the order to become the worker, and carry it out. Return False if the supervisor has ended instead."""
+    with _expendable():
+        given = sys.stdin.buffer.read()
     try:
-        order = json.loads(sys.stdin.buffer.read())
+        order = json.loads(given)
     except ValueError:  # nothing, or a part of an order
         return False
     os.environ.clear()
@@ -102,6 +105,17 @@ def await_order() -> bool:
             os.dup2(stream.fileno(), number)
     importlib.invalidate_caches()  # the app's folder may have changed
     return True
+
+
+@contextmanager
+def _expendable() -> Iterator[None]:
+    """If memory runs out in this block, the kernel ends this process before others."""
+    before = _OOM_SCORE.read_text()
+    with suppress(OSError):  # some containers don't allow it
+        _OOM_SCORE.write_text("1000")
+    yield
+    with suppress(OSError):
+        _OOM_SCORE.write_text(before)
 
 
 def _packages() -> tuple[int, ...]:

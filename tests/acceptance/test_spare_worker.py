@@ -67,6 +67,13 @@ def test_an_order_gives_a_spare_its_environment_and_its_log(spare: Spare, tmp_pa
     assert {os.readlink(f"/proc/{spare.child.pid}/fd/{each}") for each in (1, 2)} == {str(log)}
 
 
+def test_if_memory_runs_out_the_kernel_ends_a_spare_first_but_not_a_worker(spare: Spare, tmp_path: Path) -> None:
+    score = Path(f"/proc/{spare.child.pid}/oom_score_adj")
+    assert wait_until(lambda: score.read_text() == "1000\n", seconds=PATIENCE)
+    assert spare.become_worker({}, tmp_path / "log") is not None
+    assert wait_until(lambda: score.read_text() == Path("/proc/self/oom_score_adj").read_text(), seconds=PATIENCE)
+
+
 def test_a_spare_ends_with_its_supervisor(spare: Spare) -> None:
     assert spare.child.stdin is not None
     spare.child.stdin.close()
