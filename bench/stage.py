@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -143,9 +144,12 @@ class Supervised:
         return state.read(self.home).parts["worker"].pid
 
     def kill_worker(self) -> float:
-        """Kill the worker, and return when. `loom up` then starts the next one."""
-        psutil.Process(self.worker()).kill()
-        return perf_counter()
+        """Kill the worker, and return when. By then, all its threads have ended, and with them its connections."""
+        worker, killed = self.worker(), perf_counter()
+        psutil.Process(worker).kill()
+        while psutil.pid_exists(worker):
+            time.sleep(0.002)
+        return killed
 
     async def until_spare(self) -> None:
         """Wait until the spare worker has loaded its modules: it has used processor time, and now uses none."""
