@@ -5,7 +5,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import Final
@@ -44,7 +44,7 @@ def freezing(*, every: tuple[float, float], seed: int = 1) -> Iterator[None]:
                 _each(marked, psutil.Process.suspend)
                 time.sleep(chance.uniform(0.3, 0.7))
             finally:
-                _each(marked, psutil.Process.resume)
+                _each(reversed(marked), psutil.Process.resume)  # or a shell would see that its child is stopped
 
     thread = Thread(target=freeze)
     os.environ[_MARK] = mark
@@ -65,7 +65,7 @@ def _marked(mark: str) -> Iterator[psutil.Process]:
                 yield process
 
 
-def _each(processes: list[psutil.Process], do: Callable[[psutil.Process], None]) -> None:
+def _each(processes: Iterable[psutil.Process], do: Callable[[psutil.Process], None]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             do(process)
