@@ -49,6 +49,8 @@ _REFUSAL: Final = re.compile(r"\b(OOM|READONLY|MISCONF|NOREPLICAS)\b")
 
 Write: TypeAlias = Callable[[Pipeline], object]
 """Adds commands to a pipeline."""
+_Command: TypeAlias = tuple[Any, ...]
+"""The name of a command, and its arguments."""
 
 
 class RedisConnection:
@@ -71,6 +73,8 @@ class RedisConnection:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._redis = Redis.from_pool(pool)
+        self._batches: AbstractConnection | None = None
+        """Sends everything that shares round trips. Borrowing it from the pool each time costs as much as a batch."""
         self._answer_within = answer_within
         self._log = structlog.get_logger("loom.redis")
         self._away_until: float | None = None
@@ -151,7 +155,7 @@ class RedisConnection:
     async def _answers(self, writes: Sequence[Write], scripts: Sequence["_Script"]) -> Sequence[Any]:
         """Send everything in one round trip, and return the scripts' answers. An error is an answer, too."""
         try:
-            answers = await self._answer(partial(_execute, [*writes, *(script.add for script in scripts)]))
+            answers = await self._answer(partial(self._execute, writes, scripts))
         except StreamUnavailable as error:
             return [error] * len(scripts)
         except Exception as error:  # noqa: BLE001 - each caller gets it
@@ -166,6 +170,26 @@ class RedisConnection:
             if isinstance(lost, Exception) and not _is_refusal(lost):
                 self._log.warning("redis_write_failed", error=str(lost))
         return answers[len(writes) :]
+
+    async def _execute(self, writes: Sequence[Write], scripts: Sequence["_Script"], redis: Redis) -> list[Any]:
+        """Send everything, and return an answer for each: its first error, or its last reply.
+
+        The client's own pipeline uses twice as much processor time, and sends no command at all if it can't encode one.
+        """
+        packed = [_packed(partial(_commands_of, write, redis)) for write in writes]
+        packed += (_packed(script.commands) for script in scripts)
+        connection = await self._connected(redis)
+        sent = [command for each in packed if not isinstance(each, Exception) for command in each]
+        await connection.send_packed_command([b"".join(sent)])
+        return [each if isinstance(each, Exception) else await _outcome(connection, len(each)) for each in packed]
+
+    async def _connected(self, redis: Redis) -> AbstractConnection:
+        pool = redis.connection_pool
+        if self._batches is None:
+            self._batches = await pool.get_connection()  # type: ignore[no-untyped-call]
+        else:
+            await pool.ensure_connection(self._batches)  # the server may have closed it
+        return self._batches
 
     def _settle(self, script: "_Script", answer: Any) -> None:
         """Give a script's caller its answer. A script that the server doesn't know yet is sent again in full."""
@@ -219,33 +243,22 @@ class _Script:
     is_known: bool = True
     """Whether the server may have cached the script."""
 
-    def add(self, pipe: Pipeline) -> None:
-        """Add the script to a pipeline."""
-        send, source = (pipe.evalsha, _sha(self.source)) if self.is_known else (pipe.eval, self.source)
-        send(source, len(self.keys), *self.keys, *self.arguments)
+    def commands(self) -> Sequence[_Command]:
+        """Return the command that runs the script."""
+        name, source = ("EVALSHA", _sha(self.source)) if self.is_known else ("EVAL", self.source)
+        return ((name, source, len(self.keys), *self.keys, *self.arguments),)
 
 
-async def _execute(additions: Sequence[Write], redis: Redis) -> list[Any]:
-    """Send all additions in one round trip, and return the answer of each: its first error, or its last reply.
-
-    The client's own pipeline uses twice as much processor time, and sends no command at all if it can't encode one.
-    """
-    packed = [_packed(addition, redis.pipeline(transaction=False)) for addition in additions]
-    pool = redis.connection_pool
-    connection = await pool.get_connection()  # type: ignore[no-untyped-call]
-    try:
-        sent = [command for each in packed if not isinstance(each, Exception) for command in each]
-        await connection.send_packed_command([b"".join(sent)])
-        return [each if isinstance(each, Exception) else await _outcome(connection, len(each)) for each in packed]
-    finally:
-        await pool.release(connection)
+def _commands_of(write: Write, redis: Redis) -> Sequence[_Command]:
+    pipe = redis.pipeline(transaction=False)
+    write(pipe)
+    return [arguments for arguments, _ in pipe.command_stack]
 
 
-def _packed(addition: Write, pipe: Pipeline) -> list[bytes] | Exception:
+def _packed(commands: Callable[[], Sequence[_Command]]) -> list[bytes] | Exception:
     """Return the encoded commands, or the error if they can't be built or encoded."""
     try:
-        addition(pipe)
-        return [pack_command(arguments) for arguments, _ in pipe.command_stack]  # type: ignore[arg-type]
+        return [pack_command(arguments) for arguments in commands()]
     except TypeError as error:
         return DataError(str(error))
     except Exception as error:  # noqa: BLE001 - it is the answer
