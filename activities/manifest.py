@@ -3,7 +3,7 @@ the run.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Literal
@@ -16,6 +16,7 @@ from loom.domain.agents.definitions import AgentDefinition
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import ManifestChangedError
 from loom.domain.core.messages import canonical, short_digest
+from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import DELEGATE
 from loom.domain.run.stream_events import manifest_changed
 from loom.domain.skills.catalog import is_of_the_run
@@ -177,22 +178,23 @@ class Manifests:
         """
         spec = await self._transcripts.load_spec(spec_digest) if spec_digest else None
         if spec is not None:
-            about = tuple(change for change in self._changes(spec) if change.is_about(name))
+            tools = [tool for tool in spec.tools if tool.name == name]
+            about = tuple(change for change in self._changes(spec, tools) if change.is_about(name))
             self._told_or_refused(about, spec, run_id, writer)
 
     def check(self, spec: AgentSpec, run_id: str, writer: StreamWriter) -> None:
         """Report the differences between this worker and the run. Raises ManifestChangedError if the worker is
         configured to reject such runs.
         """
-        self._told_or_refused(self._changes(spec), spec, run_id, writer)
+        self._told_or_refused(self._changes(spec, spec.tools), spec, run_id, writer)
 
-    def _changes(self, spec: AgentSpec) -> tuple[Change, ...]:
-        return changes(spec.manifest, self._agents.get(spec.name), self._own, self._other_tools(spec))
+    def _changes(self, spec: AgentSpec, tools: Iterable[ToolSpec]) -> tuple[Change, ...]:
+        return changes(spec.manifest, self._agents.get(spec.name), self._own, self._other_tools(tools))
 
-    def _other_tools(self, spec: AgentSpec) -> tuple[str, ...]:
+    def _other_tools(self, tools: Iterable[ToolSpec]) -> tuple[str, ...]:
         return tuple(
             tool.name
-            for tool in spec.tools
+            for tool in tools
             if (tool.name not in self._tools or self._tools[tool.name].spec != tool) and not is_of_the_run(tool)
         )
 
