@@ -6,10 +6,10 @@ would change the meaning of old histories. Only a run's result is written in ful
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json, to_jsonable_python
@@ -27,6 +27,7 @@ from temporalio.converter import (
     JSONPlainPayloadConverter,
     PayloadCodec,
     PayloadConverter,
+    SerializationContext,
     StorageDriver,
     StorageDriverSelectContext,
 )
@@ -105,10 +106,12 @@ def _is_own(kind: Any) -> bool:
     return str(getattr(kind, "__module__", "")).startswith(_LOOM)
 
 
-_ENCODINGS: Final = tuple(
-    SparseJsonConverter() if isinstance(converter, JSONPlainPayloadConverter) else converter
-    for converter in DefaultPayloadConverter.default_encoding_payload_converters
-)
+def _encodings() -> Iterator[EncodingPayloadConverter]:
+    for converter in DefaultPayloadConverter.default_encoding_payload_converters:
+        yield SparseJsonConverter() if isinstance(converter, JSONPlainPayloadConverter) else converter
+
+
+_ENCODINGS: Final = {encoding.encoding.encode(): encoding for encoding in _encodings()}
 """Shared, because the SDK makes a dozen payload converters in each turn."""
 
 
@@ -117,7 +120,11 @@ class SparsePayloadConverter(CompositePayloadConverter):
 
     def __init__(self) -> None:
         """Use the SDK's encodings in their original order, with Loom's JSON instead of the SDK's."""
-        super().__init__(*_ENCODINGS)
+        self.converters = _ENCODINGS
+
+    def with_context(self, context: SerializationContext) -> Self:
+        """Return the same converter, because no encoding depends on the context."""
+        return self
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """Convert payloads to values.
