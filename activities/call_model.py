@@ -14,7 +14,7 @@ from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncov
 from loom.activities.leases import Leases, is_stopped, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
-from loom.activities.plan_calls import CallPreparer
+from loom.activities.plan_calls import CallPreparer, TurnContext
 from loom.activities.ports import (
     Claim,
     EventStream,
@@ -292,20 +292,10 @@ class LanguageModel:
             return ModelReply(broken_off=shown)
         thought.end()
         said_so_far.end()
-        # Some servers return tool calls even if the request offers no tools.
-        said = with_meant_names(answer.message, spec.tools) if call.may_call else replace(answer.message, tool_calls=())
-        said = with_left_out(said, model, ("length",), because=too_long) if too_long else said
-        message = _with_new_ids(self._without_secrets(said), outline_of(transcript), request.turn)
-        if message.tool_calls:
-            message = replace(message, tool_calls=with_decoded_arguments(message.tool_calls, spec.tools))
-        plans = await self._planner.plans(
-            message.tool_calls,
-            spec,
-            grants=request.grants,
-            origin=request.origin,
-            turn=request.turn,
-            may_be_quick=bool(request.quick_read_execution) and self._quick_reads is not None,
-        )
+        message = self._message(answer.message, call, spec, request, outline_of(transcript), too_long=too_long)
+        turn = TurnContext(spec=spec, grants=request.grants, origin=request.origin, turn=request.turn)
+        may_be_quick = bool(request.quick_read_execution) and self._quick_reads is not None
+        plans = await self._planner.plans(message.tool_calls, turn, may_be_quick=may_be_quick)
         if answer.stop == "length" and plans:
             plans = (*plans[:-1], _cut_off(plans[-1], bound.output))
         cost = await self._prices.cost_micros(spec.model, answer.usage)
@@ -328,6 +318,18 @@ class LanguageModel:
             else None,
             approves=request.stage == "critique" and approves(message.text),
         )
+
+    def _message(
+        self, said: Message, call: ModelCall, spec: AgentSpec, request: ModelRequest, earlier: Outline, *, too_long: str
+    ) -> Message:
+        """Return the reply as the run keeps it, with the calls that the model means."""
+        # Some servers return tool calls even if the request offers no tools.
+        said = with_meant_names(said, spec.tools) if call.may_call else replace(said, tool_calls=())
+        said = with_left_out(said, call.model, ("length",), because=too_long) if too_long else said
+        message = _with_new_ids(self._without_secrets(said), earlier, request.turn)
+        if not message.tool_calls:
+            return message
+        return replace(message, tool_calls=with_decoded_arguments(message.tool_calls, spec.tools))
 
     def _without_secrets(self, message: Message) -> Message:
         """Return the reply with secrets redacted in its text. The arguments of its calls stay as they are, because the

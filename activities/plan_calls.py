@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -29,6 +29,16 @@ from loom.domain.run.stream_events import approval_requested, asked_arguments, c
 _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew assigns its own work")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnContext:
+    """The run and the turn that made the calls."""
+
+    spec: AgentSpec
+    grants: Sequence[str] = ()
+    origin: Origin
+    turn: int
+
+
 class CallPreparer:
     """Decides whether and how calls may run. Interceptors are applied first, then the user's hooks, then the rules."""
 
@@ -52,51 +62,37 @@ class CallPreparer:
         self._own_rules = own_rules  # an agent as this worker defines it, if more than its rules allow must be proven
 
     async def plans(
-        self,
-        calls: Sequence[ToolCall],
-        spec: AgentSpec,
-        *,
-        grants: Sequence[str],
-        origin: Origin,
-        turn: int,
-        may_be_quick: bool = False,
+        self, calls: Sequence[ToolCall], turn: TurnContext, *, may_be_quick: bool = False
     ) -> tuple[PreparedCall, ...]:
         """Return a prepared call for each new call from the model, in order. `may_be_quick` says whether quick reads
         may run in the activity that called the model. If the agent has hooks or interceptors for tool calls, even for
         results only, no call is quick.
         """
+        spec = turn.spec
         registered = self._of(spec)
         if not registered:
-            return await self.plans_again(
-                calls, spec, grants=grants, origin=origin, turn=turn, may_be_quick=may_be_quick
-            )
-        met = await asyncio.gather(*(before_call(call, origin.run_id, spec.name, registered) for call in calls))
-        plans = await self.plans_again([each.call for each in met], spec, grants=grants, origin=origin, turn=turn)
+            return await self.plans_again(calls, turn, may_be_quick=may_be_quick)
+        met = await asyncio.gather(*(before_call(call, turn.origin.run_id, spec.name, registered) for call in calls))
+        plans = await self.plans_again([each.call for each in met], turn)
         return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
 
     async def plans_again(
-        self,
-        calls: Sequence[ToolCall],
-        spec: AgentSpec,
-        *,
-        grants: Sequence[str],
-        origin: Origin,
-        turn: int,
-        may_be_quick: bool = False,
+        self, calls: Sequence[ToolCall], turn: TurnContext, *, may_be_quick: bool = False
     ) -> tuple[PreparedCall, ...]:
         """Prepare calls that interceptors have already processed. If the rules or a person's grants have changed,
         pending calls are prepared this way again.
         """
+        spec = turn.spec
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
-        objections = await self._objections(calls, spec, origin.run_id)
+        objections = await self._objections(calls, spec, turn.origin.run_id)
         planned = partial(
             plan,
             box=box,
             spec=spec,
-            grants=grants,
-            origin=origin,
-            turn=turn,
+            grants=turn.grants,
+            origin=turn.origin,
+            turn=turn.turn,
             agents=self._agents,
             may_be_quick=may_be_quick,
             obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,
@@ -205,4 +201,5 @@ class CallReviewer:
         origin, turn, spec = request.origin, request.turn, request.spec
         if spec.crew is not None:
             return await self._planner.handed_out(request.calls, spec, origin=origin, turn=turn)
-        return await self._planner.plans_again(request.calls, spec, grants=request.grants, origin=origin, turn=turn)
+        context = TurnContext(spec=spec, grants=request.grants, origin=origin, turn=turn)
+        return await self._planner.plans_again(request.calls, context)

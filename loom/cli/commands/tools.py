@@ -13,6 +13,7 @@ import typer
 from rich.table import Table
 
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
+from loom.activities.plan_calls import TurnContext
 from loom.activities.ports import ToolContext
 from loom.activities.toolbox.pipeline import execute
 from loom.app.package_preview import described, installation
@@ -194,7 +195,8 @@ async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -
     async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
         spec = AgentSpec(name="loom tools call", model="", tools=specs, workspace=str(place))
-        (planned,) = await parts.planner.plans([made], spec, grants=(), origin=Origin(run_id=LOCAL_RUN), turn=1)
+        turn = TurnContext(spec=spec, origin=Origin(run_id=LOCAL_RUN), turn=1)
+        (planned,) = await parts.planner.plans([made], turn)
         if planned.verdict is Verdict.DENY and not planned.error:
             return made, failed(planned.reason, "permission")
         # Running the command counts as the approval. Invalid arguments are reported when the stages run.

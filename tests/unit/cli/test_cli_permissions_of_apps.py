@@ -11,7 +11,7 @@ import pytest
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.shell.parser import BashParser
 from loom.activities.adapters.skills.requirements import noting
-from loom.activities.plan_calls import CallPreparer
+from loom.activities.plan_calls import CallPreparer, TurnContext
 from loom.activities.toolbox.built_in.all_tools import built_in_tools
 from loom.activities.toolbox.built_in.made_tools import MadeTools
 from loom.activities.toolbox.built_in.skills import SkillTools
@@ -164,7 +164,8 @@ def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about
         )
         for command in ("ls", "make", "curl x", "stop", "known"):
             call = ToolCall(id="check", name="bash", arguments={"command": command})
-            [planned] = asyncio.run(planner.plans([call], spec, grants=(), origin=Origin(run_id="r"), turn=1))
+            turn = TurnContext(spec=spec, origin=Origin(run_id="r"), turn=1)
+            [planned] = asyncio.run(planner.plans([call], turn))
             verdict, rule, _ = checked(app, "bash", {"command": command}, "--agent", name)
             if planned.error:
                 assert (verdict, rule, name) == ("deny", "tools", "reader")
