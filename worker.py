@@ -56,7 +56,7 @@ from loom.composition.encryption import encryption_from
 from loom.composition.failing_runs import failing_runs_told
 from loom.composition.gauges import gauges_running
 from loom.composition.knowledge import knowledge_ingestion
-from loom.composition.load_settings import load_settings
+from loom.composition.load_settings import load_settings, read_settings
 from loom.composition.logs import configure_logs
 from loom.composition.memory import memory_running
 from loom.composition.preloading import preload
@@ -535,7 +535,7 @@ async def _main(settings: Settings, *, fail_fast: bool) -> None:
     if (starting := asyncio.current_task()) is not None:
         _on_stop_signal(starting.cancel)  # an app's factory may take arbitrarily long
     async with worker(settings, wait_for_server=not fail_fast):
-        gc.freeze()  # schemas stay, too
+        gc.freeze()  # keep the schemas out of collections, too
         stop = asyncio.Event()
         _on_stop_signal(stop.set)
         _log.info(
@@ -594,7 +594,8 @@ def _serving_metrics(host: str, port: int) -> Runtime:
 if __name__ == "__main__":
     code = 0
     if spare.is_spare():
-        preload(load_settings().model)
+        with suppress(LoomError):  # the worker reports invalid settings
+            preload(read_settings().model)
         if not spare.await_order():
             leave(code)
     try:

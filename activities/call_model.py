@@ -293,9 +293,9 @@ class LanguageModel:
         thought.end()
         said_so_far.end()
         message = self._message(answer.message, call, spec, request, outline_of(transcript), too_long=too_long)
-        turn = TurnContext(spec=spec, grants=request.grants, origin=request.origin, turn=request.turn)
+        context = TurnContext(spec=spec, grants=request.grants, origin=request.origin, turn=request.turn)
         may_be_quick = bool(request.quick_read_execution) and self._quick_reads is not None
-        plans = await self._planner.plans(message.tool_calls, turn, may_be_quick=may_be_quick)
+        plans = await self._planner.plans(message.tool_calls, context, may_be_quick=may_be_quick)
         if answer.stop == "length" and plans:
             plans = (*plans[:-1], _cut_off(plans[-1], bound.output))
         cost = await self._prices.cost_micros(spec.model, answer.usage)

@@ -31,10 +31,10 @@ _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the c
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnContext:
-    """The run and the turn that made the calls."""
+    """The turn that made the calls, and the run that it belongs to."""
 
     spec: AgentSpec
-    grants: Sequence[str] = ()
+    grants: Sequence[str]
     origin: Origin
     turn: int
 
@@ -62,37 +62,37 @@ class CallPreparer:
         self._own_rules = own_rules  # an agent as this worker defines it, if more than its rules allow must be proven
 
     async def plans(
-        self, calls: Sequence[ToolCall], turn: TurnContext, *, may_be_quick: bool = False
+        self, calls: Sequence[ToolCall], context: TurnContext, *, may_be_quick: bool = False
     ) -> tuple[PreparedCall, ...]:
         """Return a prepared call for each new call from the model, in order. `may_be_quick` says whether quick reads
         may run in the activity that called the model. If the agent has hooks or interceptors for tool calls, even for
         results only, no call is quick.
         """
-        spec = turn.spec
+        spec = context.spec
         registered = self._of(spec)
         if not registered:
-            return await self.plans_again(calls, turn, may_be_quick=may_be_quick)
-        met = await asyncio.gather(*(before_call(call, turn.origin.run_id, spec.name, registered) for call in calls))
-        plans = await self.plans_again([each.call for each in met], turn)
+            return await self.plans_again(calls, context, may_be_quick=may_be_quick)
+        met = await asyncio.gather(*(before_call(call, context.origin.run_id, spec.name, registered) for call in calls))
+        plans = await self.plans_again([each.call for each in met], context)
         return tuple(each.laid_on(plan, call) for each, plan, call in zip(met, plans, calls, strict=True))
 
     async def plans_again(
-        self, calls: Sequence[ToolCall], turn: TurnContext, *, may_be_quick: bool = False
+        self, calls: Sequence[ToolCall], context: TurnContext, *, may_be_quick: bool = False
     ) -> tuple[PreparedCall, ...]:
         """Prepare calls that interceptors have already processed. If the rules or a person's grants have changed,
         pending calls are prepared this way again.
         """
-        spec = turn.spec
+        spec = context.spec
         of_the_run = spec.skills or any(tool.source for tool in spec.tools)
         box = self._own.added_to(self._tools, spec.tools) if of_the_run else self._tools
-        objections = await self._objections(calls, spec, turn.origin.run_id)
+        objections = await self._objections(calls, spec, context.origin.run_id)
         planned = partial(
             plan,
             box=box,
             spec=spec,
-            grants=turn.grants,
-            origin=turn.origin,
-            turn=turn.turn,
+            grants=context.grants,
+            origin=context.origin,
+            turn=context.turn,
             agents=self._agents,
             may_be_quick=may_be_quick,
             obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,

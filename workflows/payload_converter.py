@@ -123,8 +123,8 @@ class SparsePayloadConverter(CompositePayloadConverter):
         self.converters = _ENCODINGS
 
     def with_context(self, context: SerializationContext) -> Self:
-        """Return the same converter, because no encoding depends on the context."""
-        return self
+        """Return the same converter, because none of Loom's encodings depends on the context."""
+        return self if self.converters is _ENCODINGS else super().with_context(context)
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         """Convert payloads to values.

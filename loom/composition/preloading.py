@@ -1,6 +1,5 @@
 """Do in advance what a worker does when it first needs something: import slow modules and build adapters."""
 
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -26,8 +25,6 @@ def preload(model: str | None) -> None:
     for module in (*IMPORTED_LATER, *OF_PROVIDERS.get((model or "").partition(":")[0], ())):
         import_module(module)
     build_adapters(imported_activities())
-    gc.collect()
-    gc.freeze()
 
 
 def imported_activities() -> Iterator[Callable[..., Any]]:

@@ -223,8 +223,8 @@ class Settings(BaseSettings):
     )
     spare_worker: Literal["on", "off"] = Field(
         default="on",
-        description="on: `loom up` keeps a second worker process loaded, which replaces a dead worker at once. off: it"
-        " needs about 120 MB less.",
+        description="on: `loom up` keeps a second worker process loaded, which replaces a dead worker at once. off:"
+        " there is no spare, which saves about 120 MB of memory.",
     )
     require_signed: Literal["on", "off"] = Field(
         default="off", description="on: this worker accepts only signed runs, and these accept only signed requests."

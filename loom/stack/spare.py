@@ -6,7 +6,7 @@
     discard ────────── kill ────▶ ends
     ends in any way ── EOF ─────▶ ends
 
-Imports are nearly all that the start of a worker costs. The order contains what the supervisor didn't know when it
+A worker spends nearly all of its start on imports. The order contains what the supervisor didn't know when it
 loaded the spare, such as addresses.
 """
 
@@ -15,7 +15,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,7 +28,7 @@ from loom.stack.state import of_pid
 _MARK: Final = "_LOOM_SPARE"
 """The environment variable that makes a worker's command a spare."""
 _OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
-_SITE_PACKAGES: Final = tuple({Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")})
+_SITE_PACKAGES: Final = tuple(Path(each) for each in sys.path if each.endswith(("site-packages", "dist-packages")))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,10 +37,12 @@ class Spare:
 
     child: "subprocess.Popen[bytes]"
     packages: tuple[int, ...]
+    """When packages had last been installed or removed before it was loaded."""
 
     @classmethod
     def load(cls, command: Sequence[str]) -> "Spare | None":
-        """Start a spare of a worker's command in this process's environment. Return None if it can't be started."""
+        """Start this worker command as a spare, with this process's environment. Return None if it can't be started."""
+        packages = _packages()
         with suppress(OSError):
             child = subprocess.Popen(
                 command,
@@ -52,7 +53,7 @@ class Spare:
                 start_new_session=True,
                 bufsize=0,
             )
-            return cls(child=child, packages=_packages())
+            return cls(child=child, packages=packages)
         return None
 
     def become_worker(self, env: Mapping[str, str], log: Path) -> Running | None:
@@ -62,11 +63,12 @@ class Spare:
         environment is larger than a pipe.
         """
         order = json.dumps({"environment": dict(env), "log": str(log)}).encode()
-        before = log.stat().st_size if log.exists() else 0
-        if self.packages != _packages() or self.child.poll() is not None or not self._sent(order):
-            self.discard()
-            return None
-        return Running(identity=of_pid(self.child.pid), child=self.child, logs_from=before, since=time.time())
+        with suppress(OSError):  # whatever prevents it, a new process can still be started
+            before = log.stat().st_size if log.exists() else 0
+            if self.packages == _packages() and self.child.poll() is None and self._sent(order):
+                return Running(identity=of_pid(self.child.pid), child=self.child, logs_from=before, since=time.time())
+        self.discard()
+        return None
 
     def discard(self) -> None:
         """End the spare. It has no work to lose."""
@@ -110,14 +112,18 @@ def await_order() -> bool:
 @contextmanager
 def _expendable() -> Iterator[None]:
     """If memory runs out in this block, the kernel ends this process before others."""
-    before = _OOM_SCORE.read_text()
+    before = None
     with suppress(OSError):  # some containers don't allow it
+        before = _OOM_SCORE.read_text()
         _OOM_SCORE.write_text("1000")
-    yield
-    with suppress(OSError):
-        _OOM_SCORE.write_text(before)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if before is not None:
+                _OOM_SCORE.write_text(before)
 
 
 def _packages() -> tuple[int, ...]:
-    """Return when packages were last installed or removed. A spare of before has the old modules."""
-    return tuple(folder.stat().st_mtime_ns for folder in _SITE_PACKAGES)
+    """Return when packages were last installed or removed. A spare that was loaded earlier has the old modules."""
+    return tuple(folder.stat().st_mtime_ns for folder in _SITE_PACKAGES if folder.exists())

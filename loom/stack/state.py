@@ -48,6 +48,7 @@ class Recorded:
     pid: int
     started: float
     address: str | None = None  # None for the worker, which accepts no connections
+    since: float | None = None  # when a spare became the worker; None if the process was started as the service
 
     @property
     def identity(self) -> Identity:

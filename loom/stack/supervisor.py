@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 from loom.stack import ports, state
@@ -38,6 +39,7 @@ ADOPTION = 3.0  # seconds for an already running service to respond; it may have
 INVALID = 2  # the exit code of a command whose settings or options are invalid
 PAUSE = 1.0  # seconds between two starts of a service, which limits the load of a crash loop
 SETTLED = 10.0  # seconds that a worker has run before its spare is loaded; until then, runs recover
+SPARE_PAUSE = 60.0  # seconds until another spare is loaded after one has failed
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,7 +77,8 @@ class Supervisor:
         self._ports: dict[str, int] = {}
         self._app: str | None = None  # the app that the worker loads
         self._workspaces: tuple[str, ...] = ()  # the worker's LOOM_WORKSPACES; if empty, those of the environment
-        self._spare: Spare | None = None  # once it has ended, the next one follows the next start of a worker
+        self._spare: Spare | None = None
+        self._next_spare = 0.0  # when the next spare may be loaded
         self._ready = False
         self._itself: Identity | None = None
         self._order: signal.Signals | None = None
@@ -145,13 +148,19 @@ class Supervisor:
             time.sleep(0.1)
 
     def _keep_spare(self) -> None:
-        """Load the next spare once the worker has settled."""
-        if self._spare is not None:
-            self._spare.child.poll()  # so that it leaves the process table if it has ended
-        elif self._plan.has_spare:
+        """Load the next spare once the worker has settled. If a spare fails, wait before loading another one."""
+        now = time.monotonic()
+        if self._spare is not None and (code := self._spare.child.poll()) is not None:
+            _log.warning("the spare worker ended (exit code %s)", code)
+            self._discard_spare()
+            self._next_spare = now + SPARE_PAUSE
+        if self._spare is None and self._plan.has_spare and now >= self._next_spare:
             worker = self._services["worker"]
-            if worker.process.alive() and time.monotonic() - worker.started >= SETTLED:
+            if worker.process.alive() and now - worker.started >= SETTLED:
                 self._spare = Spare.load(LOOM_WORKER)
+                if self._spare is None:
+                    _log.warning("a spare worker cannot be started")
+                    self._next_spare = now + SPARE_PAUSE
 
     def _is_misconfigured(self, name: str) -> bool:
         """Return whether the HTTP service has refused its settings. It would refuse them again."""
@@ -175,8 +184,8 @@ class Supervisor:
         if recorded is None or not recorded.identity.alive():
             return False
         part = self._part(name)
-        process = Running(identity=recorded.identity)
-        if wait_until(lambda: part.answers(recorded.started), seconds=ADOPTION):
+        process = Running(identity=recorded.identity, since=recorded.since)
+        if wait_until(lambda: part.answers(recorded.since or recorded.started), seconds=ADOPTION):
             self._services[name] = _Service(part=part, process=process, adopted=True)
             return True
         self._end_recorded(name)
@@ -195,12 +204,13 @@ class Supervisor:
     def _spawn(self, part: Part) -> None:
         part.prepare()
         log = log_path(self._home, part.name)
-        process = None
-        if part.name == "worker" and self._spare is not None:
-            spare, self._spare = self._spare, None
-            process = spare.become_worker(part.env, log)
+        process = self._from_spare(part, log) if part.name == "worker" else None
         process = process or spawn(part.command, log=log, env=part.env, cwd=part.cwd, reads=part.reads)
         self._services[part.name] = _Service(part=part, process=process)
+
+    def _from_spare(self, part: Part, log: Path) -> Running | None:
+        spare, self._spare = self._spare, None
+        return spare.become_worker(part.env, log) if spare else None
 
     def _await(self, name: str) -> None:
         """Wait until the service responds.
@@ -293,6 +303,7 @@ class Supervisor:
                 pid=service.process.identity.pid,
                 started=service.process.identity.started,
                 address=service.part.address,
+                since=service.process.since,
             )
             for name, service in self._services.items()
         }
@@ -329,6 +340,7 @@ class Supervisor:
     def _discard_spare(self) -> None:
         if self._spare is not None:
             self._spare.discard()
+            self._spare = None
 
     def _end(self, names: list[str]) -> None:
         ending = {name: self._services.pop(name) for name in names}

@@ -42,6 +42,7 @@ from loom.stack import supervisor
 from loom.stack.plan import Plan
 
 supervisor.SETTLED = 0.0
+supervisor.SPARE_PAUSE = 1.0
 supervisor.Supervisor(Plan.from_json(sys.argv[1])).run(lambda _: print("ready", flush=True))
 """
 WRITE = ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1")
@@ -80,7 +81,7 @@ def test_a_spare_ends_with_its_supervisor(spare: Spare) -> None:
     assert spare.child.wait(timeout=PATIENCE) == 0
 
 
-def test_a_part_of_an_order_is_none(spare: Spare) -> None:
+def test_an_incomplete_order_is_ignored(spare: Spare) -> None:
     assert spare.child.stdin is not None
     with spare.child.stdin as pipe:
         pipe.write(b'{"environment": {"PATH": "/bi')
@@ -89,14 +90,17 @@ def test_a_part_of_an_order_is_none(spare: Spare) -> None:
 
 def test_a_spare_that_has_ended_or_gets_too_large_an_order_is_not_used(spare: Spare, tmp_path: Path) -> None:
     assert spare.become_worker({"LARGE": "x" * 2**20}, tmp_path / "log") is None
-    assert spare.child.returncode == -signal.SIGKILL
+    assert spare.child.returncode is not None
     assert spare.become_worker({}, tmp_path / "log") is None
 
 
-def test_a_spare_of_other_packages_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_that_was_loaded_before_packages_changed_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
-    monkeypatch.setattr("loom.stack.spare._SITE_PACKAGES", (packages,))
+    os.utime(packages, (0, 0))
+    monkeypatch.setattr("loom.stack.spare._SITE_PACKAGES", (packages, tmp_path / "missing"))
     old = Spare.load(SPARE)
     assert old is not None
     (packages / "new.py").touch()
@@ -173,6 +177,9 @@ async def test_a_spare_replaces_a_killed_worker_and_ends_with_its_supervisor(up:
         await loom.asked(run_id)
         spare = await up.spare()
         assert await up.killed_worker() == spare
+        became = state.read(up.plan.home).parts["worker"]
+        assert became.since is not None
+        assert became.since > became.started
         await loom.client.approve(run_id, "w1")
         assert (await loom.client.result(run_id)).status == "completed"
     worker, shown = state.of_pid(spare), psutil.Process(spare)

@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 1.0
-_CONNECTIONS: Final = 16
+_CONNECTIONS: Final = 17
+"""One of them sends batches."""
 LINGER: Final = 0.1
 """Seconds that a write without an answer waits for a script that it can be sent with."""
 _WRITES_WAITING: Final = 256
@@ -73,7 +74,7 @@ class RedisConnection:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._redis = Redis.from_pool(pool)
-        self._batches: AbstractConnection | None = None
+        self._batch_connection: AbstractConnection | None = None
         """Sends everything that shares round trips. Borrowing it from the pool each time costs as much as a batch."""
         self._answer_within = answer_within
         self._log = structlog.get_logger("loom.redis")
@@ -180,16 +181,20 @@ class RedisConnection:
         packed += (_packed(script.commands) for script in scripts)
         connection = await self._connected(redis)
         sent = [command for each in packed if not isinstance(each, Exception) for command in each]
-        await connection.send_packed_command([b"".join(sent)])
-        return [each if isinstance(each, Exception) else await _outcome(connection, len(each)) for each in packed]
+        try:
+            await connection.send_packed_command([b"".join(sent)])
+            return [each if isinstance(each, Exception) else await _outcome(connection, len(each)) for each in packed]
+        except BaseException:
+            await connection.disconnect(nowait=True)  # otherwise, the next batch would read these replies
+            raise
 
     async def _connected(self, redis: Redis) -> AbstractConnection:
         pool = redis.connection_pool
-        if self._batches is None:
-            self._batches = await pool.get_connection()  # type: ignore[no-untyped-call]
+        if self._batch_connection is None:
+            self._batch_connection = await pool.get_connection()  # type: ignore[no-untyped-call]
         else:
-            await pool.ensure_connection(self._batches)  # the server may have closed it
-        return self._batches
+            await pool.ensure_connection(self._batch_connection)  # the server may have closed it
+        return self._batch_connection
 
     def _settle(self, script: "_Script", answer: Any) -> None:
         """Give a script's caller its answer. A script that the server doesn't know yet is sent again in full."""

@@ -195,7 +195,7 @@ async def _call(settings: Settings, name: str, given: JsonObject, place: Path) -
     async with _parts(settings, opens_dependencies=True) as parts:
         specs = tuple(tool.spec for tool in parts.tools.values())
         spec = AgentSpec(name="loom tools call", model="", tools=specs, workspace=str(place))
-        turn = TurnContext(spec=spec, origin=Origin(run_id=LOCAL_RUN), turn=1)
+        turn = TurnContext(spec=spec, grants=(), origin=Origin(run_id=LOCAL_RUN), turn=1)
         (planned,) = await parts.planner.plans([made], turn)
         if planned.verdict is Verdict.DENY and not planned.error:
             return made, failed(planned.reason, "permission")

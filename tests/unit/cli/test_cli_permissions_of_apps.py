@@ -164,8 +164,8 @@ def test_planner_and_check_say_the_same_of_calls_that_hooks_and_agents_are_about
         )
         for command in ("ls", "make", "curl x", "stop", "known"):
             call = ToolCall(id="check", name="bash", arguments={"command": command})
-            turn = TurnContext(spec=spec, origin=Origin(run_id="r"), turn=1)
-            [planned] = asyncio.run(planner.plans([call], turn))
+            context = TurnContext(spec=spec, grants=(), origin=Origin(run_id="r"), turn=1)
+            [planned] = asyncio.run(planner.plans([call], context))
             verdict, rule, _ = checked(app, "bash", {"command": command}, "--agent", name)
             if planned.error:
                 assert (verdict, rule, name) == ("deny", "tools", "reader")
