@@ -55,8 +55,13 @@ async def notify_workflows(loom: Harness) -> dict[str, WorkflowExecutionStatus |
 
 
 async def notify_histories(loom: Harness) -> list[WorkflowHistory]:
+    """The histories of notifications, once the server lists some. It lists a workflow a moment after its start."""
+
+    async def listed() -> list[str] | None:
+        return list(await notify_workflows(loom)) or None
+
     client = loom.client.temporal
-    return [await client.get_workflow_handle(name).fetch_history() for name in await notify_workflows(loom)]
+    return [await client.get_workflow_handle(name).fetch_history() for name in await eventually(listed)]
 
 
 def stored(history: WorkflowHistory) -> bytes:
