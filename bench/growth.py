@@ -13,15 +13,17 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle
 
 from bench.report import ratio, ratio_of, section, spread, table
-from bench.stage import QUEUE, Stage, until
+from bench.stage import Stage, until
 from bench.targets import Section, Target
-from bench.turns import Loop, loops
+from bench.turns import FORGETFUL_QUEUE, Loop, loops, start_worker
 from loom.activities.adapters.temporal.run_history import executions
 
 SAMPLED: Final = 0.1
 """Seconds between two readings of the worker's processor time."""
 MOST: Final = 1.15
 """The target: how many times as much a late turn may cost as an early one."""
+LOOP: Final = "loom without memory"
+"""The worker. With memory, each pair would wait a minute for the vectors of the pair before, or compete with them."""
 PAIRS: Final = 10
 EARLY: Final = (50, 120)
 """The turns of a new run that late turns are compared with."""
@@ -77,15 +79,16 @@ class _Pair:
 
 async def growth(stage: Stage, *, turns: int = 3800, marks: Sequence[int] = (700, 2500)) -> Section:
     """Return the figures of the turns after each mark, beside those of new runs."""
-    stage.needs_worker("loom", "worker")
+    if LOOP not in stage.workers:
+        start_worker(stage, LOOP)
     client = await Client.connect(stage.env["TEMPORAL_ADDRESS"])
-    loom = loops(stage, client)["loom"]
+    loom = loops(stage, client)[LOOP]
     await loom("turns=20 calls=1 before growth")
-    await stage.until_idle("loom")
+    await stage.until_idle(LOOP)
     pairs: dict[int, list[_Pair]] = {}
-    with _sampled(stage, stage.workers["loom"].pid) as used:
+    with _sampled(stage, stage.workers[LOOP].pid) as used:
         request = {"task": f"turns={turns} calls=1", "max_turns": turns + 1, "model": "immediate:any"}
-        long = await client.start_workflow("AgentRun", request, id="bench-growth", task_queue=QUEUE)
+        long = await client.start_workflow("AgentRun", request, id="bench-growth", task_queue=FORGETFUL_QUEUE)
         async with asyncio.timeout(PATIENCE):
             for mark in marks:
                 await until(long, lambda status, mark=mark: status["turn"] >= mark, every=0.5)  # type: ignore[misc]
@@ -115,7 +118,7 @@ async def growth(stage: Stage, *, turns: int = 3800, marks: Sequence[int] = (700
         " figures are medians per turn, and the ratios are medians of pairs. The last column says how often the long"
         f" run continued as new in the measured turns. In all, it continued as new {len(run.rotations)} times, and"
         f" compressed its conversation {_times(run.compressions)}. The comparison hides what a provider takes for a"
-        " longer prompt, and the processes that write and embed Loom's memory."
+        " longer prompt, and memory, which is off: its processes would compete with the runs for the processors."
     )
     return Section(section("The turns of a long run", text, table(head, rows)), tuple(targets))
 
@@ -124,9 +127,9 @@ async def _pair(stage: Stage, long: WorkflowHandle[Any, Any], loom: Loop, name: 
     """Run a new run while the long run is paused. Then resume the long run, and return the period to measure."""
     await long.signal("pause", {})
     await until(long, lambda status: status["status"] == "paused")
-    await stage.until_idle("loom")
+    await stage.until_idle(LOOP)
     new = await loom(f"turns={EARLY[1]} calls=1 beside {name}")
-    await stage.until_idle("loom")
+    await stage.until_idle(LOOP)
     await long.signal("resume", {})
     await asyncio.sleep(WARM_UP)
     begin = time.time()

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -91,12 +92,24 @@ async def stream_latency(stage: Stage) -> Section:
             arrived = time.time()
             late += [(arrived - float(stamp)) * 1000 for stamp in task.parameters["content"].split()]
     shown = [*(percentile(late, share) for share in (0.5, 0.95, 0.99)), max(late), late[0]]
-    rows = [[len(late), *(f"{each:.1f} ms" for each in shown)]]
-    return Section(
-        "## Stream\n\nThe time runs from the moment when the provider sends a chunk to the moment when the client"
-        " receives it.\nThe provider sends one chunk every 20 ms.\n\n"
-        + table(["chunks", "p50", "p95", "p99", "max", "first"], rows)
+    first, second = zip(*[await _follows(stage, run_id) for _ in range(REPEATS)], strict=True)
+    rows = [[len(late), *(f"{each:.1f} ms" for each in shown), spread(first, "ms"), spread(second, "ms")]]
+    text = (
+        "The time runs from the moment when the provider sends a chunk to the moment when the client receives it. The"
+        " provider sends one chunk every 20 ms. *First follow* is the time from `LoomClient.watch` of this run to its"
+        " first event in a fresh process that has connected, and *second follow* the same for the next time in that"
+        f" process. Both are medians of {REPEATS} processes."
     )
+    head = ["chunks", "p50", "p95", "p99", "max", "first", "first follow", "second follow"]
+    return Section(section("Stream", text, table(head, rows)))
+
+
+async def _follows(stage: Stage, run_id: str) -> tuple[float, float]:
+    """Return the milliseconds until the first event of the first and second follow of a run in a fresh process."""
+    python = (sys.executable, "-m", "bench.first_follow", run_id)
+    process = await asyncio.create_subprocess_exec(*python, env=stage.env, stdout=asyncio.subprocess.PIPE)
+    first, second = (await process.communicate())[0].split()
+    return float(first), float(second)
 
 
 async def _abort(client: Client, task: str) -> float:
