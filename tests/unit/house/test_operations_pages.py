@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from loom.cli.main import COMMANDS
-from tests.unit.house.test_manifests import variables
+from tests.unit.house.deployed import variables
 
 ROOT: Final = Path(__file__).parents[3]
 PAGES: Final = sorted(
