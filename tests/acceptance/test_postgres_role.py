@@ -1,5 +1,6 @@
-"""The role with which workers use the embedded Postgres owns its database, and may do nothing else on the server."""
+"""The role with which workers use Postgres owns its database, and may do nothing else on the server."""
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from loom.stack import up_down as stack
 from loom.stack.home import password
 from loom.stack.plan import Plan
-from loom.stack.postgres import _ensure_database, admin_address
+from loom.stack.postgres import _ensure_database, _programs, admin_address
 
+SCRIPT = Path(__file__).parents[2] / "deploy/postgres/roles.sh"
 FORBIDDEN = (
     "SELECT pg_read_file('/etc/passwd')",
     "SELECT pg_ls_dir('/')",
@@ -99,3 +101,30 @@ def test_the_superuser_of_an_earlier_release_becomes_an_ordinary_role_that_owns_
             run(server.url, statement)
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         run(f"postgresql://postgres:{password(server.home)}@127.0.0.1:{port}/loom", "SELECT 1")
+
+
+def test_the_script_of_the_compose_file_creates_such_roles_for_loom_and_temporal(server: Server) -> None:
+    admin = admin_address(server.home, server.port)
+    run(f"{admin}/postgres", "DROP DATABASE loom;\nDROP ROLE loom")
+    parts = urlsplit(admin)
+    environment = {
+        "PATH": f"{_programs()}:/usr/bin:/bin",
+        "PGHOST": "127.0.0.1",
+        "PGPORT": str(server.port),
+        "PGPASSWORD": str(parts.password),
+        "POSTGRES_USER": str(parts.username),
+        "LOOM_PASSWORD": password(server.home),
+        "TEMPORAL_PASSWORD": "it's Temporal's",
+    }
+    subprocess.run([SCRIPT], env=environment, check=True)
+
+    temporal = f"host=127.0.0.1 port={server.port} user=temporal password='it\\'s Temporal\\'s' dbname="
+    run(server.url, "CREATE TABLE near (nearness vector)")
+    for database in ("temporal", "temporal_visibility"):
+        run(temporal + database, "CREATE TABLE executions (id int)")
+    for url in (server.url, f"{temporal}temporal"):
+        for statement in FORBIDDEN:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                run(url, statement)
+    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+        run(f"{temporal}loom", "SELECT 1")

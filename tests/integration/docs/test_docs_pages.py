@@ -46,7 +46,7 @@ from loom.testing.worker_processes import Workers, environment
 from tests.commands import Commands, commands_in
 from tests.docs_pages import PAGES, ROOT, SHELLS, Block, Command, blocks, commands, lines_of, named_commands
 from tests.trees import by_task
-from tests.unit.house.test_manifests import variables
+from tests.unit.house.deployed import variables
 
 KINDS: Final = {"dockerfile", "python", "console", "sh", "bash", "toml", "yaml", "json", "text", "mermaid"}
 READ: Final[dict[str, Callable[[str], Any]]] = {"toml": tomllib.loads, "yaml": yaml.safe_load, "json": json.loads}

@@ -9,7 +9,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[3] / ".ci"
 
 
-@pytest.mark.parametrize("name", ["chromium", "promtool"])
+@pytest.mark.parametrize("name", ["chromium", "kubectl", "promtool"])
 def test_a_program_that_cannot_be_had_is_an_error_in_ci(name: str, tmp_path: Path) -> None:
     dirname, bash = shutil.which("dirname"), shutil.which("bash")
     assert dirname is not None

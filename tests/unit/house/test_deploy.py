@@ -16,7 +16,9 @@ from loom.composition.load_settings import read_settings
 from loom.composition.settings import Settings
 from tests.docs_pages import ROOT, blocks
 from tests.missing_programs import skip_or_fail
-from tests.unit.house.test_manifests import compose, of_kind
+from tests.unit.house.test_compose import compose
+from tests.unit.house.test_kubernetes import EXAMPLE as OVERLAY
+from tests.unit.house.test_kubernetes import KUBECTL, of_kind
 
 DEPLOY: Final = ROOT / "deploy"
 EXAMPLE: Final = DEPLOY / "worker.env.example"
@@ -100,6 +102,7 @@ def test_the_commands_for_one_machine_name_files_services_and_paths_that_exist()
         "deploy/.env.example",
         "deploy/Dockerfile",
         "deploy/loom-worker.service",
+        "deploy/loom.env.example",
         "deploy/worker.env.example",
         "requirements.lock",
     ]
@@ -121,12 +124,14 @@ def test_the_commands_for_one_machine_name_files_services_and_paths_that_exist()
 
 
 def test_the_overlay_that_the_page_begins_with_can_be_built(tmp_path: Path) -> None:
-    if shutil.which("kubectl") is None:
-        skip_or_fail("kubectl is not installed: it builds the manifests")
+    if KUBECTL is None:
+        skip_or_fail("kubectl is not installed: see .ci/kubectl")
     copy = shutil.copytree(DEPLOY, tmp_path / "deploy") / "kubernetes"
     copying, inspecting, applying = commands_of(CLUSTER).splitlines()[:3]
     subprocess.run(shlex.split(copying), cwd=copy, check=True)
-    built = subprocess.run(shlex.split(inspecting), cwd=copy, check=True, capture_output=True, text=True).stdout
+    built = subprocess.run(
+        [KUBECTL, *shlex.split(inspecting)[1:]], cwd=copy, check=True, capture_output=True, text=True
+    ).stdout
     assert "kind: WorkerDeployment" in built
     assert applying.split()[-1] == inspecting.split()[-1]
 
@@ -134,11 +139,11 @@ def test_the_overlay_that_the_page_begins_with_can_be_built(tmp_path: Path) -> N
 def test_the_commands_for_a_cluster_name_what_the_manifests_name() -> None:
     text = commands_of(CLUSTER)
     manifests = "\n".join(file.read_text(encoding="utf-8") for file in (DEPLOY / "kubernetes").rglob("*.yaml"))
-    namespace = of_kind("example", "Namespace")["metadata"]["name"]
+    namespace = of_kind(OVERLAY, "Namespace")["metadata"]["name"]
     assert set(re.findall(r"(?:--namespace|create namespace) (\S+)", text)) == {namespace}
     secrets = re.findall(r"create secret generic (\S+)", text)
     assert len(secrets) == 4
     assert [name for name in secrets if not re.search(rf"(?:secretName|name): {name}\b", manifests)] == []
     for kind, name in (("WorkerDeployment", r"workerdeployment (\S+)"), ("Deployment", r"exec deployment/(\S+)")):
         (named,) = re.findall(name, text)
-        assert of_kind("example", kind)["metadata"]["name"] == named
+        assert of_kind(OVERLAY, kind)["metadata"]["name"] == named
