@@ -63,10 +63,15 @@ async def _commands_end() -> AsyncIterator[None]:
 def own_stack(tmp_path: Path) -> Iterator[tuple[Path, Addresses]]:
     """Servers that no other test needs, looked after by a supervisor as with `loom up`."""
     home = tmp_path / ".loom"
+    yield home, servers_of(home)
+    stack.down(home)
+
+
+def servers_of(home: Path) -> Addresses:
+    """Start the servers of a home, without a worker."""
     parts = stack.up_detached(Plan(home=home, worker=None)).parts
     address = {name: part.address or "" for name, part in parts.items()}
-    yield home, Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui="")
-    stack.down(home)
+    return Addresses(temporal=address["temporal"], database=address["postgres"], redis=address["redis"], ui="")
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,19 @@
 """Migrate the schema of Loom's own tables. Migrations are numbered, and each migration is applied exactly once.
 
-`loom_migrations` records a database's migrations and their checksums. To prevent data loss, Loom rejects migrations
-that were changed after their release. It also rejects databases that a newer version of Loom has migrated.
+During an upgrade, workers of two releases use the same database. Loom therefore also works with a schema that a newer
+release has migrated, unless the first line of one of the newer migrations excludes it:
+
+    -- needs Loom 0.5.0: earlier releases read the column `size`
+
+`loom_migrations` records a database's migrations, their checksums and the release that each of them needs. To prevent
+data loss, Loom rejects migrations that were changed after their release.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,9 +31,15 @@ CREATE TABLE IF NOT EXISTS loom_migrations (
     name text NOT NULL,
     checksum text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
-)
+);
+ALTER TABLE loom_migrations ADD COLUMN IF NOT EXISTS needs text NOT NULL DEFAULT '';
 """
-_RECORD: Final = "INSERT INTO loom_migrations (number, name, checksum) VALUES (%s, %s, %s)"
+_RECORD: Final = "INSERT INTO loom_migrations (number, name, checksum, needs) VALUES (%s, %s, %s, %s)"
+_RECORDED: Final = """
+SELECT number, name, checksum, coalesce(to_jsonb(applied) ->> 'needs', '') FROM loom_migrations AS applied
+"""
+"""As JSON, because a table that an earlier release has created doesn't have the column `needs`."""
+_NEEDS: Final = re.compile(r"-- needs Loom (\d+\.\d+\.\d+): .+\n")
 
 
 class SchemaRefused(StoreUnavailable):
@@ -40,6 +53,8 @@ class Migration:
     number: int
     name: str
     sql: str
+    needs: str = ""
+    """The oldest release that works with the migrated schema. Empty: the migration excludes none."""
 
     @property
     def checksum(self) -> str:
@@ -47,52 +62,85 @@ class Migration:
         return sha256(self.sql.encode()).hexdigest()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppliedMigration:
+    """A migration that a database has."""
+
+    number: int
+    name: str
+    checksum: str
+    needs: str = ""
+
+
 def read_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
     """Return the migrations in a folder, in order. Files have names such as `0001_what_it_adds.sql`."""
-    return tuple(
-        Migration(number=int(path.stem[:4]), name=path.stem[5:], sql=path.read_text(encoding="utf-8"))
-        for path in sorted(folder.glob("[0-9][0-9][0-9][0-9]_*.sql"))
-    )
+    return tuple(_read(path) for path in sorted(folder.glob("[0-9][0-9][0-9][0-9]_*.sql")))
 
 
-def pending(recorded: Mapping[int, str], migrations: Sequence[Migration]) -> tuple[Migration, ...]:
-    """Return the migrations that are missing from a database. `recorded` maps the numbers of its migrations to their
-    checksums. Raises SchemaRefused if the database isn't compatible.
+def pending(
+    applied: Sequence[AppliedMigration], migrations: Sequence[Migration], release: str
+) -> tuple[Migration, ...]:
+    """Return the migrations that a database lacks. Raises SchemaRefused if `release`, which has these migrations, can't
+    use the database.
     """
-    newest = max((step.number for step in migrations), default=0)
-    if (found := max(recorded, default=0)) > newest:
-        raise SchemaRefused(
-            f"The Postgres in LOOM_DATABASE_URL has schema version {found}, but this version of Loom "
-            f"supports only {newest}: a newer version has migrated it. Update this worker, or give it another database."
-        )
-    for step in migrations:
-        if recorded.get(step.number, step.checksum) != step.checksum:
+    known = {step.number: step for step in migrations}
+    for each in applied:
+        step = known.get(each.number)
+        if step is None and _parts(each.needs) > _parts(release):
+            raise SchemaRefused(
+                f"The Postgres in LOOM_DATABASE_URL has the migration {each.number:04}_{each.name}, which needs Loom "
+                f"{each.needs} or newer, but this is Loom {release}: a newer version has migrated the database. Update "
+                "this worker, or give it another database."
+            )
+        if step is not None and step.checksum != each.checksum:
             raise SchemaRefused(
                 f"Migration {step.number:04}_{step.name} differs from the one that was applied to the Postgres in "
                 "LOOM_DATABASE_URL: the file was changed. Restore it, and add your change as a new migration."
             )
-    return tuple(step for step in migrations if step.number not in recorded)
+    have = {each.number for each in applied}
+    return tuple(step for step in migrations if step.number not in have)
 
 
-async def migrate(connection: "AsyncConnection[Any]", migrations: Sequence[Migration] | None = None) -> None:
+async def migrate(
+    connection: "AsyncConnection[Any]", migrations: Sequence[Migration] | None = None, release: str | None = None
+) -> None:
     """Apply all missing migrations in one transaction. Each migration is applied only once, even if several processes
-    start at the same time.
+    start at the same time. Without arguments, use the migrations and the version of this Loom.
     """
     steps = read_migrations() if migrations is None else migrations
+    release = version("loom-agents") if release is None else release
     # Read first, because this requires neither a lock nor permission to create tables.
-    if not pending(await _recorded(connection), steps):
+    if not pending(await _applied(connection), steps, release):
         return
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         await connection.execute(_CREATE)
-        for step in pending(await _recorded(connection), steps):
+        for step in pending(await _applied(connection), steps, release):
             await connection.execute(step.sql.encode())
-            await connection.execute(_RECORD, (step.number, step.name, step.checksum))
+            await connection.execute(_RECORD, (step.number, step.name, step.checksum, step.needs))
 
 
-async def _recorded(connection: "AsyncConnection[Any]") -> dict[int, str]:
+async def _applied(connection: "AsyncConnection[Any]") -> tuple[AppliedMigration, ...]:
     cursor = await connection.execute("SELECT to_regclass('loom_migrations')")
     if await cursor.fetchone() == (None,):
-        return {}
-    cursor = await connection.execute("SELECT number, checksum FROM loom_migrations")
-    return dict(await cursor.fetchall())
+        return ()
+    rows = await (await connection.execute(_RECORDED)).fetchall()
+    return tuple(
+        AppliedMigration(number=number, name=name, checksum=checksum, needs=needs)
+        for number, name, checksum, needs in rows
+    )
+
+
+def _read(path: Path) -> Migration:
+    text = path.read_text(encoding="utf-8")
+    declared = _NEEDS.match(text)
+    return Migration(
+        number=int(path.stem[:4]),
+        name=path.stem[5:],
+        sql=text[declared.end() :] if declared else text,  # the checksum doesn't cover the declaration
+        needs=declared[1] if declared else "",
+    )
+
+
+def _parts(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)))

@@ -1,4 +1,7 @@
-"""Memories that earlier releases stored belong to nobody, or to the person whom their tasks name."""
+"""Memories that builds before 0.4.0 stored belong to nobody, or to the person whom their tasks name.
+
+`test_stored_data.py` has the data of releases.
+"""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -6,7 +9,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import psycopg
-import pytest
 
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
@@ -23,14 +25,12 @@ from loom.testing.harness import Addresses
 from tests.databases import fresh_database
 from tests.memories import task
 
-OF_0_3_0: Final = 4
-"""The last migration of the release 0.3.0, which knew no tenants and no users."""
 WITH_OWNERS: Final = 16
 """The last migration of builds that stored the owner of a task, but didn't separate sessions by it."""
 
 TASK: Final = """
-INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, turn, ordinal, action, created_at{column})
-VALUES (%(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s{value})
+INSERT INTO loom_memory_tasks (id, task_id, run_id, session_id, turn, ordinal, action, created_at, owner)
+VALUES (%(id)s, %(task_id)s, %(run_id)s, %(session_id)s, %(turn)s, %(ordinal)s, %(action)s, %(created_at)s, %(owner)s)
 """
 MEMORY: Final = """
 INSERT INTO loom_memory (
@@ -50,15 +50,14 @@ ANN: Final = Owner(user_id="ann", tenant="acme")
 EVE: Final = Owner(user_id="eve", tenant="acme")
 
 
-async def store_as_before(url: str, release: int, tasks: Sequence[Task]) -> None:
-    """Store the tasks, and a note of each run in each scope, with the statements of an earlier release."""
-    extra = {"column": ", owner", "value": ", %(owner)s"} if release >= WITH_OWNERS else {"column": "", "value": ""}
+async def store_as_before(url: str, tasks: Sequence[Task]) -> None:
+    """Store the tasks, and a note of each run in each scope, with the statements of these builds."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        await migrate(connection, read_migrations()[:release])
+        await migrate(connection, read_migrations()[:WITH_OWNERS])
         for number, each in enumerate(tasks, start=1):
             row: dict[str, Any] = await memory_row(NoEncryption(), each, number, 0.9, MemorySettings())
             row["old_place"] = "" if row["scope"] == "global" else key_text(each.session_id)
-            await connection.execute(TASK.format(**extra).encode(), row)
+            await connection.execute(TASK.encode(), row)
             await connection.execute(MEMORY.encode(), row)
             node = (each.run_id,)
             for scope in (MemoryScope.LOCAL, MemoryScope.SHARED):
@@ -75,12 +74,11 @@ async def seen(database: Database, owner: Owner) -> set[str]:
     return recent
 
 
-@pytest.mark.parametrize("release", [OF_0_3_0, WITH_OWNERS])
-async def test_what_runs_without_an_owner_have_left_stays_theirs(addresses: Addresses, release: int) -> None:
+async def test_what_runs_without_an_owner_have_left_stays_theirs(addresses: Addresses) -> None:
     mine = task("the code of nobody", run_id="r", session_id="s")
     shared = task("the code of everybody", run_id="r2", session_id="other", metadata={"scope": "global"})
     async with fresh_database(addresses.database) as url:
-        await store_as_before(url, release, [mine, shared])
+        await store_as_before(url, [mine, shared])
         async with aclosing(Database(url)) as database:
             assert await seen(database, Owner()) == {"the code of nobody", "the code of everybody"}
             assert await seen(database, ANN) == await seen(database, Owner(tenant="acme")) == set()
@@ -97,7 +95,7 @@ async def test_what_a_persons_runs_have_left_is_only_for_the_person(addresses: A
         for who in (ANN, EVE)
     ]
     async with fresh_database(addresses.database) as url:
-        await store_as_before(url, WITH_OWNERS, of)
+        await store_as_before(url, of)
         async with aclosing(Database(url)) as database:
             assert await seen(database, ANN) == {"the code of ann"}
             assert await seen(database, EVE) == {"the code of eve"}

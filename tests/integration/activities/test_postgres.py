@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from loom.activities.adapters.postgres.database import Connection, Database, sto
 from loom.activities.adapters.postgres.memory_rows import SKETCHED, as_sketch, as_vector
 from loom.activities.adapters.postgres.schema_migrations import (
     LOCK,
+    AppliedMigration,
     Migration,
     SchemaRefused,
     migrate,
@@ -63,10 +64,17 @@ async def empty(addresses: Addresses) -> AsyncIterator[str]:
         yield url
 
 
-async def used(url: str, *steps: Migration) -> None:
-    """Use the database once with a schema of these steps."""
-    async with aclosing(Database(url, ensure=partial(migrate, migrations=steps))) as database:
+async def used(url: str, *steps: Migration, release: str = "0.4.0") -> None:
+    """Use the database once with a release that has these steps."""
+    ensure = partial(migrate, migrations=steps, release=release)
+    async with aclosing(Database(url, ensure=ensure)) as database:
         await do(database.connection())
+
+
+def applied(*steps: Migration) -> list[AppliedMigration]:
+    return [
+        AppliedMigration(number=step.number, name=step.name, checksum=step.checksum, needs=step.needs) for step in steps
+    ]
 
 
 async def do(
@@ -100,17 +108,33 @@ def test_the_steps_are_numbered_from_one_without_a_gap() -> None:
     assert [step.number for step in read_migrations()] == list(range(1, len(read_migrations()) + 1))
 
 
-@pytest.mark.parametrize(
-    ("recorded", "missing"),
-    [
-        ({}, (ONE, TWO)),
-        ({1: ONE.checksum}, (TWO,)),
-        ({2: TWO.checksum}, (ONE,)),
-        ({1: ONE.checksum, 2: TWO.checksum}, ()),
-    ],
-)
-def test_a_database_gets_the_steps_that_it_lacks(recorded: Mapping[int, str], missing: Sequence[Migration]) -> None:
-    assert pending(recorded, (ONE, TWO)) == missing
+@pytest.mark.parametrize(("has", "missing"), [((), (ONE, TWO)), ((ONE,), (TWO,)), ((TWO,), (ONE,)), ((ONE, TWO), ())])
+def test_a_database_gets_the_steps_that_it_lacks(has: Sequence[Migration], missing: Sequence[Migration]) -> None:
+    assert pending(applied(*has), (ONE, TWO), "0.4.0") == missing
+
+
+@pytest.mark.parametrize("release", ["0.5.0", "0.5.1", "0.10.0", "1.0.0", "0.5.0rc1"])
+def test_a_release_works_with_newer_steps_that_do_not_exclude_it(release: str) -> None:
+    needs_05 = replace(TWO, needs="0.5.0")
+    assert pending(applied(ONE, needs_05), (ONE,), release) == ()
+
+
+@pytest.mark.parametrize("release", ["0.4.0", "0.4.12"])
+def test_a_release_refuses_a_newer_step_that_excludes_it_but_not_one_that_it_has(release: str) -> None:
+    needs_05 = replace(TWO, needs="0.5.0")
+    with pytest.raises(SchemaRefused, match="has the migration 0002_two, which needs Loom 0.5.0 or newer"):
+        pending(applied(ONE, needs_05), (ONE,), release)
+    assert pending(applied(ONE, needs_05), (ONE, needs_05), release) == ()
+
+
+def test_a_step_says_in_its_first_line_which_release_it_needs_and_its_checksum_does_not_cover_this(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "0001_one.sql").write_text(ONE.sql)
+    (tmp_path / "0002_two.sql").write_text(f"-- needs Loom 0.5.0: why\n{TWO.sql}")
+    assert read_migrations(tmp_path) == (ONE, replace(TWO, needs="0.5.0"))
+    declared = [step for step in read_migrations() if "needs Loom" in step.sql]
+    assert declared == []  # each declaration of Loom's own steps was understood
 
 
 async def test_the_first_use_makes_the_tables_and_a_second_process_finds_them(empty: str) -> None:
@@ -122,14 +146,29 @@ async def test_the_first_use_makes_the_tables_and_a_second_process_finds_them(em
     assert await rows(empty, APPLIED) == [(step.number, step.name, step.checksum) for step in read_migrations()]
 
 
-async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_refuses_to_work(empty: str) -> None:
+async def test_a_newer_loom_adds_its_steps_and_an_older_one_then_goes_on(empty: str) -> None:
     await used(empty, ONE)
     await used(empty, ONE, TWO)
+    await used(empty, ONE)
     assert await tables(empty) == ["loom_migrations", "one", "two"]
+
+
+async def test_an_older_loom_refuses_a_schema_that_excludes_it_and_says_which_release_it_needs(empty: str) -> None:
+    await used(empty, ONE, replace(TWO, needs="0.5.0"), release="0.6.0")
+    await used(empty, ONE, release="0.5.0")
     with pytest.raises(
-        SchemaRefused, match=r"has schema version 2, but this version of Loom supports only 1: .*Update this worker"
+        SchemaRefused, match=r"needs Loom 0\.5\.0 or newer, but this is Loom 0\.4\.0: .*Update this worker"
     ):
-        await used(empty, ONE)
+        await used(empty, ONE, release="0.4.0")
+
+
+async def test_a_database_that_0_3_0_has_migrated_is_taken_over(empty: str) -> None:
+    of_0_3_0 = "CREATE TABLE loom_migrations (number int PRIMARY KEY, name text, checksum text, applied_at timestamptz)"
+    await rows(empty, of_0_3_0)
+    await rows(empty, "INSERT INTO loom_migrations VALUES (1, 'one', %s)", (ONE.checksum,))
+    await used(empty, ONE)
+    await used(empty, ONE, TWO)
+    assert await rows(empty, APPLIED) == [(step.number, step.name, step.checksum) for step in (ONE, TWO)]
 
 
 async def test_a_step_that_was_changed_after_its_release_is_refused(empty: str) -> None:

@@ -1,3 +1,4 @@
+-- needs Loom 0.4.0: earlier releases forget, and replace facts in, the sessions of all owners that have the same name
 -- Equal session names of different owners are different sessions. A memory's place is a session and its owner: after the
 -- session, U+001F and the owner's digest, or nothing if the run names neither a tenant nor a user. What all sessions of a
 -- tenant see has a place of the same form, without a session. The names are for operators; '' also where an earlier
