@@ -8,7 +8,7 @@ COMPILED := loom loom/domain loom/activities loom/workflows
 
 .PHONY: install demo test test-unit test-slow flaky test-models test-mcp test-node test-frameworks check lock
 .PHONY: bench bench-observability bench-peers bench-memory bench-skills reading-path page-screens page-vendor web-ui-screens screens chaos chaos-tools chaos-memory
-.PHONY: upgrade site reference prometheus-rule image-check fuzz-shell fuzz-streams refusing long-run planted-changes
+.PHONY: upgrade site reference prometheus-rule platforms image-check fuzz-shell fuzz-streams refusing long-run planted-changes
 .PHONY: release-check check-tags clean
 
 install: $(STAMP)
@@ -44,8 +44,8 @@ RESOLVE = $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --g
 lock: $(STAMP)
 	@$(PIP) install 'uv>=0.13.9,<0.14'
 	@$(RESOLVE) $(LOCK) --all-extras --group build --group dev -o requirements-dev.lock pyproject.toml
-	@$(RESOLVE) $(LOCK) --group build -c requirements-dev.lock -o requirements.lock pyproject.toml
-	@$(RESOLVE) $(LOCK) --extra a2a --group build -c requirements-dev.lock -o deploy/requirements.lock pyproject.toml
+	@$(RESOLVE) $(LOCK) --extra embedded --group build -c requirements-dev.lock -o requirements.lock pyproject.toml
+	@$(RESOLVE) $(LOCK) --extra serve --extra a2a --group build -c requirements-dev.lock -o deploy/requirements.lock pyproject.toml
 
 demo: $(READY)
 	@$(RUN) -m examples.audit.demo
@@ -227,6 +227,10 @@ screens: $(STAMP)
 prometheus-rule: $(STAMP)
 	@$(RUN) deploy/kubernetes/prometheus_rule.py >deploy/kubernetes/components/monitoring/prometheus-rule.yaml
 
+# What pip would install on macOS and Windows: the client and all extras, and no server.
+platforms: $(STAMP)
+	@.ci/platforms
+
 # The steps of the Dockerfile in a root folder, without an engine, and a worker in it. As root; about five minutes.
 image-check: $(STAMP)
 	@$(RUN) -m tests.image_check
@@ -236,9 +240,10 @@ reading-path: $(STAMP)
 
 # What takes too long for each change, or needs npm: the demo on the other Pythons of this machine, planted changes, the
 # long forms of tests, programs in JavaScript and of other frameworks, the documentation site, chaos, and upgrades from
-# each release. About two hours; docs/reliability.md has the last result.
+# each release, and the packages on other operating systems. About two hours; docs/reliability.md has the last result.
 release-check: $(STAMP)
 	@.ci/pythons
+	@.ci/platforms
 	@$(MAKE) --no-print-directory planted-changes test-slow test-mcp test-node test-frameworks site chaos
 
 # Every release of the changelog is tagged, and each tag installs and can be imported.

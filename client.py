@@ -36,9 +36,9 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import EventReader, PartStore
 from loom.app.output_types import TypedResult, schema_of, typed
+from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import encryption_from
-from loom.composition.load_settings import load_settings
-from loom.composition.settings import Settings
+from loom.composition.load_client_settings import load_client_settings
 from loom.composition.temporal_connection import connected
 from loom.domain.agents.stats import AgentStats, stats_of
 from loom.domain.core.errors import (
@@ -63,6 +63,7 @@ from loom.domain.core.requests import (
 )
 from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
+from loom.extras import is_installed, require
 from loom.part_upload import encoded, uploaded
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
 from loom.run_lists import page_of_runs
@@ -84,7 +85,7 @@ from loom.workflows.options import TASK_TIMEOUT
 
 if TYPE_CHECKING:
     from loom.activities.adapters.temporal.run_history import TemporalPasts
-    from loom.activities.approval_proofs import ApprovalKey
+    from loom.activities.approval_keys import ApprovalKey
     from loom.activities.bus import Transport
     from loom.composition.live_workers import LiveWorkers
     from loom.domain.history.costs import Costs
@@ -124,7 +125,7 @@ class LoomClient:
         task_queue: str = "loom",
         events: EventReader | None = None,
         parts: PartStore | None = None,
-        settings: Settings | None = None,
+        settings: ClientSettings | None = None,
         transport: "Transport | None" = None,
         cipher: Cipher = PLAIN,
     ) -> None:
@@ -146,14 +147,17 @@ class LoomClient:
     @classmethod
     @asynccontextmanager
     async def connected(
-        cls, settings: Settings | None = None, *, transport: "Transport | None" = None
+        cls, settings: ClientSettings | None = None, *, transport: "Transport | None" = None
     ) -> AsyncIterator["LoomClient"]:
-        """Connect with the given settings, or with settings from the environment.
+        """Connect with the given settings, or with those that `load_client_settings` finds.
+
+        An installation with `loom-agents[worker]` reads the environment, `.env` and `loom.toml`, and finds the embedded
+        stack. A smaller one reads the environment alone.
 
         `transport` delivers the Tasks that `publish` sends, if the workers' app has registered one. The client closes
         it. Raises UnreachableError if no server responds.
         """
-        chosen = settings or load_settings()
+        chosen = settings or load_client_settings()
         encryption = encryption_from(chosen)
         events = RedisReader(chosen.redis_url, encryption.cipher) if chosen.redis_url else None
         async with (
@@ -303,7 +307,7 @@ class LoomClient:
 
             if dead := dead_by_name(request.permissions):
                 raise BadRequest("; ".join(dead), field="permissions")
-        if request.output_schema is not None:
+        if request.output_schema is not None and is_installed("jsonschema"):  # workers check the schema, too
             from loom.activities.output_schema import OutputSchema  # noqa: PLC0415 - slow to import
 
             OutputSchema(request.output_schema)
@@ -570,8 +574,10 @@ class LoomClient:
         since then are handled again, and so are its model calls. Call this where Loom is of the same release as the
         workers.
 
-        Raises RefusedError if the run needs no repair, or if the repair would repeat an effect.
+        Raises RefusedError if the run needs no repair, or if the repair would repeat an effect, and BadRequest if
+        `loom-agents[worker]` isn't installed.
         """
+        require("LoomClient.repair", "structlog", "docstring_parser")  # a repair replays the run with a worker's code
         from loom.run_repair import RunRepair  # noqa: PLC0415 - off the path of a run
 
         return await RunRepair(self.temporal).one(await self._described(run_id))
@@ -634,7 +640,7 @@ class LoomClient:
         from loom.domain.core.tenants import Owner  # noqa: PLC0415
         from loom.domain.memory.people import owner_named  # noqa: PLC0415
 
-        settings = self._settings or load_settings()
+        settings = self._settings or load_client_settings()
         owner = Owner() if user_id is None and tenant is None else owner_named(user_id, tenant)
         if owner != Owner() and session_id is None and not for_all:
             await add_fact(settings, owner, text)
@@ -658,7 +664,7 @@ class LoomClient:
         from loom.composition.bus import transport_from  # noqa: PLC0415
 
         if self._transport is None:
-            self._transport = transport_from(self._settings or load_settings(), cipher=self._cipher)
+            self._transport = transport_from(self._settings or load_client_settings(), cipher=self._cipher)
         if self._transport is None:
             raise UnreachableError("there is no bus: set LOOM_REDIS_URL or LOOM_BUS_URL")
         return await Bus(self._transport).publish(task, wait_result, patience=patience)
@@ -761,7 +767,7 @@ class LoomClient:
         async with AsyncExitStack() as stack:
             stored = None
             if artifacts:
-                stored = await stack.enter_async_context(run_artifacts(self._settings or load_settings()))
+                stored = await stack.enter_async_context(run_artifacts(self._settings or load_client_settings()))
             exporting = RunExport(self.temporal, self.secret_mask(), events=self._events, artifacts=stored)
             async with closing(exporting.records(run_id, source=source)) as records:
                 async for record in records:
@@ -776,7 +782,7 @@ class LoomClient:
 
         await self._described(run_id)
         records = await self._pasts.records(run_id)
-        async with run_artifacts(self._settings or load_settings()) as stored:
+        async with run_artifacts(self._settings or load_client_settings()) as stored:
             return await stored.all(run_id, records)
 
     async def artifact(self, run_id: str, artifact_id: str) -> str:
@@ -794,7 +800,7 @@ class LoomClient:
 
         await self._described(run_id)
         records = await self._pasts.records(run_id)
-        async with run_artifacts(self._settings or load_settings()) as stored:
+        async with run_artifacts(self._settings or load_client_settings()) as stored:
             return await stored.read(run_id, artifact_id, records)
 
     async def costs(self, by: str = "agent", *, since: datetime | None = None, tenant: str | None = None) -> "Costs":
@@ -824,9 +830,9 @@ class LoomClient:
     def secret_mask(self) -> "Mask":
         """Return what redacts the secrets in texts and arguments, such as those of `turns`, before they are shown."""
         from loom.activities.toolbox.output_sanitizer import OutputSanitizer  # noqa: PLC0415 - off the path of a run
-        from loom.composition.build import secret_mask  # noqa: PLC0415
+        from loom.composition.secret_mask import secret_mask  # noqa: PLC0415
 
-        return OutputSanitizer(secret_mask(self._settings or load_settings()), None)
+        return OutputSanitizer(secret_mask(self._settings or load_client_settings()), None)
 
     async def agent_stats(self, agent: str) -> AgentStats:
         """Return an agent's state and statistics, computed from the runs that the server still retains."""
@@ -891,7 +897,7 @@ class LoomClient:
 
 
 @asynccontextmanager
-async def _part_store(settings: Settings, cipher: Cipher) -> AsyncIterator[PartStore | None]:
+async def _part_store(settings: ClientSettings, cipher: Cipher) -> AsyncIterator[PartStore | None]:
     """Yield the store of parts, which connects on first use, or None if no database is configured."""
     if not settings.database_url:
         yield None

@@ -51,7 +51,7 @@ from loom.app.loom_app import LoomApp
 from loom.client import LoomClient
 from loom.composition.audit import AuditedHistories, audit_running
 from loom.composition.audited_runs import AuditedRuns
-from loom.composition.build import opened, parts_for, secret_mask
+from loom.composition.build import opened, parts_for
 from loom.composition.encryption import encryption_from
 from loom.composition.failing_runs import failing_runs_told
 from loom.composition.gauges import gauges_running
@@ -60,6 +60,7 @@ from loom.composition.load_settings import load_settings, read_settings
 from loom.composition.logs import configure_logs
 from loom.composition.memory import memory_running
 from loom.composition.preloading import preload
+from loom.composition.secret_mask import secret_mask
 from loom.composition.settings import Settings
 from loom.composition.task_handlers import task_handlers_running
 from loom.composition.temporal_connection import connected

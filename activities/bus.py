@@ -7,17 +7,16 @@
 A handler receives the published task. It returns a task of its own, or None if it only observes.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
-import structlog
-
 from loom.domain.core.task_routing import checked
 from loom.domain.core.tasks import Task
 
-_log = structlog.get_logger("loom.bus")
+_log = logging.getLogger("loom.bus")
 
 Handler: TypeAlias = Callable[[Task], Awaitable[Task | None]]
 
@@ -156,6 +155,6 @@ async def answer_of(subscription: Subscription, task: Task) -> Answer:
     try:
         return Answer(task=await subscription.handler(deepcopy(task)))
     except Exception as error:  # noqa: BLE001 - a handler's error affects only that handler
-        _log.error("task_left_aside", handler=subscription.name, task_id=task.task_id, exc_info=error)
+        _log.error("task_left_aside", extra={"handler": subscription.name, "task_id": task.task_id}, exc_info=error)
         told = {"error": type(error).__name__, "message": str(error)}
         return Answer(task=replace(task, status="failed", result=told), failed=True)

@@ -7,7 +7,7 @@ python docs/make_reference.py --check   fail if a page isn't up to date
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from loom.cli.main import LazyCommand, build_app
+from loom.composition.client_settings import ClientSettings
 from loom.composition.settings import Settings
 
 HERE = Path(__file__).parent / "reference"
@@ -58,12 +59,8 @@ def _command(path: str, command: Any) -> Iterator[str]:
 
 
 def settings_page() -> str:
-    """Return the page of all settings, in the order of the class."""
-    rows = [
-        f"| {variables} | {default} | {_cell(field.description or '')} |"
-        for name, field in Settings.model_fields.items()
-        for variables, default in [(_variables(name, field), _default(field))]
-    ]
+    """Return the page of all settings, in the order of the classes."""
+    own = [name for name in Settings.model_fields if name not in ClientSettings.model_fields]
     return "\n".join(
         (
             "# Settings",
@@ -74,12 +71,26 @@ def settings_page() -> str:
             "folders, or that weaken a protection, because agents could write to that file.",
             "[Operations](../operations.md) explains the most common settings.",
             "",
-            "| variable | default | meaning |",
-            "|---|---|---|",
-            *rows,
+            "## Clients and workers",
+            "",
+            "These are the fields of `loom.ClientSettings`, too. A client that is installed without the packages of a",
+            "worker reads them from the environment alone ([install](../install.md)).",
+            "",
+            *_table(ClientSettings.model_fields),
+            "",
+            "## Workers and commands",
+            "",
+            *_table(own),
             "",
         )
     )
+
+
+def _table(fields: Iterable[str]) -> Iterator[str]:
+    yield from ("| variable | default | meaning |", "|---|---|---|")
+    for name in fields:
+        field = Settings.model_fields[name]
+        yield f"| {_variables(name, field)} | {_default(field)} | {_cell(field.description or '')} |"
 
 
 def _variables(name: str, field: FieldInfo) -> str:

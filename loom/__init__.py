@@ -5,6 +5,8 @@
 `LoomApp` collects your tools, agents and hooks. `LoomClient` starts, controls and watches runs. `worker` serves runs in
 your own program, and `LoomPlugin` adds Loom to an existing Temporal worker. `loom.errors` contains all exceptions.
 
+`pip install loom-agents` installs the client. `loom-agents[worker]` also installs what the other names need.
+
 This module is the entire public API. Its submodules may change between releases. Each name is imported on first use, so
 `import loom` is fast.
 """
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from loom.app.output_types import TypedResult
     from loom.chat_session import ChatSession, SentMessage
     from loom.client import LoomClient
+    from loom.composition.client_settings import ClientSettings
     from loom.composition.load_settings import load_settings
     from loom.composition.settings import Settings
     from loom.domain.agents.definitions import AgentDefinition
@@ -57,10 +60,10 @@ if TYPE_CHECKING:
     from loom.domain.run.chat import ChatAnswer
     from loom.domain.tools.mcp_servers import McpServer
     from loom.inbox import PendingAnswer, PendingCall, SilentRun
+    from loom.new_tasks import new_task
     from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
     from loom.run_artifacts import Artifact
     from loom.status_fields import ApprovalFields, ChildFields, StatusFields
-    from loom.task_requests import new_task
     from loom.visibility import RunSummary
     from loom.watching import Polled, Streamed, Watched
 
@@ -77,6 +80,7 @@ __all__ = [
     "ChatAnswer",
     "ChatSession",
     "ChildFields",
+    "ClientSettings",
     "ContextCompressor",
     "ContextSource",
     "Costs",
@@ -168,6 +172,7 @@ _NAMES_BY_MODULE: Final = {
     "app.output_types": ("TypedResult",),
     "chat_session": ("ChatSession", "SentMessage"),
     "client": ("LoomClient",),
+    "composition.client_settings": ("ClientSettings",),
     "composition.load_settings": ("load_settings",),
     "composition.settings": ("Settings",),
     "domain.agents.definitions": ("AgentDefinition",),
@@ -190,7 +195,7 @@ _NAMES_BY_MODULE: Final = {
     "errors": ("errors",),
     "inbox": ("PendingAnswer", "PendingCall", "SilentRun"),
     "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "PartFields", "RunFields"),
-    "task_requests": ("new_task",),
+    "new_tasks": ("new_task",),
     "run_artifacts": ("Artifact",),
     "status_fields": ("ApprovalFields", "ChildFields", "StatusFields"),
     "visibility": ("RunSummary",),
@@ -202,7 +207,14 @@ _MODULE_OF: Final = {name: f"loom.{module}" for module, names in _NAMES_BY_MODUL
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'loom' has no attribute {name!r}")
-    home = import_module(_MODULE_OF[name])
+    try:
+        home = import_module(_MODULE_OF[name])
+    except ModuleNotFoundError as error:
+        from loom.extras import WORKER, explained  # noqa: PLC0415 - `import loom` imports nothing
+
+        if (missing := explained(error, name, WORKER)) is None:
+            raise
+        raise ImportError(missing, name=error.name) from error
     value = home if name == "errors" else getattr(home, name)
     globals()[name] = value
     return value

@@ -10,11 +10,10 @@ from uuid import uuid4
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.memory import PostgresMemory
 from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
-from loom.activities.memory.ports import EmbedderUnavailable, PersonFactStore
+from loom.activities.memory.ports import PersonFactStore
 from loom.activities.ports import StoreUnavailable
-from loom.composition.build import embedder_from
+from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import opened_database
-from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.messages import canonical, short_digest
 from loom.domain.core.tasks import Action, Task
@@ -64,24 +63,20 @@ def memory_task(
     )
 
 
-async def add_memory(settings: Settings, task: Task) -> None:
+async def add_memory(settings: ClientSettings, task: Task) -> None:
     """Store a memory once, however often it is added. A worker adds its vector later. Raises UnreachableError."""
     async with _database(settings) as database:
         await PostgresMemory(database, embedder=None, settings=settings.memory_limits).remember([task])
 
 
-async def add_fact(settings: Settings, owner: Owner, text: str) -> None:
-    """Store a fact for all runs of a person or a tenant. Raises BadRequest and UnreachableError."""
+async def add_fact(settings: ClientSettings, owner: Owner, text: str) -> None:
+    """Store a fact for all runs of a person or a tenant. A worker adds its vector later.
+
+    Raises BadRequest and UnreachableError.
+    """
     checked_content(text)
-    embedder = embedder_from(settings)
-    try:
-        async with _database(settings) as database:
-            await learn(PostgresPersonFacts(database, embedder=embedder, settings=settings.memory_limits), owner, text)
-    except EmbedderUnavailable as error:
-        raise UnreachableError(str(error)) from error
-    finally:
-        if embedder is not None:
-            await embedder.aclose()
+    async with _database(settings) as database:
+        await learn(PostgresPersonFacts(database, embedder=None, settings=settings.memory_limits), owner, text)
 
 
 async def learn(store: PersonFactStore, owner: Owner, text: str) -> None:
@@ -91,7 +86,7 @@ async def learn(store: PersonFactStore, owner: Owner, text: str) -> None:
 
 
 @asynccontextmanager
-async def _database(settings: Settings) -> AsyncIterator[Database]:
+async def _database(settings: ClientSettings) -> AsyncIterator[Database]:
     if settings.database_url is None:
         raise UnreachableError(NO_DATABASE)
     try:

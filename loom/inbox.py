@@ -6,6 +6,7 @@ the server knows about it.
 """
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -13,7 +14,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
-import structlog
 from temporalio.client import WorkflowExecution
 
 from loom.activities.adapters.temporal.runs import TemporalRuns
@@ -24,7 +24,7 @@ from loom.file_changes import change_of
 from loom.pending_approvals import PendingApproval, approval_fields, read_approval
 from loom.visibility import first_value, listing, root_of
 
-_log = structlog.get_logger("loom.inbox")
+_log = logging.getLogger("loom.inbox")
 
 TIME_LIMIT: Final = 8.0
 """Seconds after which runs that haven't answered are listed as stale."""
@@ -170,7 +170,7 @@ class Inbox:
             try:
                 return await self._asked(run_id, execution)
             except Exception as error:  # noqa: BLE001 - a worker of any release, or a codec, may have answered
-                _log.warning("status_unreadable", run_id=run_id, exc_info=error)
+                _log.warning("status_unreadable", extra={"run_id": run_id}, exc_info=error)
                 return [_silent(run_id, execution, since=None, error=f"{type(error).__name__}: {error}")]
 
     async def _asked(self, run_id: str, execution: WorkflowExecution) -> list[Waiting]:

@@ -10,7 +10,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import ENDED
 
 if TYPE_CHECKING:
-    from loom.activities.approval_proofs import ProvenCall
+    from loom.activities.approval_keys import ProvenCall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +68,7 @@ class PendingApproval:
 
     def proven(self, run_id: str, digest: str) -> "ProvenCall":
         """Return what the proof of an approval states about this call. `run_id` is the run that was asked."""
-        from loom.activities.approval_proofs import ProvenCall  # noqa: PLC0415 - only for whoever proves approvals
+        from loom.activities.approval_keys import ProvenCall  # noqa: PLC0415 - only for whoever proves approvals
 
         between = self.made_by.removeprefix(run_id).removeprefix("/")
         return ProvenCall(

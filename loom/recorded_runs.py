@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 from loom.activities.adapters.temporal.errors import answered, no_run, unanswered
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.adapters.temporal.runs import TemporalRuns
-from loom.activities.memory.backfill import UnreadableHistory
+from loom.activities.memory.histories import UnreadableHistory
 from loom.domain.core.errors import RunNotFoundError, UnreachableError
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tasks import FINAL_ACTIONS, Action, Task

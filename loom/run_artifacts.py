@@ -13,8 +13,8 @@ from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
 from loom.activities.adapters.postgres.database import ANSWER_SECONDS, Database
 from loom.activities.adapters.postgres.parts import PostgresParts
 from loom.activities.ports import StoreUnavailable
+from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import opened_database
-from loom.composition.settings import Settings
 from loom.domain.core.errors import ArtifactNotFoundError, BadRequest, UnreachableError
 from loom.domain.core.tool_calls import next_part, stored_artifact
 from loom.domain.history.past_turns import Record
@@ -132,7 +132,7 @@ def text_of(content: bytes) -> str:
 
 
 @asynccontextmanager
-async def run_artifacts(settings: Settings) -> AsyncIterator[RunArtifacts]:
+async def run_artifacts(settings: ClientSettings) -> AsyncIterator[RunArtifacts]:
     """Open the artifacts in the settings' database, for reading. Raises UnreachableError if there is no database."""
     if not settings.database_url:
         raise UnreachableError(NO_DATABASE)

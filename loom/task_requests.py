@@ -9,12 +9,10 @@ Task with the status `pending` asks for work.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final
-from uuid import uuid4
+from typing import Final
 
 import structlog
 
@@ -22,47 +20,17 @@ from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest, LoomError, RunExistsError, UnreachableError
 from loom.domain.core.messages import JsonObject, canonical
 from loom.domain.core.requests import RunResult, RunStatus
-from loom.domain.core.tasks import CORRELATION, Action, Task, correlation_of
+from loom.domain.core.tasks import CORRELATION, Task, correlation_of
+from loom.new_tasks import PENDING
 
 _log = structlog.get_logger("loom.task_requests")
 
-PENDING: Final = "pending"
-"""The status of a Task that asks for work."""
 MOST_RUNS: Final = 1_000
 """Maximum number of Tasks whose runs one worker awaits. A run may wait for a person for days, and needs no place in the
 worker meanwhile, so this is far above the number of runs that a worker advances at the same time.
 """
 _PAUSE: Final = 2.0
 """Seconds between two attempts to reach the Temporal server."""
-
-
-def new_task(
-    target_agent: str,
-    parameters: Mapping[str, Any],
-    *,
-    action: Action = Action.EXECUTE,
-    task_id: str | None = None,
-    session_id: str = "",
-    metadata: Mapping[str, Any] | None = None,
-) -> Task:
-    """Return a Task that asks an agent or a crew for work.
-
-    `parameters` are the fields of a request: `{"task": "Review src/", "max_turns": 10}`. A Task with the same `task_id`
-    does its work once.
-    """
-    name = task_id or f"task-{uuid4()}"
-    return Task(
-        task_id=name,
-        run_id=name,
-        root_run_id=name,
-        session_id=session_id,
-        action=action,
-        created_at=datetime.now(UTC),
-        target_agent=target_agent,
-        status=PENDING,
-        parameters=dict(parameters),
-        metadata=dict(metadata or {}),
-    )
 
 
 class TaskRequests:

@@ -68,7 +68,7 @@ def logs_as_they_were(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
     )
     root = logging.getLogger()
-    loggers = (root, logging.getLogger("mcp.client.stdio"), logging.getLogger("temporalio"))
+    loggers = (root, *map(logging.getLogger, ("loom", "mcp.client.stdio", "temporalio")))
     handlers, levels = root.handlers[:], [logger.level for logger in loggers]
     try:
         yield

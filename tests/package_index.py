@@ -49,9 +49,9 @@ def _needed(root: Distribution, extras: frozenset[str]) -> Iterator[Distribution
             key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
             if key not in seen:
                 seen.add(key)
-                found = distribution(requirement.name)
+                found = root if key[0] == canonicalize_name(root.name) else distribution(requirement.name)
                 waiting.append((found, key[1]))
-                if key[0] not in given:
+                if found is not root and key[0] not in given:
                     given.add(key[0])
                     yield found
 

@@ -1,14 +1,13 @@
 """Compute a question's vector within a time limit. If it takes too long, the search uses words only."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from loom.activities.memory.ports import Embedder, EmbedderUnavailable
 
-_log = structlog.get_logger("loom.memory")
+_log = logging.getLogger("loom.memory")
 
 PATIENT: Final = 30.0
 """Maximum number of seconds that a person's question waits for its vector."""
@@ -26,5 +25,5 @@ async def question_vector(embedder: Embedder | None, text: str, within: float) -
         async with asyncio.timeout(within):
             return (await embedder.embed([text], query=True))[0]
     except (EmbedderUnavailable, TimeoutError) as error:
-        _log.warning("searched_by_words_only", error=str(error) or f"no vector within {within:g} s")
+        _log.warning("searched_by_words_only", extra={"error": str(error) or f"no vector within {within:g} s"})
         return None

@@ -2,9 +2,8 @@
 isn't empty.
 """
 
+import logging
 from dataclasses import dataclass
-
-import structlog
 
 from loom.activities.ports import ArtifactStore, Redactor, StoreUnavailable, ToolContext
 from loom.activities.toolbox.truncation import clip
@@ -12,7 +11,7 @@ from loom.domain.core.messages import JsonObject
 from loom.domain.core.tool_calls import ARTIFACT_LENGTH, EMPTY_OUTPUT, artifact_parts, stored_artifact
 from loom.domain.core.whole_characters import accepted_text
 
-_log = structlog.get_logger("loom.tool")
+_log = logging.getLogger("loom.tool")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +60,8 @@ class OutputSanitizer:
                 stored = stored_artifact(part, context.execution)
                 await self._artifacts.save(context.run_id, stored, text[start : start + ARTIFACT_LENGTH])
         except StoreUnavailable as error:
-            _log.warning("artifact_not_kept", artifact=context.artifact, characters=len(text), error=str(error))
+            details = {"artifact": context.artifact, "characters": len(text), "error": str(error)}
+            _log.warning("artifact_not_kept", extra=details)
             return ""
         return context.artifact
 

@@ -24,11 +24,12 @@ def configure(*, debug: bool) -> None:
 
 
 def silence() -> None:
-    """Drop all log lines, because the command itself reports errors."""
+    """Drop all log lines of Loom, because the command itself reports errors."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    logging.getLogger("loom").setLevel(logging.CRITICAL)
 
 
 def _redacted(line: str) -> str:

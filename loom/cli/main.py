@@ -17,6 +17,7 @@ from typer.main import get_group
 
 from loom.domain.core.errors import BadRequest, LoomError
 from loom.exit_codes import CUT_OFF, FAILED, code_of, leave
+from loom.extras import explained
 
 COMMANDS: Final = {
     "init": ("init", "Create a project with an agent, its tests, a worker and a Compose file."),
@@ -87,8 +88,16 @@ class LazyCommand(TyperCommand):
         self._module = f"loom.cli.commands.{module}"
 
     def load(self) -> Any:
-        """Return the real command: the module's `app` if it is a group with this name, or else a command in `app`."""
-        group = get_group(import_module(self._module).app)
+        """Return the real command: the module's `app` if it is a group with this name, or else a command in `app`.
+
+        Raises BadRequest if a package is missing that the command needs.
+        """
+        try:
+            group = get_group(import_module(self._module).app)
+        except ModuleNotFoundError as error:
+            if (missing := explained(error, f"`loom {self.name}`")) is None:
+                raise
+            raise BadRequest(missing, field=str(self.name)) from error
         return group if group.name == self.name else group.commands[str(self.name)]
 
     def make_context(self, *args: Any, **extra: Any) -> Any:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import uuid4
 
-from pydantic import SecretStr
-
 from loom.activities.adapters.documents.readers import SeparateDocumentReader
 from loom.activities.adapters.embedders.offline import OfflineEmbedder
 from loom.activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
@@ -25,8 +23,7 @@ from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
 from loom.activities.adapters.postgres.parts import PostgresParts
 from loom.activities.adapters.postgres.tenants import PostgresTenants
 from loom.activities.adapters.postgres.used_starts import PostgresUsedStarts
-from loom.activities.adapters.redaction.known_secrets import secrets_of
-from loom.activities.adapters.redaction.mask import WORDS, SecretMask, StreamingMask
+from loom.activities.adapters.redaction.mask import WORDS, StreamingMask
 from loom.activities.adapters.redis.bus import RedisBus
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.permits import RedisPermits
@@ -62,6 +59,7 @@ from loom.composition.encryption import Encryption, encryption_from
 from loom.composition.extensions import extensions_from
 from loom.composition.memory import memory_from
 from loom.composition.notifications import notify_plan, receivers_from
+from loom.composition.secret_mask import secret_mask, secret_of
 from loom.composition.settings import Settings
 from loom.composition.tool_registry import hidden_tools, registry_from, skill_tools, skills_from
 from loom.composition.worker_files import FilesOfWorker
@@ -70,7 +68,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.tree.lineage import TreeLimits
 
 if TYPE_CHECKING:
-    from loom.activities.approval_proofs import ApprovalKeys
+    from loom.activities.approval_keys import ApprovalKeys
 
 
 @asynccontextmanager
@@ -346,21 +344,3 @@ def embedder_from(
         return own
     key = secret_of(settings.openai_api_key) or ""
     return chosen_embedder(settings.embedder, api_key=key, base_url=settings.openai_base_url)
-
-
-def secret_mask(settings: Settings) -> SecretMask:
-    """Return a redactor for this worker's own secrets and for text that looks like a secret."""
-    own = {name: value for name, value in settings if isinstance(value, SecretStr | str)}
-    told = {
-        f"setting_{name}": secret_of(value) if isinstance(value, SecretStr) else value for name, value in own.items()
-    }
-    # A URL is masked as a whole if it is a secret itself: whoever knows a webhook's URL can write to its channel.
-    urls = [
-        text for value in own.values() if isinstance(value, SecretStr) and "://" in (text := secret_of(value) or "")
-    ]
-    return SecretMask((*secrets_of({**{name: value for name, value in told.items() if value}, **os.environ}), *urls))
-
-
-def secret_of(value: SecretStr | None) -> str | None:
-    """Return a secret setting as plain text."""
-    return None if value is None else value.get_secret_value()

@@ -12,7 +12,7 @@ from temporalio.converter import PayloadCodec
 from loom.activities.adapters.encryption.codec import EncryptionCodec, RefuseEncrypted
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.encryption import PLAIN, Cipher
-from loom.composition.settings import Settings
+from loom.composition.client_settings import ClientSettings
 
 if TYPE_CHECKING:
     from loom.activities.adapters.encryption.data_keys import DataKeys
@@ -35,7 +35,7 @@ class Encryption:
             await self.database.aclose()
 
 
-def encryption_from(settings: Settings) -> Encryption:
+def encryption_from(settings: ClientSettings) -> Encryption:
     """Return what encrypts with the keys in the settings, or what refuses encrypted data if there are none. The caller
     must close it.
 
@@ -67,7 +67,7 @@ def encryption_with(file: Path | None, url: str | None) -> Encryption:
 
 
 @asynccontextmanager
-async def opened_database(settings: Settings, **options: Any) -> AsyncIterator[Database]:
+async def opened_database(settings: ClientSettings, **options: Any) -> AsyncIterator[Database]:
     """Open the settings' database, whose values are encrypted if the settings say so, for one command or one client."""
     assert settings.database_url is not None  # noqa: S101 - callers have said what is missing
     encryption = encryption_from(settings)

@@ -21,8 +21,8 @@ from temporalio.service import RPCError
 from loom.activities.crew_lookup import unknown_members
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import StreamUnavailable
+from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import encryption_with
-from loom.composition.settings import Settings
 from loom.domain.agents.worker_catalog import WorkerCatalog
 from loom.domain.agents.worker_report import WorkerReport, problem_with
 from loom.domain.core.errors import BadRequest
@@ -54,7 +54,7 @@ async def live_pollers(client: Client, task_queue: str) -> list[str]:
     return [poller.identity for poller in queue.pollers if _lives(poller)]
 
 
-async def live_reports(settings: Settings) -> list[WorkerReport]:
+async def live_reports(settings: ClientSettings) -> list[WorkerReport]:
     """Return the reports of the task queue's workers, newest worker first. Return none without Redis.
 
     Raises StreamUnavailable if Redis doesn't respond.
@@ -63,7 +63,7 @@ async def live_reports(settings: Settings) -> list[WorkerReport]:
         return [] if reports is None else await _living(reports)
 
 
-async def live_catalogs(settings: Settings) -> list[tuple[WorkerReport, WorkerCatalog]]:
+async def live_catalogs(settings: ClientSettings) -> list[tuple[WorkerReport, WorkerCatalog]]:
     """Return the task queue's workers with what they have, newest worker first. Return none without Redis.
 
     Raises StreamUnavailable if Redis doesn't respond, and EncryptionKeyError.
@@ -78,7 +78,7 @@ async def live_catalogs(settings: Settings) -> list[tuple[WorkerReport, WorkerCa
 
 
 @asynccontextmanager
-async def _reports(settings: Settings, cipher: Cipher = PLAIN) -> AsyncIterator["RedisWorkerReports | None"]:
+async def _reports(settings: ClientSettings, cipher: Cipher = PLAIN) -> AsyncIterator["RedisWorkerReports | None"]:
     """Yield the reports in Redis, or None without Redis."""
     if not settings.redis_url:
         yield None
@@ -100,7 +100,7 @@ async def _living(reports: "RedisWorkerReports") -> list[WorkerReport]:
 class LiveWorkers:
     """The workers of one task queue, as a client asks about them."""
 
-    def __init__(self, settings: Settings, client: Client, task_queue: str) -> None:
+    def __init__(self, settings: ClientSettings, client: Client, task_queue: str) -> None:
         self._settings = settings.model_copy(update={"task_queue": task_queue})
         self._client = client
         self._reports: list[WorkerReport] = []

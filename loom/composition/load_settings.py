@@ -13,7 +13,7 @@ from typing import Final
 from dotenv import dotenv_values
 from pydantic_settings.exceptions import SettingsError
 
-from loom.composition.settings import TOML_FILE, Settings, names_of
+from loom.composition.settings import TOML_FILE, Settings
 from loom.domain.core.errors import BadRequest
 from loom.stack.state import own_addresses, read
 
@@ -42,7 +42,7 @@ def read_settings() -> Settings:
 
 def misspelled_variables() -> list[str]:
     """Return a sentence for each variable in the environment that is almost a setting, such as `LOOM_MODLE`."""
-    known = {name for field in Settings.model_fields for name in names_of(field)}
+    known = {name for field in Settings.model_fields for name in Settings.names_of(field)}
     unknown = [name for name in os.environ if name.startswith("LOOM_") and name not in known]
     near = {name: get_close_matches(name, known, n=1, cutoff=0.85) for name in sorted(unknown)}
     return [f"{name} is not a setting; did you mean {found[0]}?" for name, found in near.items() if found]

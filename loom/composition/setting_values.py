@@ -1,5 +1,6 @@
 """What the values of settings may be: how text becomes a value, and which values are refused."""
 
+import json
 import math
 import os
 import re
@@ -11,7 +12,6 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
-from pydantic_settings import NoDecode
 
 from loom.composition.tls_files import POSTGRES_FILES, REDIS_FILES, check_certificates, check_files_of_url
 from loom.domain.core.model_prices import ModelPrice
@@ -31,6 +31,13 @@ def off(value: object) -> object:
 
 def listed(value: object) -> object:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+def from_json(value: object) -> object:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError("must be JSON") from None
 
 
 def as_in_path(value: object) -> object:
@@ -222,7 +229,5 @@ Count = Annotated[int, Field(ge=1)]
 WebUrl = Annotated[str, url_of("http", "https")]
 PostgresUrl = Annotated[str, url_of("postgresql", "postgres"), url_with_files(POSTGRES_FILES)]
 RedisUrl = Annotated[str, url_of("redis", "rediss", "unix"), url_with_files(REDIS_FILES)]
-Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
-Folders = Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(listed), AfterValidator(there)]
 Prices = Annotated[dict[str, ModelPrice], BeforeValidator(known_prices), AfterValidator(prices)]
 Tenants = Annotated[dict[str, TenantLimits], BeforeValidator(known_limits), AfterValidator(tenants)]

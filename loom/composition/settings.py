@@ -8,21 +8,17 @@ name.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
     BeforeValidator,
     Field,
-    ModelWrapValidatorHandler,
     SecretStr,
-    ValidationError,
     ValidationInfo,
     field_validator,
-    model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -32,41 +28,31 @@ from pydantic_settings import (
 )
 
 from loom.composition import setting_values as values
+from loom.composition.client_settings import ClientSettings, named
 from loom.composition.setting_values import (
     BuildId,
-    Certificates,
     Count,
     DeploymentName,
     Directory,
-    Folders,
-    Listed,
-    PostgresUrl,
     Prices,
-    RedisUrl,
     Seconds,
     Share,
     Tenants,
     WebUrl,
 )
-from loom.composition.tls_files import check_key
 from loom.domain.agents.limits import MOST_KEPT_TURNS, MOST_TOOL_ATTEMPTS
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.notifications import EVENTS, NotifyEvent
 from loom.domain.core.requests import LONGEST_RUN
 from loom.domain.core.suggestions import nearest
-from loom.domain.core.value_problems import problem_of_value
-from loom.domain.memory.layers import MemorySettings
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
 from loom.domain.tools.sandbox_limits import Limits
-from loom.stack.state import find_home
 
 TOML_FILE = "loom.toml"
 
-
-def _named(variable: str) -> AliasChoices:
-    """Return the names of a setting: the variable's usual name, that name with Loom's prefix, and the TOML key."""
-    return AliasChoices(variable, f"LOOM_{variable}", variable.lower())
+Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(values.listed)]
+Folders = Annotated[tuple[Directory, ...], NoDecode, BeforeValidator(values.listed), AfterValidator(values.there)]
 
 
 def _deployed(variable: str, in_cluster: str) -> AliasChoices:
@@ -74,14 +60,8 @@ def _deployed(variable: str, in_cluster: str) -> AliasChoices:
     return AliasChoices(variable, in_cluster, variable.removeprefix("LOOM_").lower())
 
 
-def _aliases(field: FieldInfo) -> tuple[str, ...]:
-    """Return the variables of a setting that has other names than the usual one, and its TOML key."""
-    alias = field.validation_alias
-    return (alias,) if isinstance(alias, str) else tuple(map(str, getattr(alias, "choices", ())))
-
-
-class Settings(BaseSettings):
-    """The settings. They are read once and frozen, so that a process always sees the same values."""
+class Settings(ClientSettings, BaseSettings):
+    """All settings. They are read once and frozen, so that a process always sees the same values."""
 
     model_config = SettingsConfigDict(
         env_prefix="LOOM_",
@@ -117,47 +97,6 @@ class Settings(BaseSettings):
         default=60, description="Maximum number of seconds between two probes of a model that isn't called."
     )
 
-    temporal_address: Annotated[str, AfterValidator(values.host_and_port)] = Field(
-        default="localhost:7233",
-        validation_alias=_named("TEMPORAL_ADDRESS"),
-        description="HOST:PORT of the Temporal server, or unix:/PATH. If it isn't set, Loom uses the stack's server.",
-    )
-    temporal_namespace: str = Field(
-        default="default", validation_alias=_named("TEMPORAL_NAMESPACE"), description="Namespace of all runs."
-    )
-    temporal_api_key: SecretStr | None = Field(
-        default=None,
-        validation_alias=_named("TEMPORAL_API_KEY"),
-        description="API key for Temporal Cloud. Enables TLS.",
-    )
-    temporal_tls: bool = Field(
-        default=False, validation_alias=_named("TEMPORAL_TLS"), description="Use TLS to connect to Temporal."
-    )
-    temporal_tls_client_cert_path: Certificates | None = Field(
-        default=None,
-        validation_alias=_named("TEMPORAL_TLS_CLIENT_CERT_PATH"),
-        description="PEM file of this client's certificate for mTLS with Temporal. Enables TLS.",
-    )
-    temporal_tls_client_key_path: Directory | None = Field(
-        default=None,
-        validate_default=True,
-        validation_alias=_named("TEMPORAL_TLS_CLIENT_KEY_PATH"),
-        description="PEM file of the certificate's private key.",
-    )
-    temporal_tls_server_ca_cert_path: Certificates | None = Field(
-        default=None,
-        validation_alias=_named("TEMPORAL_TLS_SERVER_CA_CERT_PATH"),
-        description="PEM file of the authority that signed the Temporal server's certificate. Enables TLS. None: the"
-        " system's authorities.",
-    )
-    temporal_tls_server_name: str | None = Field(
-        default=None,
-        validation_alias=_named("TEMPORAL_TLS_SERVER_NAME"),
-        description="Name in the Temporal server's certificate, if it isn't the host in the address.",
-    )
-    task_queue: str = Field(
-        default="loom", min_length=1, pattern=r"^[^'\\\x00]*$", description="Task queue for workflows and activities."
-    )
     deployment: Annotated[DeploymentName | None, BeforeValidator(values.off)] = Field(
         default=None,
         validation_alias=_deployed("LOOM_DEPLOYMENT", "TEMPORAL_DEPLOYMENT_NAME"),
@@ -169,23 +108,9 @@ class Settings(BaseSettings):
         validation_alias=_deployed("LOOM_BUILD", "TEMPORAL_WORKER_BUILD_ID"),
         description="Build id: the version of this worker within its deployment.",
     )
-    database_url: PostgresUrl | None = Field(
-        default=None, repr=False, description="Postgres with pgvector. Required for memory, the ledger and search."
-    )
-    redis_url: RedisUrl | None = Field(
-        default=None,
-        repr=False,
-        description="Redis for live events and transcripts. Runs work without it but don't publish events.",
-    )
     redis_timeout: Seconds = Field(
         default=1.0,
         description="Seconds to wait for Redis before a run continues without it and skips its live events.",
-    )
-    bus_url: Annotated[str, values.bus_url] | None = Field(
-        default=None,
-        repr=False,
-        description="Bus for Tasks between processes: nats://HOST:PORT, or in-process for handlers of this worker only."
-        " None: Redis.",
     )
     task_requests: Literal["on", "off"] = Field(
         default="off",
@@ -196,23 +121,9 @@ class Settings(BaseSettings):
         default=None,
         description="Redis or Valkey server that `loom up` starts. None: the packaged one, or else one on PATH.",
     )
-    home: Directory = Field(
-        default_factory=find_home,
-        description="Directory for the embedded stack's state. None: the nearest .loom that has one, or .loom here.",
-    )
-    signing_key: Directory | None = Field(
-        default=None, description="File of the key that signs requests to runs. None: signing.key in LOOM_HOME."
-    )
-    approval_key: Directory | None = Field(
-        default=None,
-        description="File of the private key that proves approvals. Workers must not have it. See docs/access.md.",
-    )
     approval_keys: Directory | None = Field(
         default=None,
         description="File of the public keys with which a worker verifies approvals. None: approvals need no proof.",
-    )
-    encryption_keys: Directory | None = Field(
-        default=None, description="File of the keys that encrypt the data of runs. None: nothing is encrypted."
     )
     codec_endpoint: WebUrl | None = Field(
         default=None,
@@ -327,9 +238,6 @@ class Settings(BaseSettings):
     memory_model: str | None = Field(
         default=None,
         description="Model that extracts facts from long texts. off: use their first sentences. None: use `model`.",
-    )
-    memory_limits: MemorySettings = Field(
-        default_factory=MemorySettings, description="Memory limits and retention: the table [memory_limits], or JSON."
     )
     tenants: Tenants = Field(
         default_factory=dict, description="Limits of tenants: the tables [tenants.NAME], or JSON. See docs/tenants.md."
@@ -489,47 +397,36 @@ class Settings(BaseSettings):
 
     otlp_endpoint: WebUrl | None = Field(
         default=None,
-        validation_alias=_named("OTEL_EXPORTER_OTLP_ENDPOINT"),
+        validation_alias=named("OTEL_EXPORTER_OTLP_ENDPOINT"),
         description="URL of an OTLP receiver (HTTP) for traces. Needs the extra `otel` and LOOM_REDIS_URL.",
     )
     otlp_delay: Count = Field(
         default=5000,
-        validation_alias=_named("OTEL_BSP_SCHEDULE_DELAY"),
+        validation_alias=named("OTEL_BSP_SCHEDULE_DELAY"),
         description="Interval in milliseconds at which a worker exports spans. Each export takes some of its CPU time.",
     )
     otlp_content: Annotated[bool, BeforeValidator(values.in_spans)] = Field(
         default=False,
-        validation_alias=_named("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"),
+        validation_alias=named("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"),
         description="Whether traces contain answers, and the arguments and results of tool calls.",
     )
 
     openai_api_key: SecretStr | None = Field(
-        default=None, validation_alias=_named("OPENAI_API_KEY"), description="API key for openai:* models."
+        default=None, validation_alias=named("OPENAI_API_KEY"), description="API key for openai:* models."
     )
     openai_base_url: WebUrl | None = Field(
         default=None,
-        validation_alias=_named("OPENAI_BASE_URL"),
+        validation_alias=named("OPENAI_BASE_URL"),
         description="URL of another server that implements OpenAI's API.",
     )
     anthropic_api_key: SecretStr | None = Field(
-        default=None, validation_alias=_named("ANTHROPIC_API_KEY"), description="API key for anthropic:* models."
+        default=None, validation_alias=named("ANTHROPIC_API_KEY"), description="API key for anthropic:* models."
     )
     anthropic_base_url: WebUrl | None = Field(
         default=None,
-        validation_alias=_named("ANTHROPIC_BASE_URL"),
+        validation_alias=named("ANTHROPIC_BASE_URL"),
         description="URL of another server that implements Anthropic's API.",
     )
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _in_words(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Raise BadRequest for invalid values. The values themselves are omitted because they may be secrets."""
-        try:
-            return handler(given)
-        except ValidationError as error:
-            problems = error.errors(include_url=False, include_input=False)
-            said = "; ".join(f"{_place(each['loc'])} {problem_of_value(each)}" for each in problems)
-            raise BadRequest(said, field=_variable(problems[0]["loc"])) from None
 
     @field_validator("build")
     @classmethod
@@ -546,24 +443,6 @@ class Settings(BaseSettings):
                 "must be set together with LOOM_OIDC_ISSUER, so that tokens for other services aren't valid"
             )
         return audience
-
-    @field_validator("temporal_tls_client_key_path")
-    @classmethod
-    def _with_its_certificate(cls, key: Path | None, info: ValidationInfo) -> Path | None:
-        if "temporal_tls_client_cert_path" not in info.data:
-            return key  # the certificate is invalid, which is reported
-        certificate: Path | None = info.data["temporal_tls_client_cert_path"]
-        if certificate is None and key is None:
-            return None
-        if certificate is None or key is None:
-            raise ValueError("must be set together with TEMPORAL_TLS_CLIENT_CERT_PATH")
-        return check_key(key, certificate)
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections to Temporal use TLS. An API key or a certificate enables it."""
-        own = (self.temporal_api_key, self.temporal_tls_client_cert_path, self.temporal_tls_server_ca_cert_path)
-        return self.temporal_tls or any(each is not None for each in own)
 
     @property
     def audits(self) -> bool:
@@ -593,11 +472,6 @@ class Settings(BaseSettings):
             roots=None if workspaces is None else tuple(str(root.resolve()) for root in workspaces),
             max_mode=self.max_mode if has_mode else Mode.BYPASS,
         )
-
-    @property
-    def key_path(self) -> Path:
-        """The file of the key that signs requests to runs."""
-        return self.signing_key or self.home / "signing.key"
 
     @property
     def private_paths(self) -> tuple[Path, ...]:
@@ -630,27 +504,9 @@ class Settings(BaseSettings):
         """Set the order of precedence: arguments, the environment, `.env`, then `loom.toml`. Raises BadRequest if an
         argument isn't a field.
         """
-        known = {*cls.model_fields, *(name for each in cls.model_fields.values() for name in _aliases(each))}
+        known = {*cls.model_fields, *(name for field in cls.model_fields for name in cls._aliases(field))}
         if unknown := next((name for name in init_settings() if name not in known), None):
             advice = nearest(unknown, cls.model_fields, "`help(loom.Settings)` lists the fields")
             raise BadRequest(f"loom.Settings has no field {unknown!r}: {advice}", field=unknown)
         toml = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml
-
-
-def names_of(field: str) -> tuple[str, ...]:
-    """Return the variables that a setting is read from, the usual one first."""
-    return _aliases(Settings.model_fields[field]) or (f"LOOM_{field.upper()}",)
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    """Return the variable and, for a part of its value, which one."""
-    variable, part = _variable(location), ".".join(map(str, location[1:]))
-    return f"{variable}: {part}" if part else f"{variable}:"
-
-
-def _variable(location: tuple[int | str, ...]) -> str:
-    name = str(location[0]) if location else ""
-    if name.lower() in Settings.model_fields:
-        return names_of(name.lower())[0]
-    return name.upper() if name.upper().startswith(("LOOM_", "TEMPORAL_")) else f"LOOM_{name.upper()}"

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import ctypes
+import logging
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -13,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-import structlog
 from temporalio.client import Client, HttpConnectProxyConfig, Interceptor
 from temporalio.converter import DataConverter
 from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig
@@ -23,12 +23,14 @@ from loom.activities.adapters.postgres.payloads import PostgresPayloads
 from loom.activities.adapters.signing.client import SigningClient
 from loom.activities.adapters.signing.key_file import KeyFile
 from loom.activities.adapters.temporal.errors import is_refusal, no_server
+from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import Encryption, encryption_from
-from loom.composition.settings import Settings
+from loom.composition.load_client_settings import finds_stacks
 from loom.domain.core.errors import BadRequest, UnreachableError
+from loom.extras import WORKER, install
 from loom.workflows.payload_converter import data_converter
 
-_log = structlog.get_logger("loom.worker")
+_log = logging.getLogger("loom.worker")
 
 RECONNECT: Final = (0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a server. The last number is repeated."""
@@ -40,7 +42,7 @@ _WAKES: Final = asyncio.BaseEventLoop.call_soon_threadsafe.__code__
 
 
 async def connect(
-    settings: Settings,
+    settings: ClientSettings,
     *,
     converter: DataConverter = DataConverter.default,
     interceptors: Sequence[Interceptor] = (),
@@ -52,6 +54,11 @@ async def connect(
     """
     if "temporal_address" not in settings.model_fields_set:
         # A server that happens to listen at Temporal's usual address may belong to somebody else.
+        if not finds_stacks():
+            raise UnreachableError(
+                "no Temporal server is configured: set TEMPORAL_ADDRESS to the address of a server. To find the stack"
+                f" of `loom up`, {install(WORKER)}"
+            )
         raise UnreachableError(
             f"no Temporal server is configured, and {settings.home} has no stack: run `loom up`, or set LOOM_HOME to"
             " the .loom folder of a stack, or TEMPORAL_ADDRESS to the address of a server"
@@ -72,7 +79,7 @@ async def connect(
     )
 
 
-def _tls(settings: Settings) -> TLSConfig | bool:
+def _tls(settings: ClientSettings) -> TLSConfig | bool:
     """Return the TLS options with the contents of the files. They are read once, so a new certificate takes a restart.
 
     Raises BadRequest if a file can't be read.
@@ -146,7 +153,7 @@ def _outermost(frame: FrameType) -> FrameType:
 
 @asynccontextmanager
 async def connected(
-    settings: Settings,
+    settings: ClientSettings,
     runtime: Runtime | None = None,
     *,
     encryption: Encryption | None = None,
@@ -179,6 +186,6 @@ async def _connection(connecting: Callable[[], Awaitable[Client]], address: str,
             unreachable = no_server(address, error)
             if not wait_for_server or is_refusal(error):
                 raise unreachable from error
-            _log.warning("waiting_for_temporal", reason=unreachable.message, next_try_in=pause)
+            _log.warning("waiting_for_temporal", extra={"reason": unreachable.message, "next_try_in": pause})
         await asyncio.sleep(pause)
     raise AssertionError  # `repeat` never ends

@@ -1,7 +1,8 @@
 """Check the certificate files that settings name: client certificates, their keys, and authorities.
 
 Each check raises ValueError with a message that names the file. Without these checks, a wrong file would only show as
-a failed handshake, or as a worker that waits for its server.
+a failed handshake, or as a worker that waits for its server. That is the case in a client without the package
+`cryptography`, which only checks that it can read the files. Connections don't need the package.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
+
+from loom.extras import is_installed
 
 POSTGRES_FILES: Final = ("sslcert", "sslkey", "sslrootcert")
 """The parameters of a Postgres URL that name the certificate, its key and the authority. See libpq's documentation."""
@@ -18,9 +21,11 @@ REDIS_FILES: Final = ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
 
 def check_certificates(path: Path) -> Path:
     """Return the path of a PEM file whose first certificate is valid now."""
+    content = _content(path)
+    if not is_installed("cryptography"):
+        return path
     from cryptography import x509  # noqa: PLC0415 - takes 50 ms, and most set-ups have no certificates of their own
 
-    content = _content(path)
     try:
         first = x509.load_pem_x509_certificates(content)[0]
     except ValueError:
@@ -35,10 +40,12 @@ def check_certificates(path: Path) -> Path:
 
 def check_key(path: Path, certificate: Path) -> Path:
     """Return the path of a PEM file that contains the private key of a certificate."""
-    from cryptography import x509  # noqa: PLC0415
+    content = _content(path)
+    if not is_installed("cryptography"):
+        return path
+    from cryptography import x509  # noqa: PLC0415 - as above
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 
-    content = _content(path)
     try:
         key = load_pem_private_key(content, password=None)
     except TypeError:

@@ -15,6 +15,7 @@ from loom.activities.encryption import Cipher
 from loom.activities.ports import StreamUnavailable
 from loom.activities.traces import GROUP, SpanOutbox, TraceExport
 from loom.composition.settings import Settings
+from loom.extras import install
 
 _log = structlog.get_logger("loom.traces")
 
@@ -36,7 +37,7 @@ async def traces_running(settings: Settings, outbox: SpanOutbox | None, cipher: 
     try:
         exporter = OtlpExporter(endpoint, version=version("loom-agents"))
     except ImportError as error:
-        _log.warning("no_traces", why=f"{error}: run `pip install 'loom-agents[otel]'`, or unset {ENDPOINT}")
+        _log.warning("no_traces", why=f"{error}: run `{install('otel')}`, or unset {ENDPOINT}")
         yield
         return
     inbox = RedisInbox(RedisConnection(url, answer_within=ANSWER_SECONDS, cipher=cipher), GROUP, since="now")

@@ -73,7 +73,8 @@ from loom.domain.run.activity_payloads import ModelReply
 from loom.domain.tree.lineage import TreeLimits
 
 if TYPE_CHECKING:
-    from loom.activities.approval_proofs import ApprovalKeys, OwnRules, ProofCheck
+    from loom.activities.approval_keys import ApprovalKeys
+    from loom.activities.approval_proofs import OwnRules, ProofCheck
 
 
 @dataclass(frozen=True, kw_only=True)

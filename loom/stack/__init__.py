@@ -12,6 +12,7 @@ Reading order
     processes   start, check and stop child processes
     ports       choose a service's usual port if it is free, or else another one
     home        the directory: create, check and lock it
+    found_home  which directory it is
     state       `stack.json`: which processes belong to the stack, and where they listen
     errors      the errors of the stack
 """

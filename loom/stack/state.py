@@ -15,11 +15,9 @@ from typing import Any
 import psutil
 
 from loom.stack.errors import UnreadableState
+from loom.stack.found_home import FILE, is_own
 
-FILE = "stack.json"
 LOCK = "supervisor.lock"
-FOLDER = ".loom"
-ROOT = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,32 +98,12 @@ def command_line(pid: int) -> tuple[str, ...]:
         return ()
 
 
-def find_home() -> Path:
-    """Return the home of the stack that commands in the working directory use, unless LOOM_HOME names one.
-
-    It is `.loom` in the working directory or in the nearest folder above, or else in the user's home directory,
-    whichever has a stack. If there is none, `loom up` creates `.loom` in the working directory. Folders of other users
-    don't count, because whoever can write to them could send commands to another server.
-    """
-    here = Path.cwd()
-    homes = (folder / FOLDER for folder in (here, *here.parents, Path.home()))
-    return next((home for home in homes if _is_own(home / FILE)), here / FOLDER)
-
-
-def _is_own(path: Path) -> bool:
-    """Whether the path exists and belongs to this user or to root."""
-    try:
-        return path.stat().st_uid in {os.geteuid(), ROOT}
-    except OSError:
-        return False
-
-
 def read(home: Path) -> StackState:
     """Return the recorded state, or an empty state if there is no file or if it is another user's.
 
     Raises `UnreadableState` if the file is damaged, or if a release that writes it differently has written it.
     """
-    if not _is_own(home / FILE):
+    if not is_own(home / FILE):
         return StackState()
     try:
         return _decode(json.loads((home / FILE).read_text(encoding="utf-8")))
@@ -138,7 +116,7 @@ def read(home: Path) -> StackState:
 
 def is_foreign(home: Path) -> bool:
     """Return whether the home's stack belongs to another user."""
-    return (home / FILE).exists() and not _is_own(home / FILE)
+    return (home / FILE).exists() and not is_own(home / FILE)
 
 
 def write(home: Path, state: StackState) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from loom.stack import state
 from loom.stack.errors import AlreadySupervised, StackError, tail
+from loom.stack.found_home import FILE
 from loom.stack.home import locked, log_path, prepare
 from loom.stack.plan import Plan
 from loom.stack.processes import GRACE, Running, ask_to_end, end, end_all, wait_until
@@ -69,7 +70,7 @@ def down(home: Path) -> tuple[str, ...]:
     """
     if state.is_foreign(home):
         raise StackError(f"the stack in {home} belongs to another user: only this user can stop it", home=str(home))
-    if not (home / state.FILE).exists():
+    if not (home / FILE).exists():
         return ()
     deadline = time.monotonic() + DEADLINE
     ran: tuple[str, ...] = ()

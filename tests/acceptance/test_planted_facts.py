@@ -17,7 +17,7 @@ from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import promote
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
-from loom.composition.build import secret_mask
+from loom.composition.secret_mask import secret_mask
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import Owner

@@ -31,7 +31,8 @@ from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.stream import BUS
 from loom.activities.adapters.temporal.history_facts import TemporalHistories
-from loom.activities.memory.backfill import CatchUp, Moved
+from loom.activities.memory.backfill import CatchUp
+from loom.activities.memory.histories import Moved
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.client import LoomClient
 from loom.domain.memory.backfill import CaughtUp

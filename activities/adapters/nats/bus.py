@@ -15,14 +15,13 @@ Replies are plain NATS messages to the publisher's inbox.
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
-
-import structlog
 
 from loom.activities.adapters.redis.stream import (
     BUS,
@@ -35,10 +34,11 @@ from loom.activities.adapters.redis.stream import (
 from loom.activities.bus import Answer, Subscription, answer_of
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import StreamUnavailable, TaskTooLarge
-from loom.domain.core.errors import BadRequest, EncryptionKeyError
+from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.messages import short_digest
 from loom.domain.core.task_routing import EVERYTHING, takes
 from loom.domain.core.tasks import Task
+from loom.extras import PACKAGES, require
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -48,9 +48,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_log = structlog.get_logger("loom.bus")
+_log = logging.getLogger("loom.bus")
 
-MISSING: Final = "the bus needs a client for NATS: install `loom-agents[nats]`, or unset LOOM_BUS_URL"
 REPLY_TO: Final = "Loom-Reply-To"
 _CONNECT_SECONDS: Final = 2.0
 _ANSWER_SECONDS: Final = 2.0
@@ -73,10 +72,7 @@ class NatsBus:
 
         Raises BadRequest if the client for NATS isn't installed.
         """
-        try:
-            import nats  # noqa: F401, PLC0415 - an extra, and its import takes time
-        except ImportError:
-            raise BadRequest(MISSING, field="LOOM_BUS_URL") from None
+        require("LOOM_BUS_URL", *PACKAGES["nats"])
         self._url = url
         self._cipher = cipher
         self._subject = bus.replace(":", ".")
@@ -126,7 +122,7 @@ class NatsBus:
                     name, answer = await read_answer(self._cipher, reply.data)
                     answers[name] = answer
             if silent:
-                _log.warning("handlers_silent", names=sorted(silent), waited=patience)
+                _log.warning("handlers_silent", extra={"handlers": sorted(silent), "waited": patience})
             return [answers[name] for name in sorted(answers)]
         finally:
             if client.is_connected:
@@ -143,7 +139,7 @@ class NatsBus:
         try:
             await self.detach(name)
         except StreamUnavailable as error:
-            _log.debug("handler_not_signed_off", name=name, error=str(error))
+            _log.debug("handler_not_signed_off", extra={"handler": name, "error": str(error)})
 
     async def _answered(self, work: Callable[[], Awaitable[T]], *, within: float = _PATIENCE) -> T:
         """Return the result of the work. Raises StreamUnavailable if the server can't be reached or refuses it."""
@@ -313,7 +309,7 @@ class NatsBus:
         try:
             return await _next(lambda within: _one(pull, within), _PULL_SECONDS), pull
         except APIError as error:
-            _log.info("consumer_lost", name=subscription.name, error=str(error))
+            _log.info("consumer_lost", extra={"handler": subscription.name, "error": str(error)})
             self._served = None  # the stream may be lost, too
             await asyncio.sleep(_PAUSE)
             try:
@@ -321,7 +317,7 @@ class NatsBus:
             except StreamUnavailable:
                 return None, pull
         except Error as error:
-            _log.debug("bus_away", name=subscription.name, error=str(error))
+            _log.debug("bus_away", extra={"handler": subscription.name, "error": str(error)})
             await asyncio.sleep(_PAUSE)
             return None, pull
 
@@ -332,7 +328,7 @@ class NatsBus:
             try:
                 await self._answered(lambda: self._renew(subscription))
             except StreamUnavailable as error:
-                _log.debug("handler_not_renewed", name=subscription.name, error=str(error))
+                _log.debug("handler_not_renewed", extra={"handler": subscription.name, "error": str(error)})
 
     async def _handle(self, subscription: Subscription, message: "Msg") -> None:
         """Handle the task, send the reply, and only then acknowledge the task."""
@@ -343,16 +339,16 @@ class NatsBus:
             try:
                 task = await opened_task(self._cipher, message.data)
             except ValueError:
-                _log.warning("unreadable_task", subject=message.subject)
+                _log.warning("unreadable_task", extra={"subject": message.subject})
             except EncryptionKeyError as error:
-                _log.warning("task_not_decrypted", subject=message.subject, error=error.message)
+                _log.warning("task_not_decrypted", extra={"subject": message.subject, "error": error.message})
             else:
                 answer = await answer_of(subscription, task)
                 if reply_to := (message.headers or {}).get(REPLY_TO):
                     await self._reply(reply_to, subscription.name, answer)
             await message.ack()
         except (Error, StreamUnavailable) as error:
-            _log.warning("not_said_to_be_done", name=subscription.name, error=str(error))
+            _log.warning("not_said_to_be_done", extra={"handler": subscription.name, "error": str(error)})
         finally:
             holding.cancel()
 
@@ -365,7 +361,7 @@ class NatsBus:
             try:
                 await message.in_progress()
             except Error as error:
-                _log.debug("claim_not_renewed", error=str(error))
+                _log.debug("claim_not_renewed", extra={"error": str(error)})
 
     async def _reply(self, reply_to: str, name: str, answer: Answer) -> None:
         line = await answer_line(self._cipher, name, answer)
@@ -387,7 +383,7 @@ async def _next(take: Callable[[float], Awaitable["Msg"]], within: float) -> "Ms
 
 
 async def _told(error: Exception) -> None:
-    _log.debug("nats_error", error=str(error) or type(error).__name__)
+    _log.debug("nats_error", extra={"error": str(error) or type(error).__name__})
 
 
 def _consumer(name: str) -> str:

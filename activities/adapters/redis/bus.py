@@ -11,13 +11,12 @@ Redis keys in addition to the stream:
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
-
-import structlog
 
 from loom.activities.adapters.redis.consumer import BLOCK_SECONDS, RedisInbox
 from loom.activities.adapters.redis.stream import BUS, BUS_ENTRIES, answer_line, read_answer, sealed_task
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from loom.activities.adapters.redis.connection import RedisConnection
 
-_log = structlog.get_logger("loom.bus")
+_log = logging.getLogger("loom.bus")
 
 _ENDING: Final = 5.0
 """Seconds that a handler has to finish its tasks when its subscription ends in this process."""
@@ -125,7 +124,7 @@ class RedisBus:
         try:
             await self.detach(name)
         except StreamUnavailable as error:
-            _log.debug("handler_not_signed_off", name=name, error=str(error))
+            _log.debug("handler_not_signed_off", extra={"handler": name, "error": str(error)})
 
     def _line(self, subscription: Subscription) -> str:
         return json.dumps([subscription.name, subscription.pattern, self._process])
@@ -145,7 +144,7 @@ class RedisBus:
         while asked - answers.keys():
             left = deadline - monotonic()
             if left <= 0:
-                _log.warning("handlers_silent", names=sorted(asked - answers.keys()), waited=patience)
+                _log.warning("handlers_silent", extra={"handlers": sorted(asked - answers.keys()), "waited": patience})
                 break
             came: Any = await self._link.call(partial(_next_reply, reply_to=reply_to, within=min(left, 1.0)))
             if came is not None:
@@ -193,7 +192,7 @@ class RedisBus:
                 await self._renew(subscription)
                 await inbox.hold(tuple(held))
             except StreamUnavailable as error:
-                _log.debug("handler_not_renewed", name=subscription.name, error=str(error))
+                _log.debug("handler_not_renewed", extra={"handler": subscription.name, "error": str(error)})
 
     async def _handle(self, subscription: Subscription, delivery: Delivery, inbox: RedisInbox) -> None:
         """Handle the task, send the reply, and only then acknowledge the task."""
@@ -204,7 +203,8 @@ class RedisBus:
                     await self._reply(delivery.reply_to, subscription.name, answer)
             await inbox.done([delivery.entry])
         except StreamUnavailable as error:
-            _log.warning("not_said_to_be_done", name=subscription.name, entry=delivery.entry, error=str(error))
+            details = {"handler": subscription.name, "entry": delivery.entry, "error": str(error)}
+            _log.warning("not_said_to_be_done", extra=details)
 
     async def _reply(self, reply_to: str, name: str, answer: Answer) -> None:
         line = await answer_line(self._link.cipher, name, answer)

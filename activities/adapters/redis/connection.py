@@ -4,6 +4,7 @@ Scripts and writes of the whole worker share round trips: what comes up during o
 """
 
 import asyncio
+import logging
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +15,6 @@ from hashlib import sha1
 from time import monotonic
 from typing import Any, Final, TypeAlias, TypeVar
 
-import structlog
 from hiredis import pack_command
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.client import Pipeline
@@ -34,6 +34,8 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import StreamUnavailable
+
+_log = logging.getLogger("loom.redis")
 
 T = TypeVar("T")
 
@@ -77,7 +79,6 @@ class RedisConnection:
         self._batch_connection: AbstractConnection | None = None
         """Sends everything that shares round trips. Borrowing it from the pool each time costs as much as a batch."""
         self._answer_within = answer_within
-        self._log = structlog.get_logger("loom.redis")
         self._away_until: float | None = None
         self._writes: deque[Write] = deque(maxlen=_WRITES_WAITING)
         self._scripts: list[_Script] = []
@@ -160,7 +161,7 @@ class RedisConnection:
         except StreamUnavailable as error:
             return [error] * len(scripts)
         except Exception as error:  # noqa: BLE001 - each caller gets it
-            self._log.exception("redis_batch_failed", writes=len(writes), scripts=len(scripts))
+            _log.exception("redis_batch_failed", extra={"writes": len(writes), "scripts": len(scripts)})
             return [error] * len(scripts)
         refusal = next(filter(_is_refusal, answers), None)
         if refusal is not None:
@@ -169,7 +170,7 @@ class RedisConnection:
             self._answered()  # otherwise, nothing could be sent
         for lost in answers[: len(writes)]:
             if isinstance(lost, Exception) and not _is_refusal(lost):
-                self._log.warning("redis_write_failed", error=str(lost))
+                _log.warning("redis_write_failed", extra={"error": str(lost)})
         return answers[len(writes) :]
 
     async def _execute(self, writes: Sequence[Write], scripts: Sequence["_Script"], redis: Redis) -> list[Any]:
@@ -224,14 +225,14 @@ class RedisConnection:
     def _answered(self) -> None:
         if self._away_until is not None:
             self._away_until = None
-            self._log.info("redis is available again")
+            _log.info("redis is available again")
 
     def _failed(self, error: Exception) -> StreamUnavailable:
         """Return the error for a caller. If the server takes nothing from anybody, it is unavailable for a second."""
         if isinstance(error, ResponseError | DataError) and not _is_refusal(error):
             return StreamUnavailable(f"Redis refused a command: {error}")
         if self._away_until is None:
-            self._log.warning("redis is unavailable; runs continue without live events", error=str(error))
+            _log.warning("redis is unavailable; runs continue without live events", extra={"error": str(error)})
         self._away_until = monotonic() + _PAUSE_SECONDS
         return StreamUnavailable(f"Redis does not respond: {str(error) or 'no answer in time'}")
 

@@ -6,6 +6,7 @@ another consumer takes them over after `CLAIM_AFTER`. Entries that all groups ha
 stream.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,8 +14,6 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import uuid4
-
-import structlog
 
 from loom.activities.adapters.redis.stream import BUS, opened_task
 from loom.activities.bus import Delivery
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from loom.activities.adapters.redis.connection import RedisConnection
 
-_log = structlog.get_logger("loom.bus")
+_log = logging.getLogger("loom.bus")
 
 BLOCK_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = BLOCK_SECONDS + 1.0
@@ -157,7 +156,7 @@ class RedisInbox:
         try:
             task = await opened_task(self._link.cipher, given[b"task"])
         except EncryptionKeyError as error:
-            _log.warning("task_not_decrypted", entry=_text(entry), error=error.message)
+            _log.warning("task_not_decrypted", extra={"entry": _text(entry), "error": error.message})
             task = None
         except (KeyError, ValueError):
             task = None

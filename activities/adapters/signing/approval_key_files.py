@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from loom.activities.adapters.signing.key_file import new_key, parsed_key, read_private
-from loom.activities.approval_proofs import ApprovalKey, ApprovalKeys
+from loom.activities.approval_keys import ApprovalKey, ApprovalKeys
 from loom.domain.core.errors import BadRequest
 
 if TYPE_CHECKING:

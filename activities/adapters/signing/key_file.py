@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from loom.activities.start_gate import SigningKey
 from loom.domain.core.errors import BadRequest
+from loom.extras import PACKAGES, require
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -57,20 +59,21 @@ class KeyFile:
 def read_private(path: Path, setting: str) -> bytes | None:
     """Return the content of a private key's file, or None if it doesn't exist or can't be opened.
 
-    Raises BadRequest if other users can read it.
+    Raises BadRequest if other users can read it. On Windows, the mode of a file doesn't say so.
     """
     try:
         with path.open("rb") as file:
             mode, pem = os.fstat(file.fileno()).st_mode, file.read()
     except OSError:
         return None
-    if stat.S_IMODE(mode) & 0o077:
+    if sys.platform != "win32" and stat.S_IMODE(mode) & 0o077:
         raise _unusable(path, setting, f"other users can read it: `chmod 600 {path}`")
     return pem
 
 
 def parsed_key(pem: bytes, path: Path, setting: str) -> "Ed25519PrivateKey":
-    """Return the private key in the content of a file. Raises BadRequest if it isn't one."""
+    """Return the private key in the content of a file. Raises BadRequest if it isn't one, or without `cryptography`."""
+    require(f"{setting} ({path})", *PACKAGES["encryption"])
     # Slow to import, and only needed if there is a key.
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415

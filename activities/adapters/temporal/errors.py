@@ -53,7 +53,8 @@ def answered(run_id: str) -> Iterator[None]:
         if NO_STORAGE not in str(error):
             raise
         raise UnreachableError(
-            f"a payload of run {run_id!r} is too large for history and is stored in Postgres: set LOOM_DATABASE_URL"
+            f"a payload of run {run_id!r} is too large for history and is stored in Postgres: set LOOM_DATABASE_URL,"
+            " which needs `loom-agents[postgres]`"
         ) from error
 
 

@@ -17,7 +17,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import own_message
 from loom.activities.adapters.temporal.local_markers import local_activity
-from loom.activities.memory.backfill import Execution, Moved, UnreadableHistory
+from loom.activities.memory.histories import Execution, Moved, UnreadableHistory
 from loom.domain.agents.hook_steps import HookResult
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.requests import RunResult

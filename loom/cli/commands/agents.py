@@ -11,8 +11,8 @@ from loom.cli.arguments import App, Json, new_app
 from loom.cli.connection import with_client
 from loom.cli.output import console, counted, one_line, plain, print_json, seconds, visible
 from loom.cli.worker_preview import load_registry, named, note_preview, running_worker, with_app
-from loom.composition.build import secret_mask
 from loom.composition.load_settings import load_settings
+from loom.composition.secret_mask import secret_mask
 from loom.composition.settings import Settings
 from loom.composition.worker_catalog import agent_spec, agent_summaries, agents_of
 from loom.domain.agents.definitions import AgentDefinition

@@ -22,8 +22,9 @@ from loom.activities.memory.ports import Embedder
 from loom.activities.ports import StoreUnavailable
 from loom.cli.arguments import Json, local_path, new_app
 from loom.cli.output import console, counted, one_line, plain, print_json, print_notice, visible
-from loom.composition.build import embedder_from, secret_mask
+from loom.composition.build import embedder_from
 from loom.composition.load_settings import load_settings
+from loom.composition.secret_mask import secret_mask
 from loom.composition.settings import Settings
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.tenants import checked_tenant

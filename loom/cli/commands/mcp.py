@@ -9,9 +9,9 @@ import typer
 
 from loom.cli.arguments import new_app
 from loom.cli.output import print_notice
-from loom.composition.build import secret_mask
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
+from loom.composition.secret_mask import secret_mask
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.suggestions import nearest
 from loom.domain.tools.mcp_servers import read_servers

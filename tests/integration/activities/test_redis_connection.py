@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import structlog
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 
@@ -133,49 +132,56 @@ async def test_a_caller_that_is_canceled_takes_no_other_with_it(link: RedisConne
     assert await other == [2]
 
 
-async def test_a_write_that_cannot_be_built_takes_no_other_with_it(link: RedisConnection, key: str) -> None:
+async def test_a_write_that_cannot_be_built_takes_no_other_with_it(
+    link: RedisConnection, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(pipe: Pipeline) -> None:
         pipe.incrby(key, 100)
         raise ValueError("not JSON")
 
-    with structlog.testing.capture_logs() as logs:
-        link.write_later(broken)
-        link.write_later(adds(key, 10))
-        assert await link.script(ADD, (key,), (1,)) == [11]
-    assert [(each["event"], each["error"]) for each in logs] == [("redis_write_failed", "not JSON")]
+    link.write_later(broken)
+    link.write_later(adds(key, 10))
+    assert await link.script(ADD, (key,), (1,)) == [11]
+    assert [(each.message, vars(each)["error"]) for each in caplog.records] == [("redis_write_failed", "not JSON")]
 
 
-async def test_an_argument_that_cannot_be_encoded_fails_only_its_own_script(link: RedisConnection, key: str) -> None:
-    with structlog.testing.capture_logs() as logs:
-        failed, added = await asyncio.gather(
-            link.script(ADD, (key,), (None,)), link.script(ADD, (key,), (1,)), return_exceptions=True
-        )
+async def test_an_argument_that_cannot_be_encoded_fails_only_its_own_script(
+    link: RedisConnection, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed, added = await asyncio.gather(
+        link.script(ADD, (key,), (None,)), link.script(ADD, (key,), (1,)), return_exceptions=True
+    )
     assert isinstance(failed, StreamUnavailable)
     assert "must be str" in str(failed)
     assert added == [1]
-    assert not logs  # the server is available
+    assert not caplog.records  # the server is available
 
 
 @pytest.mark.parametrize("reply", ["OOM command not allowed", "READONLY You can't write", "MISCONF No snapshots"])
 async def test_a_server_that_takes_no_writes_stays_unavailable_until_it_takes_one(
-    link: RedisConnection, key: str, reply: str, monkeypatch: pytest.MonkeyPatch
+    link: RedisConnection,
+    key: str,
+    reply: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", logger="loom.redis")
     monkeypatch.setattr(connection, "_PAUSE_SECONDS", 0.0)
     refuse = f"return redis.error_reply([[{reply}]])"
-    with structlog.testing.capture_logs() as logs:
-        for _ in range(3):
-            with pytest.raises(StreamUnavailable):
-                await link.script(refuse, (), ())
-        await link.script(ADD, (key,), (1,))
-    assert [each["log_level"] for each in logs] == ["warning", "info"]
+    for _ in range(3):
+        with pytest.raises(StreamUnavailable):
+            await link.script(refuse, (), ())
+    await link.script(ADD, (key,), (1,))
+    assert [each.levelname for each in caplog.records] == ["WARNING", "INFO"]
 
 
-async def test_a_write_that_the_server_rejects_is_reported(link: RedisConnection, key: str) -> None:
+async def test_a_write_that_the_server_rejects_is_reported(
+    link: RedisConnection, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def push(pipe: Pipeline) -> None:
         pipe.rpush(key, "a list has no number")
 
     await link.script(ADD, (key,), (1,))
-    with structlog.testing.capture_logs() as logs:
-        link.write_later(push)
-        await link.flush()
-    assert [each["log_level"] for each in logs] == ["warning"]
+    link.write_later(push)
+    await link.flush()
+    assert [each.levelname for each in caplog.records] == ["WARNING"]

@@ -75,7 +75,9 @@ async def test_a_handler_sync_or_async_gets_what_its_pattern_takes_and_may_answe
     assert list(once.values()) == [sent[0], sent[2]]
 
 
-async def test_what_a_handler_raises_is_tried_again_then_left_aside_and_said(redis_url: str, name: str) -> None:
+async def test_what_a_handler_raises_is_tried_again_then_left_aside_and_said(
+    redis_url: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     tried: list[str] = []
     seen: list[Task] = []
     others: list[Task] = []
@@ -96,9 +98,9 @@ async def test_what_a_handler_raises_is_tried_again_then_left_aside_and_said(red
             await eventually(lambda: nothing_left(redis_url, name))
     assert [tried.count(each.task_id) for each in (bad, shaky, last)] == [3, 2, 2]
     assert sorted(each.task_id for each in others) == sorted(each.task_id for each in (bad, shaky, last))
-    aside = [log for log in logs if log["event"] == "task_left_aside"]
-    assert [(log["handler"], log["task_id"], log["log_level"]) for log in aside] == [
-        ("handler:h", bad.task_id, "error")
+    aside = [vars(line) for line in caplog.records if line.message == "task_left_aside"]
+    assert [(line["handler"], line["task_id"], line["levelname"]) for line in aside] == [
+        ("handler:h", bad.task_id, "ERROR")
     ]
     failures = [log["attempt"] for log in logs if log["event"] == "handler_failed"]
     assert sorted(failures) == [1, 1, 1, 2]

@@ -19,7 +19,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from loom.activities.adapters.postgres.audit import AuditFilter
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.signing.approval_key_files import create_approval_key, public_file, read_approval_keys
-from loom.activities.approval_proofs import ApprovalKey
+from loom.activities.approval_keys import ApprovalKey
 from loom.composition.audit_log import opened_log
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import AGENT_RUN

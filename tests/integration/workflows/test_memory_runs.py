@@ -24,7 +24,7 @@ from loom.activities.memory.backfill import CatchUp
 from loom.activities.toolbox.built_in.memory import memory_tools
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.cli.commands import memory
-from loom.composition.build import secret_mask
+from loom.composition.secret_mask import secret_mask
 from loom.domain.context.recall import AWAY, NO_KNOWLEDGE, NOTICE
 from loom.domain.core.errors import RunNotFoundError
 from loom.domain.core.requests import RunStatus

@@ -21,7 +21,7 @@ from loom.activities.adapters.temporal.history_facts import TemporalHistories
 from loom.activities.memory.backfill import CatchUp
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.cli.commands import memory
-from loom.composition.build import secret_mask
+from loom.composition.secret_mask import secret_mask
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tenants import Owner

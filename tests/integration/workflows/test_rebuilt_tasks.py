@@ -12,7 +12,7 @@ from temporalio.client import WorkflowHistory
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.adapters.redis.stream import dump_json, load_json
 from loom.activities.adapters.temporal.history_facts import TemporalHistories, facts_of
-from loom.activities.memory.backfill import UnreadableHistory
+from loom.activities.memory.histories import UnreadableHistory
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from loom.domain.history.facts import Fact

@@ -27,7 +27,8 @@ from loom.activities.adapters.signing.approval_key_files import (
     read_approval_key,
     read_approval_keys,
 )
-from loom.activities.approval_proofs import ApprovalKey, ApprovalKeys, OwnRules, ProofCheck, ProvenCall
+from loom.activities.approval_keys import ApprovalKey, ApprovalKeys, ProvenCall
+from loom.activities.approval_proofs import OwnRules, ProofCheck
 from loom.activities.manifest import Manifests
 from loom.activities.ports import StoreUnavailable, Tool
 from loom.activities.run_tool import ToolRunner

@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from loom.activities.memory.backfill import CatchUp, Execution, Histories, Moved, UnreadableHistory
+from loom.activities.memory.backfill import CatchUp
+from loom.activities.memory.histories import Execution, Histories, Moved, UnreadableHistory
 from loom.activities.ports import StoreUnavailable
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import Action, Notice, Origin, Published, Task

@@ -32,6 +32,7 @@ PUBLIC = [
     "ChatAnswer",
     "ChatSession",
     "ChildFields",
+    "ClientSettings",
     "ContextCompressor",
     "ContextSource",
     "Costs",

@@ -16,7 +16,7 @@ from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.tenants import TenantLimits
 from loom.domain.permissions.bounds import Bounds
 from loom.domain.permissions.judge import Mode
-from loom.stack import state, up_down
+from loom.stack import found_home, state, up_down
 from loom.stack.errors import StackError, UnreadableState
 from loom.stack.home import locked
 from loom.stack.processes import end, spawn
@@ -325,7 +325,7 @@ def test_a_stack_in_the_home_directory_is_found_from_everywhere(
 def test_the_stack_of_another_user_is_not_used(empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _stack_of(os.getpid(), state.of_pid(os.getpid()).started, empty_directory / ".loom")
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    monkeypatch.setattr(state, "ROOT", 4712)
+    monkeypatch.setattr(found_home, "ROOT", 4712)
 
     assert state.read(empty_directory / ".loom") == StackState()
     assert load_settings().temporal_address == "localhost:7233"

@@ -134,6 +134,7 @@ def test_help_imports_no_command_and_no_library_behind_one() -> None:
         "loom.cli.main",
         "loom.domain",
         "loom.exit_codes",
+        "loom.extras",
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from loom.activities.approval_proofs import ApprovalKey
+from loom.activities.approval_keys import ApprovalKey
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult

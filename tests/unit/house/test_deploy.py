@@ -103,8 +103,8 @@ def test_the_commands_for_one_machine_name_files_services_and_paths_that_exist()
         "deploy/Dockerfile",
         "deploy/loom-worker.service",
         "deploy/loom.env.example",
+        "deploy/requirements.lock",
         "deploy/worker.env.example",
-        "requirements.lock",
     ]
     assert all((ROOT / name).is_file() for name in sources)
     assert set(re.findall(r"docker compose run --rm (\S+)", text)) <= set(compose()["services"])

