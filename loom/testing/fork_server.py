@@ -52,9 +52,11 @@ class Fork:
             return self.wait()
         return self.returncode
 
-    def wait(self) -> int:
-        """Wait until the process has ended, and return its exit code."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process has ended, and return its exit code. Raises TimeoutExpired after `timeout` seconds."""
         if self.returncode is None:
+            if not select.select([self._server], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
             with self._server, self._said:
                 self.returncode = int(self._said.readline())
         return self.returncode
@@ -64,6 +66,10 @@ class Fork:
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the process to end, unless it has ended."""
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the process with `kill -9`, unless it has ended."""

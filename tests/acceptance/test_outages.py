@@ -20,6 +20,7 @@ from loom.testing.stream import texts, told
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import mortal
 from loom.watching import Polled, Streamed, Watched
+from loom.workflows.payload_converter import IN_LINE_BYTES
 from tests.acceptance.conftest import Working
 from tests.acceptance.test_command_line import Cli, command_line
 from tests.integration.activities.conftest import PostgresServer, RedisServer
@@ -125,7 +126,7 @@ async def test_a_payload_too_large_for_history_waits_for_postgres(working: Worki
 async def test_a_result_that_lies_in_a_postgres_that_is_away_cannot_be_reached_and_is_no_failed_run(
     working: Working, postgres: PostgresServer
 ) -> None:
-    large = "large " * 50_000
+    large = "large " * (IN_LINE_BYTES // len("large ") + 1)
     loom, _ = await working(lambda _: text(large), database_url=postgres.url, replay=False)
     result = await loom.run()
     (run_id,) = loom.started
@@ -143,7 +144,7 @@ async def test_a_result_that_lies_in_a_postgres_that_is_away_cannot_be_reached_a
     elsewhere = Cli(env={name: value for name, value in cli.env.items() if name != "LOOM_DATABASE_URL"})
     nowhere = await elsewhere("result", run_id)
     assert (nowhere.code, nowhere.out) == (5, "")
-    assert "stored in Postgres: set LOOM_DATABASE_URL\n" in nowhere.err
+    assert "stored in Postgres: set LOOM_DATABASE_URL, which needs" in nowhere.err
     assert (await cli("result", run_id, "--json")).json["output"] == result.output == large
 
 

@@ -14,8 +14,6 @@ from loom.testing.model_server import ToolUse, calls, script, text
 from tests.acceptance.conftest import PIP, Working
 from tests.hidden_packages import THIN_CLIENT
 
-pytestmark = pytest.mark.slow
-
 BROUGHT: Final = {"annotated-types", "nexus-rpc", "protobuf", "pydantic-core", "types-protobuf", "typing-extensions"}
 """What temporalio and pydantic require, besides `typing-inspection`."""
 
