@@ -108,7 +108,10 @@ async def _follows(stage: Stage, run_id: str) -> tuple[float, float]:
     """Return the milliseconds until the first event of the first and second follow of a run in a fresh process."""
     python = (sys.executable, "-m", "bench.first_follow", run_id)
     process = await asyncio.create_subprocess_exec(*python, env=stage.env, stdout=asyncio.subprocess.PIPE)
-    first, second = (await process.communicate())[0].split()
+    output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(python)} exited with code {process.returncode}")
+    first, second = output.split()
     return float(first), float(second)
 
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Runs once, when the database cluster is new. Loom and Temporal connect as roles of their own, which own their databases
-# and have no other rights. Only the superuser may create the extension `vector`.
+# and have no other rights. `vector` isn't a trusted extension, so the superuser creates it. `btree_gin`, which Temporal
+# needs, is trusted.
 set -eu
 run() { psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 --username "$POSTGRES_USER" "$@"; }
 
@@ -12,6 +13,6 @@ CREATE ROLE temporal LOGIN PASSWORD :'temporal';
 CREATE DATABASE loom OWNER loom;
 CREATE DATABASE temporal OWNER temporal;
 CREATE DATABASE temporal_visibility OWNER temporal;
-REVOKE CONNECT ON DATABASE loom, temporal, temporal_visibility FROM PUBLIC;
+REVOKE CONNECT ON DATABASE postgres, template1, loom, temporal, temporal_visibility FROM PUBLIC;
 SQL
 run --dbname loom --command 'CREATE EXTENSION vector'

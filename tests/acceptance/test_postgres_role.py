@@ -126,5 +126,6 @@ def test_the_script_of_the_compose_file_creates_such_roles_for_loom_and_temporal
         for statement in FORBIDDEN:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 run(url, statement)
-    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
-        run(f"{temporal}loom", "SELECT 1")
+    for database in ("loom", "postgres", "template1"):
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            run(temporal + database, "SELECT 1")

@@ -1,9 +1,14 @@
 -- Loom 0.2.0, schema 1
+-- tables
+SELECT pg_advisory_xact_lock(1282371437)
 -- next statement
-SELECT to_regclass('loom_migrations')
--- next statement
-SELECT number, checksum FROM loom_migrations
--- next statement
+CREATE TABLE IF NOT EXISTS loom_payloads (
+    id bytea PRIMARY KEY,
+    data bytea NOT NULL,
+    size int NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+)
+-- stored
 INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim)
 VALUES ('\xfcda6aa0b301c42a93a131f2c1b0d8ac9c339d9a1eb924ac143a8fc10bedef7d'::bytea, 'run/finished', 'run', 1, 'd14bd25ca5b64cdd9c5a80a6bbc1c920'::uuid)
 ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim) = (
@@ -29,14 +34,5 @@ ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim) = (
 RETURNING attempt, earlier, result
 -- next statement
 INSERT INTO loom_artifacts (run_id, artifact, compressed, data, size) VALUES ('run', 'tides', true, '\x7801edd4c109c0300805d07ba770b584a6a4500804bb7f9309bac0bb88f86fa22f7b8bbccf554a7d5a8c2b724d7a9975bcf3d8bdd436dc865f2003094948421292908424242109494842129290842424210949f827e1073e9c4f09'::bytea, 6000) ON CONFLICT DO NOTHING
--- next statement
-SELECT pg_advisory_xact_lock(1282371437)
--- next statement
-CREATE TABLE IF NOT EXISTS loom_payloads (
-    id bytea PRIMARY KEY,
-    data bytea NOT NULL,
-    size int NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now()
-)
 -- next statement
 INSERT INTO loom_payloads (id, data, size) VALUES ('\xd0153d2b6fe26df3d21b4754b28e74997abfa341a37ab3250b421eb98d527f4a'::bytea, '\x0a160a08656e636f64696e67120a6a736f6e2f706c61696e1210226120636f6e766572736174696f6e22'::bytea, 42) ON CONFLICT DO NOTHING

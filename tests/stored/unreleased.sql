@@ -1,48 +1,5 @@
 -- Loom 0.4.0, schema 19
--- next statement
-SELECT to_regclass('loom_migrations')
--- next statement
-SELECT number, name, checksum, coalesce(to_jsonb(applied) ->> 'needs', '') FROM loom_migrations AS applied
--- next statement
-INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
-VALUES ('\xfcda6aa0b301c42a93a131f2c1b0d8ac9c339d9a1eb924ac143a8fc10bedef7d'::bytea, 'run/finished', 'run', 1, '23735a6a57d14c43aed6135ed5580ba5'::uuid, now() + '0:00:02.500000'::interval, pg_backend_pid())
-ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until, session) = (
-    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until, excluded.session
-    WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
-    UNION ALL
-    SELECT held.attempt, held.earlier, held.claim, held.alive_until, held.session
-    WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
-)
-RETURNING attempt, earlier, result
--- next statement
-UPDATE loom_effects SET result = '{"content":"paid","status":"success","error_type":null,"stage_ms":[],"resend":false,"parts":[],"artifact":"","length":0,"session":"","needs":null,"unproven":""}', ended_at = now() WHERE id = '\xfcda6aa0b301c42a93a131f2c1b0d8ac9c339d9a1eb924ac143a8fc10bedef7d'::bytea AND attempt = 1 AND result IS NULL
--- next statement
-INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
-VALUES ('\xd6c0c0e73b5ab11cbf149e4cb0fb885d7473ea3f20266ac873f7a2de7d86ce93'::bytea, 'run/lost', 'run', 1, '5b1bdd50f38b411ab418c1b77a40ec58'::uuid, now() + '0:00:02.500000'::interval, pg_backend_pid())
-ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until, session) = (
-    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until, excluded.session
-    WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
-    UNION ALL
-    SELECT held.attempt, held.earlier, held.claim, held.alive_until, held.session
-    WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
-)
-RETURNING attempt, earlier, result
--- next statement
-INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
-SELECT id, key, run_id, attempt, claim, now() + '0:00:02.500000'::interval, pg_backend_pid()
-FROM unnest( E'{"\\\\xd6c0c0e73b5ab11cbf149e4cb0fb885d7473ea3f20266ac873f7a2de7d86ce93"}'::bytea[]::bytea[], '{run/lost}'::text[], '{run}'::text[], '{1}'::int2[]::int[], '{c6a67d31ac8941969758c1cdff6f652d}'::uuid[]::uuid[])
-    AS renewed (id, key, run_id, attempt, claim)
-CROSS JOIN set_config('synchronous_commit', 'off', true) -- a lease must not wait for the disk, nor survive a crash
-ORDER BY id
-ON CONFLICT (id) DO UPDATE
-SET attempt = excluded.attempt, alive_until = excluded.alive_until, session = excluded.session
-WHERE held.attempt <= excluded.attempt
-RETURNING id
--- next statement
-UPDATE loom_effects SET alive_until = NULL WHERE id = '\xd6c0c0e73b5ab11cbf149e4cb0fb885d7473ea3f20266ac873f7a2de7d86ce93'::bytea AND attempt = 1
--- next statement
-INSERT INTO loom_artifacts (run_id, artifact, compressed, data, size) VALUES ('run', 'tides', true, '\x7801edd4c109c0300805d07ba770b584a6a4500804bb7f9309bac0bb88f86fa22f7b8bbccf554a7d5a8c2b724d7a9975bcf3d8bdd436dc865f2003094948421292908424242109494842129290842424210949f827e1073e9c4f09'::bytea, 6000) ON CONFLICT DO NOTHING
--- next statement
+-- tables
 SELECT to_regclass('loom_payload_owners') IS NOT NULL AND EXISTS (
     SELECT FROM pg_trigger WHERE tgname = 'loom_payload_owned' AND tgrelid = to_regclass('loom_payloads')
 ), EXISTS (
@@ -88,6 +45,52 @@ ALTER TABLE loom_payload_owners
     ADD COLUMN IF NOT EXISTS tenant text DEFAULT '',
     ADD COLUMN IF NOT EXISTS offered boolean NOT NULL DEFAULT true;
 ALTER TABLE loom_payload_owners ALTER COLUMN tenant DROP DEFAULT, ALTER COLUMN offered SET DEFAULT false;
+-- stored
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
+VALUES ('\xfcda6aa0b301c42a93a131f2c1b0d8ac9c339d9a1eb924ac143a8fc10bedef7d'::bytea, 'run/finished', 'run', 1, '23735a6a57d14c43aed6135ed5580ba5'::uuid, now() + '0:00:02.500000'::interval, pg_backend_pid())
+ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until, session) = (
+    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until, excluded.session
+    WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
+    UNION ALL
+    SELECT held.attempt, held.earlier, held.claim, held.alive_until, held.session
+    WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
+)
+RETURNING attempt, earlier, result
+-- next statement
+UPDATE loom_effects SET result = '{"content":"paid","status":"success","error_type":null,"stage_ms":[],"resend":false,"parts":[],"artifact":"","length":0,"session":"","needs":null,"unproven":""}', ended_at = now() WHERE id = '\xfcda6aa0b301c42a93a131f2c1b0d8ac9c339d9a1eb924ac143a8fc10bedef7d'::bytea AND attempt = 1 AND result IS NULL
+-- next statement
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
+VALUES ('\xd6c0c0e73b5ab11cbf149e4cb0fb885d7473ea3f20266ac873f7a2de7d86ce93'::bytea, 'run/lost', 'run', 1, '5b1bdd50f38b411ab418c1b77a40ec58'::uuid, now() + '0:00:02.500000'::interval, pg_backend_pid())
+ON CONFLICT (id) DO UPDATE SET (attempt, earlier, claim, alive_until, session) = (
+    SELECT excluded.attempt, held.attempt, excluded.claim, excluded.alive_until, excluded.session
+    WHERE held.result IS NULL AND held.attempt <= excluded.attempt AND held.claim <> excluded.claim
+    UNION ALL
+    SELECT held.attempt, held.earlier, held.claim, held.alive_until, held.session
+    WHERE held.result IS NOT NULL OR held.attempt > excluded.attempt OR held.claim = excluded.claim
+)
+RETURNING attempt, earlier, result
+-- next statement
+INSERT INTO loom_effects AS held (id, key, run_id, attempt, claim, alive_until, session)
+SELECT id, key, run_id, attempt, claim, now() + '0:00:02.500000'::interval, pg_backend_pid()
+FROM unnest( E'{"\\\\xd6c0c0e73b5ab11cbf149e4cb0fb885d7473ea3f20266ac873f7a2de7d86ce93"}'::bytea[]::bytea[], '{run/lost}'::text[], '{run}'::text[], '{1}'::int2[]::int[], '{c6a67d31ac8941969758c1cdff6f652d}'::uuid[]::uuid[])
+    AS renewed (id, key, run_id, attempt, claim)
+CROSS JOIN set_config('synchronous_commit', 'off', true) -- a lease must not wait for the disk, nor survive a crash
+ORDER BY id
+ON CONFLICT (id) DO UPDATE
+SET attempt = excluded.attempt, alive_until = excluded.alive_until, session = excluded.session
+WHERE held.attempt <= excluded.attempt
+RETURNING id
+-- next statement
+UPDATE loom_effects SET alive_until = NULL WHERE id = '\xd6c0c0e73b5ab11cbf149e4cb0fb885d7473ea3f20266ac873f7a2de7d86ce93'::bytea AND attempt = 1
+-- next statement
+INSERT INTO loom_artifacts (run_id, artifact, compressed, data, size) VALUES ('run', 'tides', true, '\x7801edd4c109c0300805d07ba770b584a6a4500804bb7f9309bac0bb88f86fa22f7b8bbccf554a7d5a8c2b724d7a9975bcf3d8bdd436dc865f2003094948421292908424242109494842129290842424210949f827e1073e9c4f09'::bytea, 6000) ON CONFLICT DO NOTHING
+-- next statement
+SELECT to_regclass('loom_payload_owners') IS NOT NULL AND EXISTS (
+    SELECT FROM pg_trigger WHERE tgname = 'loom_payload_owned' AND tgrelid = to_regclass('loom_payloads')
+), EXISTS (
+    SELECT FROM pg_attribute
+    WHERE attrelid = to_regclass('loom_payload_owners') AND attname = 'offered' AND NOT attisdropped
+)
 -- next statement
 INSERT INTO loom_payloads (id, data, size, owner) VALUES ('\xd0153d2b6fe26df3d21b4754b28e74997abfa341a37ab3250b421eb98d527f4a'::bytea, '\x0a160a08656e636f64696e67120a6a736f6e2f706c61696e1210226120636f6e766572736174696f6e22'::bytea, 42, 'run') ON CONFLICT DO NOTHING
 -- next statement
@@ -832,7 +835,7 @@ SELECT id, tenant, wrapped, wrapped_by, forgotten_at FROM loom_data_keys WHERE t
 ORDER BY created_at DESC LIMIT 1
 -- next statement
 INSERT INTO loom_data_keys (id, tenant, wrapped, wrapped_by) VALUES ('words', '', '\x63dc3f27bf76ecaac065991aab0b62f753517086ff90f8c569d1de8107a68f5866fb5b061a24ad9803137d962a7c7e38b261af31b34b950a01bd7c12'::bytea, 'k-2026-11-01-000000')
--- next statement
+-- read
 SELECT to_regclass('loom_payload_owners') IS NOT NULL AND EXISTS (
     SELECT FROM pg_trigger WHERE tgname = 'loom_payload_owned' AND tgrelid = to_regclass('loom_payloads')
 ), EXISTS (
@@ -841,10 +844,6 @@ SELECT to_regclass('loom_payload_owners') IS NOT NULL AND EXISTS (
 )
 -- next statement
 SELECT id, data FROM loom_payloads WHERE id = ANY( E'{"\\\\xd0153d2b6fe26df3d21b4754b28e74997abfa341a37ab3250b421eb98d527f4a"}'::bytea[]::bytea[])
--- next statement
-SELECT to_regclass('loom_migrations')
--- next statement
-SELECT number, name, checksum, coalesce(to_jsonb(applied) ->> 'needs', '') FROM loom_migrations AS applied
 -- next statement
 SELECT compressed, data FROM loom_artifacts WHERE run_id = 'run' AND artifact = 'tides'
 -- next statement

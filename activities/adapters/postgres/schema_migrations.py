@@ -30,13 +30,20 @@ CREATE TABLE IF NOT EXISTS loom_migrations (
     number int PRIMARY KEY,
     name text NOT NULL,
     checksum text NOT NULL,
-    applied_at timestamptz NOT NULL DEFAULT now()
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    needs text NOT NULL DEFAULT ''
 );
-ALTER TABLE loom_migrations ADD COLUMN IF NOT EXISTS needs text NOT NULL DEFAULT '';
 """
+# A table that an earlier release has created doesn't have this column. Look first: the change locks the table until the
+# transaction ends, and needs to own it.
+_HAS_NEEDS: Final = """
+SELECT FROM pg_attribute WHERE attrelid = 'loom_migrations'::regclass AND attname = 'needs' AND NOT attisdropped
+"""
+_ADD_NEEDS: Final = "ALTER TABLE loom_migrations ADD COLUMN needs text NOT NULL DEFAULT ''"
 _RECORD: Final = "INSERT INTO loom_migrations (number, name, checksum, needs) VALUES (%s, %s, %s, %s)"
 _RECORDED: Final = """
 SELECT number, name, checksum, coalesce(to_jsonb(applied) ->> 'needs', '') FROM loom_migrations AS applied
+ORDER BY number
 """
 """As JSON, because a table that an earlier release has created doesn't have the column `needs`."""
 _NEEDS: Final = re.compile(r"-- needs Loom (\d+\.\d+\.\d+): .+\n")
@@ -44,6 +51,16 @@ _NEEDS: Final = re.compile(r"-- needs Loom (\d+\.\d+\.\d+): .+\n")
 
 class SchemaRefused(StoreUnavailable):
     """Raised when the database is available but its schema isn't compatible with this version of Loom."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AppliedMigration:
+    """A migration that a database has."""
+
+    number: int
+    name: str
+    checksum: str
+    needs: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,15 +78,10 @@ class Migration:
         """The checksum of the migration's text. It reveals whether the text has changed."""
         return sha256(self.sql.encode()).hexdigest()
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AppliedMigration:
-    """A migration that a database has."""
-
-    number: int
-    name: str
-    checksum: str
-    needs: str = ""
+    @property
+    def applied(self) -> AppliedMigration:
+        """The migration as a database records it."""
+        return AppliedMigration(number=self.number, name=self.name, checksum=self.checksum, needs=self.needs)
 
 
 def read_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
@@ -84,14 +96,16 @@ def pending(
     use the database.
     """
     known = {step.number: step for step in migrations}
+    newer = [each for each in applied if each.number not in known]
+    limit = max(newer, key=lambda each: _numbers(each.needs), default=None)
+    if limit is not None and _numbers(limit.needs) > _numbers(release):
+        raise SchemaRefused(
+            f"The Postgres in LOOM_DATABASE_URL has the migration {limit.number:04}_{limit.name}, which needs Loom "
+            f"{limit.needs} or newer, but this is Loom {release}: a newer version has migrated the database. Update "
+            "this worker, or give it another database."
+        )
     for each in applied:
         step = known.get(each.number)
-        if step is None and _parts(each.needs) > _parts(release):
-            raise SchemaRefused(
-                f"The Postgres in LOOM_DATABASE_URL has the migration {each.number:04}_{each.name}, which needs Loom "
-                f"{each.needs} or newer, but this is Loom {release}: a newer version has migrated the database. Update "
-                "this worker, or give it another database."
-            )
         if step is not None and step.checksum != each.checksum:
             raise SchemaRefused(
                 f"Migration {step.number:04}_{step.name} differs from the one that was applied to the Postgres in "
@@ -115,6 +129,8 @@ async def migrate(
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
         await connection.execute(_CREATE)
+        if await (await connection.execute(_HAS_NEEDS)).fetchone() is None:
+            await connection.execute(_ADD_NEEDS)
         for step in pending(await _applied(connection), steps, release):
             await connection.execute(step.sql.encode())
             await connection.execute(_RECORD, (step.number, step.name, step.checksum, step.needs))
@@ -142,5 +158,5 @@ def _read(path: Path) -> Migration:
     )
 
 
-def _parts(release: str) -> tuple[int, ...]:
+def _numbers(release: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", release)))

@@ -72,9 +72,7 @@ async def used(url: str, *steps: Migration, release: str = "0.4.0") -> None:
 
 
 def applied(*steps: Migration) -> list[AppliedMigration]:
-    return [
-        AppliedMigration(number=step.number, name=step.name, checksum=step.checksum, needs=step.needs) for step in steps
-    ]
+    return [step.applied for step in steps]
 
 
 async def do(
@@ -127,6 +125,13 @@ def test_a_release_refuses_a_newer_step_that_excludes_it_but_not_one_that_it_has
     assert pending(applied(ONE, needs_05), (ONE, needs_05), release) == ()
 
 
+@pytest.mark.parametrize("needs", [("0.5.0", "0.10.0"), ("0.10.0", "0.5.0")])
+def test_the_oldest_release_that_works_is_named_if_several_steps_exclude_the_worker(needs: tuple[str, str]) -> None:
+    two, three = replace(TWO, needs=needs[0]), replace(TWO, number=3, name="three", needs=needs[1])
+    with pytest.raises(SchemaRefused, match="which needs Loom 0.10.0 or newer, but this is Loom 0.4.0"):
+        pending(applied(ONE, two, three), (ONE,), "0.4.0")
+
+
 def test_a_step_says_in_its_first_line_which_release_it_needs_and_its_checksum_does_not_cover_this(
     tmp_path: Path,
 ) -> None:
@@ -169,6 +174,15 @@ async def test_a_database_that_0_3_0_has_migrated_is_taken_over(empty: str) -> N
     await used(empty, ONE)
     await used(empty, ONE, TWO)
     assert await rows(empty, APPLIED) == [(step.number, step.name, step.checksum) for step in (ONE, TWO)]
+
+
+async def test_a_step_is_recorded_while_a_backup_reads_the_record(empty: str) -> None:
+    """Otherwise, all workers that start would wait for `pg_dump`."""
+    await used(empty, ONE)
+    async with await psycopg.AsyncConnection.connect(empty) as backup:
+        await backup.execute("LOCK TABLE loom_migrations IN ACCESS SHARE MODE")
+        await used(empty, ONE, TWO)
+    assert await tables(empty) == ["loom_migrations", "one", "two"]
 
 
 async def test_a_step_that_was_changed_after_its_release_is_refused(empty: str) -> None:

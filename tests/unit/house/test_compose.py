@@ -46,6 +46,11 @@ def compose() -> Resource:
     return dict(yaml.safe_load(text))
 
 
+def is_job(service: Resource) -> bool:
+    """Whether it ends, and isn't tried without end."""
+    return service.get("deploy") == {"restart_policy": {"condition": "on-failure", "max_attempts": 10}}
+
+
 def test_the_compose_file_follows_the_specification_and_names_only_what_it_defines() -> None:
     assert set(compose()["services"]) >= {"worker", "serve", "temporal", "postgres", "redis", "prometheus", "grafana"}
     with pytest.raises(Exception, match="healthchck"):
@@ -57,9 +62,8 @@ def test_whatever_a_service_waits_for_can_become_so() -> None:
     for name, service in services.items():
         for other, wait in service.get("depends_on", {}).items():
             has_check = "healthcheck" in services[other] or other == "worker"  # the image's own
-            is_job = services[other]["restart"] == "on-failure"
-            wanted = wait["condition"]
-            assert {"service_healthy": has_check, "service_completed_successfully": is_job}[wanted], (name, other)
+            can = {"service_healthy": has_check, "service_completed_successfully": is_job(services[other])}
+            assert can[wait["condition"]], (name, other)
 
 
 def test_no_password_has_a_default_and_each_variable_is_in_the_example() -> None:
@@ -85,7 +89,8 @@ def test_loom_and_temporal_use_postgres_with_roles_of_their_own() -> None:
     assert services["temporal"]["environment"]["POSTGRES_USER"] == "temporal"
     assert services["schema"]["environment"]["SQL_USER"] == "temporal"
     roles = (DEPLOY / "postgres/roles.sh").read_text(encoding="utf-8")
-    assert set(re.findall(r"\\getenv \w+ (\w+)", roles)) <= set(services["postgres"]["environment"])
+    read = set(re.findall(r"\\getenv \w+ (\w+)", roles))
+    assert read == {"LOOM_PASSWORD", "TEMPORAL_PASSWORD"} <= set(services["postgres"]["environment"])
 
 
 def test_postgres_is_healthy_only_when_its_roles_exist() -> None:
@@ -120,6 +125,14 @@ def test_loom_takes_its_settings_from_a_file_of_yours() -> None:
 def test_three_commands_of_agents_fit_into_the_memory_of_the_worker_beside_it() -> None:
     command = int(dotenv_values(DEPLOY / "loom.env.example")["LOOM_SANDBOX_MEMORY"] or 0)
     assert size(compose()["services"]["worker"]["mem_limit"]) == OWN_MEMORY + 3 * command
+
+
+def test_the_readme_states_the_memory_limits_of_the_services_that_keep_running() -> None:
+    services = compose()["services"].values()
+    limits = [size(each["mem_limit"]) for each in services if not is_job(each)]
+    text = " ".join((DEPLOY / "README.md").read_text(encoding="utf-8").split())
+    worker = size(compose()["services"]["worker"]["mem_limit"])
+    assert f"{sum(limits) / 1024**3:g} GiB, and each further worker adds {worker / 1024**3:g} GiB" in text
 
 
 def test_ports_are_published_on_this_machine_only_and_mounted_files_exist() -> None:

@@ -19,6 +19,8 @@ SIZING: Final = (ROOT / "docs/operations/sizing.md").read_text(encoding="utf-8")
 MEASURED: Final = (ROOT / "docs/measurements.md").read_text(encoding="utf-8")
 OF_OTHERS: Final = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "LOOM_IMAGE"}
 """Variables that aren't settings of Loom's processes."""
+OF_EARLIER_RELEASES: Final = {"a newer one has worked there"}
+"""Errors that this release no longer has."""
 
 
 def anchors(page: Path) -> set[str]:
@@ -50,7 +52,8 @@ def source() -> str:
 
 def quoted() -> list[str]:
     rows = re.findall(r"^\| (.*?) \|", INCIDENTS.read_text(encoding="utf-8"), re.MULTILINE)
-    return [text for row in rows for text in re.findall(r'"([^"]+)"', row.replace('`"stale": true`', ""))]
+    texts = [text for row in rows for text in re.findall(r'"([^"]+)"', row.replace('`"stale": true`', ""))]
+    return [text for text in texts if text not in OF_EARLIER_RELEASES]
 
 
 @pytest.mark.parametrize("text", quoted())

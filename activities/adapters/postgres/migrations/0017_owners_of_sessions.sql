@@ -1,4 +1,4 @@
--- needs Loom 0.4.0: earlier releases forget, and replace facts in, the sessions of all owners that have the same name
+-- needs Loom 0.4.0: earlier releases don't tell owners apart when they forget a session or replace its facts
 -- Equal session names of different owners are different sessions. A memory's place is a session and its owner: after the
 -- session, U+001F and the owner's digest, or nothing if the run names neither a tenant nor a user. What all sessions of a
 -- tenant see has a place of the same form, without a session. The names are for operators; '' also where an earlier
