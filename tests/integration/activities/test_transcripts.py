@@ -7,7 +7,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-import structlog
 
 from loom.activities.adapters.redis.connection import RedisConnection
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
@@ -247,11 +246,13 @@ async def test_a_message_that_answers_nothing_is_no_result(lone: CachedTranscrip
     assert await lone.load(run_id, Tail(items=(ResultRef(call_id="", digest=message_digest(TASK)),))) is None
 
 
-async def test_without_redis_a_worker_goes_on_with_what_it_has(mortal_redis: RedisServer, run_id: str) -> None:
+async def test_without_redis_a_worker_goes_on_with_what_it_has(
+    mortal_redis: RedisServer, run_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with aclosing(RedisConnection(mortal_redis.url)) as link:
         here, there = CachedTranscripts(link), CachedTranscripts(link)
         mortal_redis.kill()
-        with structlog.testing.capture_logs() as logs:
+        with caplog.at_level("INFO", "loom"):
             await first_turn(here, run_id)
             await here.save_spec(SPEC)
             assert await here.load(run_id, AFTER_RESULT) == transcript_of([TASK, ASKS, RESULT, PICTURE])
@@ -259,7 +260,7 @@ async def test_without_redis_a_worker_goes_on_with_what_it_has(mortal_redis: Red
             assert await there.find_arguments(run_id, "call_1") is None
             assert await there.load_spec(SPEC.digest) is None
             await here.aclose()
-    assert [log["log_level"] for log in logs] == ["warning"]
+    assert [record.levelname for record in caplog.records if record.name.startswith("loom.")] == ["WARNING"]
 
 
 async def test_writing_to_redis_is_nothing_that_a_turn_waits_for(mortal_redis: RedisServer, run_id: str) -> None:

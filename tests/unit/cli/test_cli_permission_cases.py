@@ -27,7 +27,6 @@ CALLS = some.sampled_from([
     ("write_file", {"path": "src/a"}),
     ("read_file", {"path": ".env"}),
     ("http_fetch", {"url": "https://a.example.com"}),
-    ("no_such_tool", {"x": 1}),
 ])  # fmt: skip
 RULES = some.dictionaries(
     some.sampled_from(["bash", "bash(ls:*)", "bash(git:*)", "read_file(.env)", "write_file(src/**)", "default"]),
