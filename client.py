@@ -63,7 +63,7 @@ from loom.domain.core.requests import (
 )
 from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
-from loom.extras import is_installed, require
+from loom.extras import WORKER, explained, is_installed
 from loom.part_upload import encoded, uploaded
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
 from loom.run_lists import page_of_runs
@@ -577,9 +577,12 @@ class LoomClient:
         Raises RefusedError if the run needs no repair, or if the repair would repeat an effect, and BadRequest if
         `loom-agents[worker]` isn't installed.
         """
-        require("LoomClient.repair", "structlog", "docstring_parser")  # a repair replays the run with a worker's code
-        from loom.run_repair import RunRepair  # noqa: PLC0415 - off the path of a run
-
+        try:
+            from loom.run_repair import RunRepair  # noqa: PLC0415 - replays the run with a worker's code
+        except (ModuleNotFoundError, AttributeError) as error:
+            if (missing := explained(error, "LoomClient.repair", WORKER)) is None:
+                raise
+            raise BadRequest(missing, field="repair") from error
         return await RunRepair(self.temporal).one(await self._described(run_id))
 
     async def abort(self, run_id: str, *, reason: str = "", by: str = "") -> JsonObject:

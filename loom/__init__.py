@@ -209,12 +209,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'loom' has no attribute {name!r}")
     try:
         home = import_module(_MODULE_OF[name])
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, AttributeError) as error:  # `os` has fewer attributes on other systems
         from loom.extras import WORKER, explained  # noqa: PLC0415 - `import loom` imports nothing
 
         if (missing := explained(error, name, WORKER)) is None:
             raise
-        raise ImportError(missing, name=error.name) from error
+        raise ImportError(missing, name=name) from error
     value = home if name == "errors" else getattr(home, name)
     globals()[name] = value
     return value

@@ -8,8 +8,6 @@ from typing import Final
 from uuid import uuid4
 
 from loom.activities.adapters.postgres.database import Database
-from loom.activities.adapters.postgres.memory import PostgresMemory
-from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts
 from loom.activities.memory.ports import PersonFactStore
 from loom.activities.ports import StoreUnavailable
 from loom.composition.client_settings import ClientSettings
@@ -66,6 +64,8 @@ def memory_task(
 async def add_memory(settings: ClientSettings, task: Task) -> None:
     """Store a memory once, however often it is added. A worker adds its vector later. Raises UnreachableError."""
     async with _database(settings) as database:
+        from loom.activities.adapters.postgres.memory import PostgresMemory  # noqa: PLC0415 - needs pgvector
+
         await PostgresMemory(database, embedder=None, settings=settings.memory_limits).remember([task])
 
 
@@ -76,6 +76,8 @@ async def add_fact(settings: ClientSettings, owner: Owner, text: str) -> None:
     """
     checked_content(text)
     async with _database(settings) as database:
+        from loom.activities.adapters.postgres.person_facts import PostgresPersonFacts  # noqa: PLC0415 - needs pgvector
+
         await learn(PostgresPersonFacts(database, embedder=None, settings=settings.memory_limits), owner, text)
 
 

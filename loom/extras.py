@@ -6,6 +6,7 @@
 This is the only place that knows it. `pyproject.toml` names the same packages with their versions.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import MappingProxyType
@@ -55,28 +56,32 @@ PACKAGES: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
 distributions that contain only a program.
 """
 _OF_LINUX: Final = ("fcntl", "grp", "pwd", "resource", "termios")
-"""Modules of the standard library that a worker needs, and that not all operating systems have."""
+"""Modules of the standard library that a worker needs, and that Windows doesn't have."""
 
 
 def is_installed(package: str) -> bool:
     """Return whether the package can be imported."""
-    return find_spec(package) is not None
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None  # a folder with this name isn't the package
 
 
-def require(needing: str, *packages: str) -> None:
-    """Raise BadRequest if one of the packages isn't installed. `needing` is the setting or command that needs it."""
+def require(needing: str, *packages: str, field: str | None = None) -> None:
+    """Raise BadRequest if one of the packages isn't installed. `needing` is the setting or command that needs it, and
+    also the error's `field`, unless you pass another one.
+    """
     if missing := next((each for each in packages if not is_installed(each)), None):
-        raise BadRequest(_says(needing, missing, _extra_of(missing)), field=needing.strip("`"))
+        raise BadRequest(_says(needing, missing, _extra_of(missing)), field=field or needing.strip("`"))
 
 
-def explained(error: ModuleNotFoundError, needing: str, extra: str | None = None) -> str | None:
-    """Return what is missing if the error is about one of these packages or about the operating system, or None.
+def explained(error: Exception, needing: str, extra: str | None = None) -> str | None:
+    """Return what is missing if the error of an import is about one of these packages or about the operating system, or
+    None.
 
     `extra` is what `needing` needs as a whole. By default, it is the extra with the missing package.
     """
-    package = (error.name or "").partition(".")[0]
-    if package in _OF_LINUX:
-        return f"{needing} needs Linux: there is no module {package} on this operating system"
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package in _OF_LINUX or (isinstance(error, AttributeError) and sys.platform != "linux"):
+        return f"{needing} needs Linux"
     found = _extra_of(package)
     return None if found is None else _says(needing, package, extra or found)
 

@@ -1,11 +1,11 @@
 """Show what a call of write_file or edit_file would change, if its workspace is on this machine."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from loom.activities.toolbox.built_in.text_edits import FileText, edit_for, file_text
-from loom.activities.toolbox.workspace import paths
 from loom.activities.toolbox.workspace.text_bytes import PLAIN, is_binary, readable
 from loom.domain.core.errors import LoomError
 
@@ -22,8 +22,10 @@ def change_of(tool: str, arguments: Mapping[str, Any], workspace: str) -> str | 
     path = arguments.get("path")
     if not workspace or tool not in ("write_file", "edit_file") or not isinstance(path, str):
         return None
-    if not Path(workspace).is_dir():
+    if not hasattr(os, "O_PATH") or not Path(workspace).is_dir():  # workspaces are on Linux
         return None
+    from loom.activities.toolbox.workspace import paths  # noqa: PLC0415 - can be imported on Linux only
+
     try:
         root = Path(workspace).resolve()
         real = paths.resolve(root, path, home=None, must_exist=False)
@@ -54,6 +56,8 @@ def _text(workspace: Path, real: Path) -> tuple[FileText | None, bool]:
     """Return a file's text, and whether it is new. Files outside the workspace aren't read, not even through links."""
     if not real.exists():
         return FileText(text="", form=PLAIN), True
+    from loom.activities.toolbox.workspace import paths  # noqa: PLC0415 - as above
+
     with paths.open_file(workspace, real) as file:
         data = file.read(LARGEST + 1)
     return (None if len(data) > LARGEST or is_binary(data) else file_text(data)), False

@@ -12,6 +12,11 @@ THIN: Final = (
 """The client, what it requires, and what that brings."""
 POSIX: Final = ("fcntl", "grp", "pwd", "resource", "termios")
 """Modules of the standard library that Windows doesn't have."""
+LINUX: Final = (
+    *("O_PATH", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK"),
+    *("geteuid", "getuid", "getsid", "killpg", "fchmod", "uname", "getloadavg"),
+)
+"""Attributes of `os` that macOS or Windows doesn't have."""
 
 _HIDING: Final = """
 import sys
@@ -28,6 +33,13 @@ class Shown:
 
 sys.meta_path[:] = [Shown(finder) for finder in sys.meta_path if hasattr(finder, "find_spec")]
 """
+_ELSEWHERE: Final = """
+import ctypes, os, pydantic.main, selectors, subprocess, tempfile, temporalio.client  # they see which platform it is
+sys.platform = "other"
+for name in {lacking!r}:
+    if hasattr(os, name):
+        delattr(os, name)
+"""
 
 
 def hiding(*, shown: Collection[str] = (), hidden: Collection[str] = ()) -> str:
@@ -38,5 +50,5 @@ def hiding(*, shown: Collection[str] = (), hidden: Collection[str] = ()) -> str:
     return _HIDING.format(shown=tuple(shown), hidden=tuple(hidden))
 
 
-THIN_CLIENT: Final = hiding(shown=THIN, hidden=POSIX)
+THIN_CLIENT: Final = hiding(shown=THIN, hidden=POSIX) + _ELSEWHERE.format(lacking=LINUX)
 """The beginning of a program in an installation of the client alone, on any operating system."""

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from loom.domain.core.errors import BadRequest, LoomError
-from loom.exit_codes import CUT_OFF, FAILED, code_of, leave
+from loom.exit_codes import CUT_OFF, FAILED, USAGE, code_of, leave
 from loom.extras import explained
 
 COMMANDS: Final = {
@@ -94,7 +94,7 @@ class LazyCommand(TyperCommand):
         """
         try:
             group = get_group(import_module(self._module).app)
-        except ModuleNotFoundError as error:
+        except (ModuleNotFoundError, AttributeError) as error:  # `os` has fewer attributes on other systems
             if (missing := explained(error, f"`loom {self.name}`")) is None:
                 raise
             raise BadRequest(missing, field=str(self.name)) from error
@@ -221,8 +221,9 @@ def main() -> NoReturn:
     except Exception as error:  # noqa: BLE001 - last resort: print one line, or the traceback at log level DEBUG
         if _is_debugging():
             sys.excepthook(type(error), error, error.__traceback__)
-        _complain(f"{type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)")
-        code = code_of(error)
+        missing = explained(error, "this command") if isinstance(error, ModuleNotFoundError) else None
+        _complain(missing or f"{type(error).__name__}: {error} (LOOM_LOG_LEVEL=DEBUG shows where)")
+        code = code_of(error) if missing is None else USAGE
     leave(code)
 
 

@@ -52,7 +52,11 @@ def named(variable: str) -> AliasChoices:
 
 
 class ClientSettings(BaseModel):
-    """What a client needs to reach its servers. The settings are read once and frozen."""
+    """What a client needs to reach its servers. The settings are frozen.
+
+    `ClientSettings(temporal_address=…)` has only what you pass. `ClientSettings.from_environment()` reads the
+    environment.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -144,6 +148,8 @@ class ClientSettings(BaseModel):
         for field, extra in _EXTRAS.items():
             if getattr(settings, field) is not None:
                 require(cls.names_of(field)[0], *PACKAGES[extra])
+        if settings.bus_url not in (None, values.IN_PROCESS):
+            require(cls.names_of("bus_url")[0], *PACKAGES["nats"])
         return settings
 
     @field_validator("temporal_tls_client_key_path")

