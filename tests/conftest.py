@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -181,7 +182,7 @@ def _patience() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _default_logs() -> Iterator[None]:
-    """Let each file begin with structlog's defaults: commands that run in this process configure it for good.
+    """Let each file begin with the defaults of structlog and logging: commands in this process configure them for good.
 
     Tracebacks are plain, because the default form with the values of all locals can hold the event loop for a second.
     """
@@ -190,6 +191,7 @@ def _default_logs() -> Iterator[None]:
         patch.setattr(
             structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
         )
+        logging.getLogger("loom").setLevel(logging.NOTSET)
         structlog.reset_defaults()
         renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
         structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
