@@ -191,6 +191,7 @@ def _default_logs() -> Iterator[None]:
         patch.setattr(
             structlog, "configure", lambda **given: configure(**{**given, "cache_logger_on_first_use": False})
         )
+        logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("loom").setLevel(logging.NOTSET)
         structlog.reset_defaults()
         renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
