@@ -10,7 +10,7 @@ import pytest
 
 from bench.reading_path import DOC, MARKS
 
-MOST_FILES = 66
+MOST_FILES = 50
 ENTERED = """
 import asyncio, json
 from bench.reading_path import reading_path
