@@ -84,6 +84,7 @@ class RedisConnection:
         self._scripts: list[_Script] = []
         self._lingering: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     async def call(self, command: Callable[[Redis], Awaitable[T]]) -> T:
         """Execute a command. Raises StreamUnavailable if the server can't be reached, or if it refuses the command. If
@@ -121,9 +122,16 @@ class RedisConnection:
             await asyncio.wait({self._sending})
 
     async def aclose(self) -> None:
-        """Send pending writes, and close all connections."""
-        await self.flush()
-        await self._redis.aclose()
+        """Send pending writes, and close all connections. All later calls raise StreamUnavailable."""
+        try:
+            await self.flush()
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        """Close all connections, also if the caller is canceled again and again, as in a canceled scope of AnyIO."""
+        self._closing = asyncio.create_task(self._redis.aclose())
+        await asyncio.shield(self._closing)
 
     def _send_soon(self) -> None:
         if self._lingering is None and self._sending is None:
@@ -212,6 +220,8 @@ class RedisConnection:
 
     async def _answer(self, command: Callable[[Redis], Awaitable[T]]) -> T:
         """Execute a command. Whoever looks at the answer decides whether the server is available."""
+        if self._closing is not None:
+            raise StreamUnavailable("the connection to Redis is closed")
         if self._away_until is not None:
             if monotonic() < self._away_until:
                 raise StreamUnavailable("Redis did not respond a moment ago")
@@ -221,6 +231,9 @@ class RedisConnection:
                 return await command(self._redis)
         except (RedisError, OSError) as error:
             raise self._failed(error) from error
+        finally:
+            if self._closing is not None:  # this command may have connected after all connections were closed
+                await self._close()
 
     def _answered(self) -> None:
         if self._away_until is not None:

@@ -6,6 +6,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
@@ -185,3 +186,52 @@ async def test_a_write_that_the_server_rejects_is_reported(
     link.write_later(push)
     await link.flush()
     assert [each.levelname for each in caplog.records] == ["WARNING"]
+
+
+async def until_disconnected(link: RedisConnection, name: str) -> None:
+    """Wait until the server has no connection with this name."""
+
+    async def ask(redis: Redis) -> Any:
+        return await redis.client_list()
+
+    async def has_none() -> bool:
+        return all(client["name"] != name for client in await link.call(ask))
+
+    await eventually(has_none)
+
+
+async def ping(redis: Redis) -> Any:
+    return await redis.ping()
+
+
+async def test_a_command_during_closing_leaves_no_connection(link: RedisConnection, redis_url: str, key: str) -> None:
+    closed = []  # otherwise, garbage collection would close what is left
+    for steps in range(40):
+        other = RedisConnection(f"{redis_url}?client_name={key}")
+        command = asyncio.create_task(other.call(ping))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await other.aclose()
+        await asyncio.wait({command})
+        closed.append((other, command.exception()))
+    await until_disconnected(link, key)
+
+
+async def test_a_caller_who_is_canceled_again_and_again_closes_all_connections(
+    link: RedisConnection, redis_url: str, key: str
+) -> None:
+    other = RedisConnection(f"{redis_url}?client_name={key}")
+    await other.call(ping)
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await other.aclose()
+    await until_disconnected(link, key)
+
+
+async def test_nothing_is_sent_after_closing(redis_url: str) -> None:
+    other = RedisConnection(redis_url)
+    await other.aclose()
+    with pytest.raises(StreamUnavailable, match="is closed"):
+        await other.call(ping)
+    with pytest.raises(StreamUnavailable, match="is closed"):
+        await other.script(ECHO, (), (1,))
