@@ -520,7 +520,7 @@ class LoomClient:
         Raises RefusedError if the run neither waits nor can go on, or if another retry was faster and the run has ended
         since, or goes on in another way than you asked for.
         """
-        from loom.domain.machine.reopening import refused_reopening  # noqa: PLC0415 - slow to import
+        from loom.domain.machine.reopening_rules import refused_reopening  # noqa: PLC0415 - slow to import
         from loom.domain.run.events import RetryRequested  # noqa: PLC0415
 
         changes = {"model": model, "max_turns": max_turns, "budget": budget, "message": message, "by": by}

@@ -444,7 +444,8 @@ async def _own_queue(served: _Served) -> AsyncIterator[None]:
         return
     config = served.client.config(active_config=True)
     config["plugins"] = []  # this plugin would add all of Loom to the worker
-    only = [each for each in served.activities if each.__name__ == ToolRunner.run_tool.__name__]
+    names = {each.__name__ for each in (ToolRunner.run_tool, ToolRunner.run_tool_in_clone)}
+    only = [each for each in served.activities if each.__name__ in names]
     async with Worker(
         Client(**config),
         task_queue=queue,

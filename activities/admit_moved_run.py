@@ -10,6 +10,7 @@ from pathlib import Path
 from temporalio import activity
 
 from loom.activities.failures import to_application_error
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.start_gate import StartGate
 from loom.domain.core.errors import BadRequest, LoomError, UnreachableError
 from loom.domain.core.notifications import NotifyPlan
@@ -30,6 +31,7 @@ class AdmitMovedRun:
         notify: NotifyPlan | None,
         search_attributes: Callable[[], Awaitable[frozenset[str]]],
         redact: Callable[[str], str],
+        workspaces: RunWorkspaces,
     ) -> None:
         self._gate = gate
         self._bounds = bounds
@@ -38,6 +40,7 @@ class AdmitMovedRun:
         self._notify = notify
         self._search_attributes = search_attributes
         self._redact = redact
+        self._workspaces = workspaces
 
     @activity.defn(name="admit_moved_run")
     async def admit_moved_run(self, request: MovedRunRequest) -> AdmittedRun:
@@ -50,13 +53,17 @@ class AdmitMovedRun:
                     field="LOOM_SIGNING_KEY",
                 )
             self._owner_bounds.refuse_mode(request.mode)
-            self._refuse_workspace(request.workspace)
+            if request.checkout is None or request.origin is None:
+                self._refuse_workspace(request.workspace)
+            else:
+                await self._workspaces.refuse_moved(request.origin, request.checkout)
             await self._gate.use(request.start, activity.info().workflow_run_id or "")
         except UnreachableError:
             raise  # Temporal retries the activity
         except LoomError as error:
             raise to_application_error(error, self._redact) from None
-        widened = request.widened or self._bounds.refuses(_real(request.workspace), request.mode)
+        bounds = self._bounds.with_clone(_real(request.workspace) if request.checkout else "")
+        widened = request.widened or bounds.refuses(_real(request.workspace), request.mode)
         return AdmittedRun(
             search_attributes=tuple(sorted(await self._search_attributes())),
             ledger=self._ledger,
@@ -67,6 +74,7 @@ class AdmitMovedRun:
 
     def _refuse_workspace(self, workspace: str) -> None:
         self._owner_bounds.refuse_workspace(_real(workspace))
+        self._workspaces.refuse_folder(Path(_real(workspace)))
         if not Path(workspace).is_dir():
             raise BadRequest(
                 f"workspace {workspace!r} is not a folder on the worker: copy the files to the same path",

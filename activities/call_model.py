@@ -14,7 +14,7 @@ from loom.activities.budget_reservation import LEAST_LAST_ANSWER, Covered, Uncov
 from loom.activities.leases import Leases, is_stopped, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.output_schema import checked
-from loom.activities.plan_calls import CallPreparer, TurnContext
+from loom.activities.plan_calls import CallPreparer, FilesHere, TurnContext
 from loom.activities.ports import (
     Claim,
     EventStream,
@@ -28,6 +28,7 @@ from loom.activities.ports import (
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.quick_reads import QuickReads
 from loom.activities.recall import PersonMemory, RecallSource, recalled
+from loom.activities.run_workspaces import away
 from loom.activities.sent_arguments import with_decoded_arguments
 from loom.activities.shorter_contexts import first_that_fits, halves, may_be_too_long, too_long_in
 from loom.domain.agents.reflection import approves
@@ -35,8 +36,9 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.assembler import Assembled
 from loom.domain.context.model_context import ModelContext, Outline, build_context, outline_of
 from loom.domain.context.recall import last_question
-from loom.domain.core.errors import LLMConfigurationError, LLMContextLengthError, LoomError
+from loom.domain.core.errors import LLMConfigurationError, LLMContextLengthError, LoomError, UnreachableError
 from loom.domain.core.messages import LEFT_OUT, Message, Transcript, left_out, with_left_out
+from loom.domain.core.repositories import IN_CLONE
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tool_calls import PreparedCall, ToolSpec
 from loom.domain.machine.activity_requests import model_key
@@ -123,6 +125,11 @@ class LanguageModel:
                 # Only after the ledger has the reply: another attempt that finds it there tells the same calls.
                 await self._tell_not_run(request, reply)
                 return reply
+
+    @activity.defn(name=f"call_model{IN_CLONE}")
+    async def call_model_in_clone(self, request: ModelRequest) -> ModelReply:
+        """The same for a run that works in a clone."""
+        return await self.call_model(request)
 
     async def _tell_not_run(self, request: ModelRequest, reply: ModelReply) -> None:
         try:
@@ -280,6 +287,8 @@ class LanguageModel:
             on_thinking=thought.add,
             on_taken_back=said_so_far.take_back,
         )
+        # Before the model is asked: its reply is paid for, and must not be lost while the files are made.
+        here = await self._files_here(request) if call.may_call else FilesHere()
         started = perf_counter()
         try:
             answer = await provider.answer(call, said_so_far.add)
@@ -293,8 +302,15 @@ class LanguageModel:
         thought.end()
         said_so_far.end()
         message = self._message(answer.message, call, spec, request, outline_of(transcript), too_long=too_long)
-        context = TurnContext(spec=spec, grants=request.grants, origin=request.origin, turn=request.turn)
-        may_be_quick = bool(request.quick_read_execution) and self._quick_reads is not None
+        context = TurnContext(
+            spec=spec,
+            grants=request.grants,
+            origin=request.origin,
+            turn=request.turn,
+            missing=here.missing,
+        )
+        # A quick read can't tell the agent about the files, nor have them made.
+        may_be_quick = bool(request.quick_read_execution) and self._quick_reads is not None and here == FilesHere()
         plans = await self._planner.plans(message.tool_calls, context, may_be_quick=may_be_quick)
         if answer.stop == "length" and plans:
             plans = (*plans[:-1], _cut_off(plans[-1], bound.output))
@@ -318,6 +334,13 @@ class LanguageModel:
             else None,
             approves=request.stage == "critique" and approves(message.text),
         )
+
+    async def _files_here(self, request: ModelRequest) -> FilesHere:
+        """Have the files here that rules look at when calls are prepared."""
+        try:
+            return await self._planner.files_here(request.origin, request.checkout)
+        except (StoreUnavailable, UnreachableError) as error:
+            raise away(error) from None
 
     def _message(
         self, said: Message, call: ModelCall, spec: AgentSpec, request: ModelRequest, earlier: Outline, *, too_long: str

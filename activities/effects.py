@@ -31,10 +31,17 @@ _log = structlog.get_logger("loom.tool")
 
 Execute = Callable[[str], Awaitable[ToolResult]]
 """Executes the call under an idempotency key."""
+Noted = Callable[[ToolResult], ToolResult]
+"""Returns the result with what the agent has to know about the files."""
 KEEP_TRIES: Final = (0.1, 0.5, 2.0)
 """Seconds between attempts to store a result. If the worker crashed before the result was stored, the outcome would be
 unknown.
 """
+
+
+def unchanged(result: ToolResult) -> ToolResult:
+    """Return the result as it is."""
+    return result
 
 
 class Effects:
@@ -76,9 +83,15 @@ class Effects:
                 raise _away(str(error)) from None
 
     async def carried_out(
-        self, request: ToolRequest, scope: Scope, execute: Execute, warn: Callable[[str], None]
+        self,
+        request: ToolRequest,
+        scope: Scope,
+        execute: Execute,
+        warn: Callable[[str], None],
+        noted: Noted = unchanged,
     ) -> ToolResult:
-        """Return the result of a call, from this attempt or an earlier one.
+        """Return the result of a call, from this attempt or an earlier one. `noted` adds what the agent has to know to
+        the result of a call that isn't repeated.
 
         Raises ApplicationError if the ledger is unavailable.
         """
@@ -87,10 +100,12 @@ class Effects:
         if refused := await self._kept_as_it_was(request, scope, warn):
             return refused
         if not request.accounted:
-            return failed(UNKNOWN_OUTCOME, "lost") if _is_in_doubt(request) else await execute(idempotency_key(request))
+            if _is_in_doubt(request):
+                return noted(failed(UNKNOWN_OUTCOME, "lost"))
+            return await execute(idempotency_key(request))
         if self._ledger is None or self._leases is None:
             raise _away("this worker has none: set LOOM_DATABASE_URL")
-        return await self._accounted(self._ledger, self._leases, request, execute)
+        return await self._accounted(self._ledger, self._leases, request, execute, noted)
 
     async def _read(self, request: ToolRequest, execute: Execute) -> ToolResult:
         claim = _claim(request)
@@ -118,7 +133,12 @@ class Effects:
         return None
 
     async def _accounted(
-        self, ledger: EffectLedger, leases: Leases[ToolResult], request: ToolRequest, execute: Execute
+        self,
+        ledger: EffectLedger,
+        leases: Leases[ToolResult],
+        request: ToolRequest,
+        execute: Execute,
+        noted: Noted,
     ) -> ToolResult:
         key, held, stood_still = await _reserved(ledger, request)
         if isinstance(held, ToolResult):
@@ -130,7 +150,7 @@ class Effects:
         claim = _claim(request, key)
         with leases.held(claim, is_recorded=True) as lease:
             try:
-                result = failed(outcome, "lost") if in_doubt else await execute(_tool_key(request, key))
+                result = noted(failed(outcome, "lost")) if in_doubt else await execute(_tool_key(request, key))
             except BaseException:
                 await leases.given_back(lease)
                 raise

@@ -29,7 +29,7 @@ from temporalio.exceptions import (
 
 from loom.domain.core.errors import CircuitBreakerOpenError, LoomError, NoPermitError
 from loom.domain.core.requests import RunError, RunResult, RunStatus
-from loom.domain.run.retry_policy import STORE_AWAY, TIMED_OUT, USED, Failure, FailureKind
+from loom.domain.run.retry_policy import CLONE_AWAY, STORE_AWAY, TIMED_OUT, USED, Failure, FailureKind
 
 _SHUT_DOWN: Final = ("CancelledError", "WorkerShutdown", "ActivityPause", "ActivityReset")
 """Failure types that indicate a worker shutdown, as opposed to a request to stop the run."""
@@ -110,7 +110,7 @@ def _failed(error: ApplicationError) -> Failure:
     details = next((detail for detail in error.details if isinstance(detail, Mapping)), {})
     if kind == NoPermitError.__name__:
         return _failure("infrastructure", kind, error.message, {**details, "has_run": False})
-    if kind in (_NOT_HERE, STORE_AWAY) or error.message.startswith(_UNDECODABLE):
+    if kind in (_NOT_HERE, STORE_AWAY, CLONE_AWAY) or error.message.startswith(_UNDECODABLE):
         return _failure("infrastructure", kind, error.message, {"has_run": False})
     return _failure("provider", kind, error.message, details)
 

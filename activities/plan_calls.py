@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+import structlog
 from temporalio import activity
 
 from loom.activities.ports import EventStream, ToolSet
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.toolbox.hooks import gates_of, objection_to
 from loom.activities.toolbox.interceptors import Intercepted, after_call, before_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
@@ -17,16 +19,30 @@ from loom.activities.toolbox.pipeline import plan
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Objection, Registered, stricter_of
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import ToolCall, ask_digest
+from loom.domain.core.repositories import IN_CLONE, Checkout
 from loom.domain.core.tasks import Origin
-from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, Verdict, describe
+from loom.domain.core.tool_calls import Effect, PreparedCall, Scope, ToolResult, Verdict, describe
 from loom.domain.machine.tool_results import settled_by_plan
 from loom.domain.permissions.judge import Judgement
 from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.run.activity_payloads import ModelReply, ModelRequest, PrepareCallsRequest, PreparedCalls
 from loom.domain.run.stream_events import approval_requested, asked_arguments, call_not_run, waits_for_person
 
+_log = structlog.get_logger("loom.tool")
+
 _HANDED_OUT: Final = Judgement(verdict=Verdict.ALLOW, rule="crew", reason="the crew assigns its own work")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilesHere:
+    """Whether a run's files are here, so that rules can look at them."""
+
+    note: str = ""
+    """What the next result of a call has to tell the agent about them."""
+    missing: str = ""
+    """Why they aren't here, and can't be."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +53,8 @@ class TurnContext:
     grants: Sequence[str]
     origin: Origin
     turn: int
+    missing: str = ""
+    """Why the run's files aren't here. Calls that need them then can't run."""
 
 
 class CallPreparer:
@@ -52,6 +70,7 @@ class CallPreparer:
         agents: Sequence[str] = (),
         obeyed: Callable[[str], WorkerFiles] | None = None,
         own_rules: Callable[[str], AgentSpec] | None = None,
+        workspaces: RunWorkspaces | None = None,
     ) -> None:
         self._tools = tools
         self._own = own
@@ -59,6 +78,7 @@ class CallPreparer:
         self._registered = registered
         self._agents = agents
         self._obeyed = obeyed  # the files that this worker reads, for a workspace
+        self._workspaces = workspaces
         self._own_rules = own_rules  # an agent as this worker defines it, if more than its rules allow must be proven
 
     async def plans(
@@ -98,7 +118,22 @@ class CallPreparer:
             obeyed=self._obeyed(spec.workspace) if self._obeyed else NO_FILES,
             own=self._own_rules(spec.name) if self._own_rules else None,
         )
-        return tuple(planned(call, objection=objection) for call, objection in zip(calls, objections, strict=True))
+        plans = tuple(planned(call, objection=objection) for call, objection in zip(calls, objections, strict=True))
+        if not context.missing:
+            return plans
+        return tuple(_without_files(call, made, box, context.missing) for call, made in zip(calls, plans, strict=True))
+
+    async def files_here(self, origin: Origin, checkout: Checkout | None) -> FilesHere:
+        """Have the run's files here before calls are prepared, because rules look at the links in them.
+
+        Raises UnreachableError or StoreUnavailable if that isn't possible now.
+        """
+        if self._workspaces is None or checkout is None:
+            return FilesHere()
+        try:
+            return FilesHere(note=await self._workspaces.ensure_clone(origin, checkout))
+        except BadRequest as error:
+            return FilesHere(missing=error.message)
 
     async def handed_out(
         self, calls: Sequence[ToolCall], spec: AgentSpec, *, origin: Origin, turn: int
@@ -171,6 +206,15 @@ class CallPreparer:
                     writer.emit(event)
 
 
+def _without_files(call: ToolCall, made: PreparedCall, box: ToolSet, missing: str) -> PreparedCall:
+    """Return a prepared call for a worker that doesn't have the run's files."""
+    if made.error or (call.name in box and box[call.name].spec.scope is Scope.CONTEXT):
+        return made
+    return PreparedCall(
+        error=f"Not run: {missing}", error_type="unavailable", effect=made.effect_of_tool, parallel=made.parallel
+    )
+
+
 def _with_objection(call: ToolCall, origin: Origin, turn: int, objection: Objection | None) -> PreparedCall:
     judged = stricter_of(_HANDED_OUT, objection)
     made = PreparedCall(
@@ -197,9 +241,15 @@ class CallReviewer:
             self._planner.tell_asks(writer, request.calls, plans, request.spec, turn=request.turn)
         return PreparedCalls(plans=plans)
 
+    @activity.defn(name=f"plan_calls{IN_CLONE}")
+    async def plan_calls_in_clone(self, request: PrepareCallsRequest) -> PreparedCalls:
+        """The same for a run that works in a clone."""
+        return await self.plan_calls(request)
+
     async def _again(self, request: PrepareCallsRequest) -> tuple[PreparedCall, ...]:
         origin, turn, spec = request.origin, request.turn, request.spec
         if spec.crew is not None:
             return await self._planner.handed_out(request.calls, spec, origin=origin, turn=turn)
-        context = TurnContext(spec=spec, grants=request.grants, origin=origin, turn=turn)
+        here = await self._planner.files_here(origin, request.checkout)
+        context = TurnContext(spec=spec, grants=request.grants, origin=origin, turn=turn, missing=here.missing)
         return await self._planner.plans_again(request.calls, context)

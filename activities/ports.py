@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from uuid import UUID
 
 from loom.domain.core.messages import JsonObject, Message, Part, Tail, Transcript, Usage
+from loom.domain.core.repositories import Checkout, GitWorkspace
 from loom.domain.core.requests import ModelOptions
 from loom.domain.core.stored_data import Collected, StoredTree
 from loom.domain.core.tasks import Origin, Segment, Task
@@ -394,6 +396,10 @@ class ArtifactStore(Protocol):
         """Store the text under the run's id and the artifact's id. Saving the same text again has no effect."""
         ...
 
+    async def replace(self, run_id: str, texts: Mapping[str, str]) -> None:
+        """Store these texts in place of those with the same ids, in one step. An empty text only removes the other."""
+        ...
+
     async def load(self, run_id: str, artifact: str) -> str | None:
         """Return the full text, or None if the run has no artifact with that id."""
         ...
@@ -509,6 +515,195 @@ class Snapshots(Protocol):
         """Take a snapshot of the workspace and return its id. Raises OSError or StoreUnavailable with a message that
         describes the problem.
         """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloneState:
+    """The state of a run's clone that a worker has."""
+
+    commit: str
+    version: int
+    """The number of stored changes that it contains."""
+    tree: str = ""
+    """The Git tree of its files when the last one was stored. Empty if this machine hasn't stored it."""
+    is_restored: bool = False
+    """Whether it was made from a stored change, and no agent has been told."""
+    generation: str = ""
+    """A random id of this clone. It changes when the clone is made anew, and each machine has another one."""
+    note: str = ""
+    """What agents have to know about this clone's files. Empty if there is nothing."""
+    told: tuple[str, ...] = ()
+    """The ids of the runs whose agents know it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloneChange:
+    """How the files of a clone differ from its commit."""
+
+    patch: bytes | None
+    """In the format of `git apply`. UTF-8 text. Empty if nothing differs, and None if it is larger than
+    LARGEST_PATCH.
+    """
+    files: int
+    tree: str
+    """The id of the Git tree with all files."""
+    ci_files: tuple[str, ...] = ()
+    """The changed files that a Git host runs as continuous integration, such as `.github/workflows/test.yml`."""
+    left_out: tuple[str, ...] = ()
+    """The files that aren't part of the change, because Git refuses their names, such as `git~1`, or can't restore
+    them from a patch.
+    """
+
+
+LARGEST_PATCH: Final = 64 * 2**20
+"""The size in bytes of the largest patch of a clone that Loom makes."""
+
+
+class Clone(Protocol):
+    """A run's clone on this machine, while nobody else replaces it.
+
+    Git never reads the settings in the clone, because agents may have changed them. Methods raise BadRequest if the
+    repository refuses, UnreachableError if it doesn't respond, and StoreUnavailable if Git fails here.
+    """
+
+    @property
+    def state(self) -> CloneState | None:
+        """The clone's state, or None if there is no clone."""
+        ...
+
+    async def pin(self, workspace: GitWorkspace) -> Checkout:
+        """Fetch the revision, and return the commit that it is now."""
+        ...
+
+    async def build(self, checkout: Checkout, patch: bytes = b"", version: int = 0) -> None:
+        """Put the commit with this patch in the clone's folder. What was there is gone."""
+        ...
+
+    async def keep(self, state: CloneState) -> None:
+        """Record that the folder is in this state."""
+        ...
+
+    async def change(self, checkout: Checkout, *, unless: str = "") -> CloneChange | None:
+        """Return how the files differ from the commit. Ignored files don't count, unless the commit has them.
+
+        If the files are those of the Git tree `unless`, return None, which takes less time.
+
+        Raises BadRequest if the files are such that Git can't compute it.
+        """
+        ...
+
+    async def push(self, checkout: Checkout, tree: str, branch: str, *, message: str, at: datetime) -> str:
+        """Push a commit with these files to the new branch, and return its id.
+
+        Raises RefusedError if it has other commits.
+        """
+        ...
+
+
+class Clones(Protocol):
+    """The clones of runs on this machine."""
+
+    def folder(self, name: str) -> str:
+        """Return the path of the clone with this name."""
+        ...
+
+    def exposes(self, path: Path) -> bool:
+        """Whether a run that works in this folder could read or change other runs' clones."""
+        ...
+
+    def opened(self, folder: str) -> AbstractAsyncContextManager[Clone]:
+        """Open the clone in this folder, which may not exist. Raises BadRequest if clones are elsewhere here."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloneKey:
+    """The tree of runs that a clone belongs to."""
+
+    run_id: str
+    execution: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloneRecord:
+    """What the workers know together about the clones of a tree of runs."""
+
+    version: int = 0
+    """The number of the latest stored change. It also rises when a change is lost."""
+    call: str = ""
+    """The call after which this change was stored. Empty if nothing was stored."""
+    changing: tuple[str, ...] = ()
+    """The calls that may have changed files since then."""
+    generation: str = ""
+    """The clone in which a call last could change files (`CloneState.generation`). Empty if none could."""
+    is_held: bool = False
+    """Whether a call may change files at present."""
+    lost: tuple[str, ...] = ()
+    """The calls whose changes may be lost."""
+    told: Mapping[str, int] = field(default_factory=dict)
+    """How many of them the agent of each run has been told."""
+
+    def untold(self, run_id: str) -> tuple[str, ...]:
+        """Return the calls whose changes may be lost, and of which the run's agent doesn't know."""
+        return self.lost[self.told.get(run_id, 0) :]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredChange:
+    """What runs have changed in their clone."""
+
+    version: int
+    patch: bytes
+    """The difference from the clone's commit."""
+
+
+class CloneChanges(Protocol):
+    """Stores what runs change in their clones, and who may change a clone. All methods raise StoreUnavailable.
+
+    A change is stored by the holder of the tree's clones, and only after `begin`: a change that is begun in one clone
+    and not stored is lost as soon as a call begins in another clone.
+    """
+
+    async def record(self, key: CloneKey) -> CloneRecord:
+        """Return what is known about the clones."""
+        ...
+
+    async def load(self, key: CloneKey) -> StoredChange:
+        """Return the latest stored change."""
+        ...
+
+    async def hold(self, key: CloneKey, holder: UUID) -> CloneRecord | None:
+        """Let the holder change files for some seconds. Return None if somebody else may."""
+        ...
+
+    async def renew(self, key: CloneKey, holder: UUID) -> bool:
+        """Let the holder go on for some seconds, and return whether it still holds the clones."""
+        ...
+
+    async def begin(self, key: CloneKey, holder: UUID, call: str, generation: str) -> CloneRecord | None:
+        """Record that from now on, a call may change files in this clone, and that changes in another clone that
+        aren't stored are lost. The version rises if there are any. Return what is then known, or None if the holder no
+        longer holds the clones.
+        """
+        ...
+
+    async def save(self, key: CloneKey, holder: UUID, patch: bytes, call: str, version: int) -> int | None:
+        """Store everything that has changed since the commit, and return its version, which is greater than `version`.
+        Return None if the holder no longer holds the clones.
+        """
+        ...
+
+    async def record_unchanged(self, key: CloneKey, holder: UUID) -> bool:
+        """Record that no file has changed since the stored change. Return whether the holder still holds the clones."""
+        ...
+
+    async def told(self, key: CloneKey, run_id: str, losses: int) -> None:
+        """Record that the run's agent knows so many of the losses."""
+        ...
+
+    async def release(self, key: CloneKey, holder: UUID) -> None:
+        """Let others change files."""
         ...
 
 

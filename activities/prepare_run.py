@@ -16,6 +16,7 @@ from loom.activities.output_schema import OutputSchema
 from loom.activities.part_storing import PartKeeper
 from loom.activities.ports import EventStream, Prices, Providers, ToolSet, TranscriptStore
 from loom.activities.publish import heartbeating, stream_writer
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.skills import Equipped, RunSkills
 from loom.activities.start_gate import StartGate
 from loom.activities.tenants.gate import TenantGate
@@ -31,7 +32,9 @@ from loom.domain.agents.worker_report import unknown_agent
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.notifications import NotifyPlan
+from loom.domain.core.repositories import GitWorkspace, Workspace
 from loom.domain.core.requests import RunRequest
+from loom.domain.core.tasks import Origin
 from loom.domain.core.tokens import tokens_of
 from loom.domain.core.tool_calls import ToolSpec
 from loom.domain.core.tool_names import CREATE_PLAN, DELEGATE, SEARCH_TOOLS
@@ -91,6 +94,7 @@ class Preparation:
         gate: StartGate,
         tenants: TenantGate,
         notify: NotifyPlan | None,
+        workspaces: RunWorkspaces,
         proofs: bool = False,
     ) -> None:
         """`proofs` says whether the workers run calls only with proven approvals."""
@@ -120,6 +124,7 @@ class Preparation:
         self._gate = gate
         self._tenants = tenants
         self._notify = notify
+        self._workspaces = workspaces
         self._proofs = proofs
 
     @activity.defn(name="prepare_run")
@@ -144,10 +149,13 @@ class Preparation:
         )
         bounds = self._owner_bounds if signed else self._bounds
         point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
+        clone = self._clone(asked, lineage, origin)
+        bounds = bounds.with_clone(clone)
+        placed = replace(asked, workspace=clone) if clone else asked
         resolved = (
-            await self._resolve(asked, lineage, bounds)
+            await self._resolve(placed, lineage, bounds)
             if point is None
-            else self._resolve_fork(asked, point.spec, bounds)
+            else self._resolve_fork(placed, point.spec, bounds)
         )
         spec = shared(resolved.spec)
         bounds.refuse_mode(spec.mode)
@@ -155,9 +163,15 @@ class Preparation:
             of_parent = lineage.above[-1].mode if lineage and lineage.above else Mode.READ_ONLY
             self._bounds.refuse_unrequested_mode(spec.mode, of_parent=of_parent)
         above = lineage.steering_key if lineage else ""
-        widened = bool(above) or (signed and self._bounds.refuses(spec.workspace, spec.mode))
+        widened = bool(above) or (signed and self._bounds.with_clone(clone).refuses(spec.workspace, spec.mode))
         if asked.parts and point is not None:
             raise BadRequest("a fork has the parts of the other run: leave out `parts`", field="parts")
+        if isinstance(asked.workspace, GitWorkspace) and any(part.path for part in asked.parts):
+            raise BadRequest(
+                "parts: the files of a repository can't be attached to the task, because it isn't cloned yet: name them"
+                " in the task, or send their content as `data`",
+                field="parts",
+            )
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
             await self._forks.begin(origin, asked.forked_from, point.earlier)
@@ -461,8 +475,25 @@ class Preparation:
                     field="budget.cost_usd",
                 )
 
-    def _workspace(self, named: str | None, bounds: Bounds) -> Path:
+    def _clone(self, request: RunRequest, lineage: Lineage | None, origin: Origin) -> str:
+        """Return the path of the clone that the run works in. Empty if it works in another folder."""
+        if lineage is not None and lineage.checkout is not None:
+            self._workspaces.refuse_checkout(origin, lineage.checkout)
+            if request.workspace != lineage.checkout.folder:
+                raise BadRequest("workspace: a sub-agent works in the clone of its root run", field="workspace")
+            return lineage.checkout.folder
+        if not isinstance(request.workspace, GitWorkspace):
+            return ""
+        if lineage is not None:
+            raise BadRequest("workspace: a sub-agent can't clone a repository of its own", field="workspace")
+        return self._workspaces.folder_for(request.workspace, origin)
+
+    def _workspace(self, named: Workspace | None, bounds: Bounds) -> Path:
         """Return the real path of the workspace. Nothing in it is read before it is known to be within the bounds."""
+        if isinstance(named, GitWorkspace):
+            raise BadRequest("workspace: a fork can't clone a repository: name a folder", field="workspace")
+        if named and named == bounds.clone:
+            return Path(named)  # it is made later, or on the worker that needs it
         try:
             path = (Path(named).expanduser() if named else self._default_workspace).resolve()
             is_folder = path.is_dir()
@@ -471,6 +502,7 @@ class Preparation:
         if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
         bounds.refuse_workspace(str(path))
+        self._workspaces.refuse_folder(path)
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path

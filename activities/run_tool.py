@@ -12,13 +12,22 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from loom.activities.effects import Effects
+from loom.activities.call_files import CallFiles, files_of
+from loom.activities.effects import Effects, unchanged
 from loom.activities.leases import is_given_up, outlasting
 from loom.activities.manifest import Manifests
 from loom.activities.memory.ephemeral import EphemeralMemory
 from loom.activities.part_storing import PartKeeper
-from loom.activities.ports import Definitions, EventStream, StreamRedactor, ToolContext, ToolSet, TranscriptStore
+from loom.activities.ports import (
+    Definitions,
+    EventStream,
+    StreamRedactor,
+    ToolContext,
+    ToolSet,
+    TranscriptStore,
+)
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.toolbox.interceptors import after_call
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import execute, written_paths
@@ -26,6 +35,7 @@ from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hooks import Registered
 from loom.domain.core.errors import ManifestChangedError
 from loom.domain.core.messages import JsonObject, ToolCall, arguments_digest
+from loom.domain.core.repositories import IN_CLONE
 from loom.domain.core.tool_calls import Effect, Scope, ToolResult, artifact_id, describe, failed, tool_message
 from loom.domain.machine.activity_requests import idempotency_key, key_without_arguments
 from loom.domain.run.activity_payloads import ToolRequest
@@ -69,12 +79,14 @@ class ToolRunner:
         registered: Callable[..., Sequence[Registered]] | None,
         manifests: Manifests,
         parts: PartKeeper,
+        workspaces: RunWorkspaces | None = None,
         definitions: Definitions | None = None,
         proofs: "ProofCheck | None" = None,
     ) -> None:
-        """`proofs` is None if this worker needs no proofs of approvals."""
+        """`proofs` is None if this worker needs no proofs of approvals, and `workspaces` if no run works in a clone."""
         self._tools = tools
         self._proofs = proofs
+        self._workspaces = workspaces
         self._parts = parts
         self._definitions = definitions
         self._manifests = manifests
@@ -103,6 +115,11 @@ class ToolRunner:
                     if request.begun:
                         await self._effects.earlier_ended(request)
                     return await outlasting(fence.held_back(partial(self._attempted, request, fence.check)))
+
+    @activity.defn(name=f"run_tool{IN_CLONE}")
+    async def run_tool_in_clone(self, request: ToolRequest) -> ToolResult:
+        """The same in a clone."""
+        return await self.run_tool(request)
 
     async def read_quickly(self, request: ToolRequest) -> ToolResult | None:
         """Make a quick attempt at a call, within the activity that called the model. Return None if the attempt has no
@@ -159,10 +176,30 @@ class ToolRunner:
         check: Callable[[], None],
     ) -> ToolResult:
         call = ToolCall(id=request.call_id, name=request.tool, arguments=arguments)
-        run_id, agent = request.origin.run_id, request.origin.agent
         box = self._tools_for(request)
         if self._proofs is not None and (why := await self._proofs.refusal(request, call, box.get(call.name))):
             return self._unproven(request, call, why, writer)
+        called = partial(self._called, request, call, box, writer=writer, state=state, check=check)
+        if request.checkout is None or self._workspaces is None:
+            return await called()
+        async with files_of(request, _scope_of(call, box), self._workspaces) as files:
+            result = await called(files)
+            await files.told(result)
+            return result
+
+    async def _called(
+        self,
+        request: ToolRequest,
+        call: ToolCall,
+        box: ToolSet,
+        files: CallFiles | None = None,
+        *,
+        writer: StreamWriter,
+        state: MutableMapping[str, Any],
+        check: Callable[[], None],
+    ) -> ToolResult:
+        """Make the call. `files` are those of a clone, if the run works in one."""
+        run_id, agent = request.origin.run_id, request.origin.agent
         told = _Told(writer, request, self._masked)
         told.began(call, self._hygiene)
         context = replace(self._context(request, state, told.progress), check=check)
@@ -178,17 +215,23 @@ class ToolRunner:
         )
 
         async def run(context: ToolContext) -> ToolResult:
-            async with _in_time(quick=request.quick):
+            async def attributed() -> ToolResult:
                 async with self._attributed(call, request, box):
-                    result = await executed(context=context)
+                    return await executed(context=context)
+
+            async with _in_time(quick=request.quick):
+                result = await (attributed() if files is None else files.result_of(attributed))
                 return await self._parts.kept(result, request.origin) if result.parts else result
 
         if request.effect is Effect.READ and not self._has_ledger:
             result = await run(context)
         else:
-            scope = box[call.name].spec.scope if call.name in box else Scope.MCP
             result = await self._effects.carried_out(
-                request, scope, lambda key: run(replace(context, idempotency_key=key)), warn=told.show
+                request,
+                Scope.CONTEXT if files is not None and files.refusal else _scope_of(call, box),
+                lambda key: run(replace(context, idempotency_key=key)),
+                warn=told.show,
+                noted=unchanged if files is None else files.noted,
             )
         if result.needs is not None:
             if result.needs.queue or request.server_task:
@@ -197,14 +240,17 @@ class ToolRunner:
             return result
         told.ended(result)
         if has_made_a_tool(request.tool, result):
-            shown = self._hygiene.clean_arguments(arguments)
+            shown = self._hygiene.clean_arguments(call.arguments)
             writer.emit(tool_registered(request, shown))
+        self._log_end(result, state)
+        await self._transcripts.save_result(run_id, tool_message(call, result))
+        return result
+
+    def _log_end(self, result: ToolResult, state: MutableMapping[str, Any]) -> None:
         stages = result.metadata["stage_breakdown"]
         _log.info("tool_finished", status=result.status, error_type=result.error_type, **stages)
         if state:
             _log.debug("ephemeral_state", state=self._ephemeral.dump_ephemeral_state())
-        await self._transcripts.save_result(run_id, tool_message(call, result))
-        return result
 
     def _tools_for(self, request: ToolRequest) -> ToolSet:
         box = self._own.added_to(self._tools, [request.made]) if request.made else self._tools
@@ -255,6 +301,10 @@ class ToolRunner:
             server_state=request.server_state,
             server_task=request.server_task,
         )
+
+
+def _scope_of(call: ToolCall, box: ToolSet) -> Scope:
+    return box[call.name].spec.scope if call.name in box else Scope.MCP
 
 
 @asynccontextmanager

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from loom.domain.tools.mcp_servers import McpServer
     from loom.inbox import PendingAnswer, PendingCall, SilentRun
     from loom.new_tasks import new_task
-    from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
+    from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, GitFields, PartFields, RunFields
     from loom.run_artifacts import Artifact
     from loom.status_fields import ApprovalFields, ChildFields, StatusFields
     from loom.visibility import RunSummary
@@ -91,6 +91,7 @@ __all__ = [
     "EvalRun",
     "Forgotten",
     "ForkFields",
+    "GitFields",
     "Hit",
     "Instead",
     "KnowledgeBase",
@@ -194,7 +195,7 @@ _NAMES_BY_MODULE: Final = {
     "domain.tools.mcp_servers": ("McpServer",),
     "errors": ("errors",),
     "inbox": ("PendingAnswer", "PendingCall", "SilentRun"),
-    "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "PartFields", "RunFields"),
+    "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "GitFields", "PartFields", "RunFields"),
     "new_tasks": ("new_task",),
     "run_artifacts": ("Artifact",),
     "status_fields": ("ApprovalFields", "ChildFields", "StatusFields"),

@@ -34,6 +34,7 @@ def ended_view(description: WorkflowExecutionDescription, beginning: Beginning, 
         "status": result.status,
         "queued_messages": 0,
         "children": list(result.children),
+        "workspace": result.workspace,
         "error": asdict(result.error) if result.error else None,
     }
 

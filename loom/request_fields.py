@@ -86,13 +86,24 @@ class PartFields(TypedDict, total=False):
     """The media type, such as `image/png`. Ignored, like `type`."""
 
 
+class GitFields(TypedDict, total=False):
+    """A Git repository that a run works on, in a clone of its own. `git` is required. See docs/workspaces.md."""
+
+    git: str
+    """The repository's URL: `https://`, `ssh://` or, for a folder of the worker, `file://`."""
+    revision: str | None
+    """A branch, a tag, or a commit's full id. By default, the repository's default branch."""
+    push: str | None
+    """The new branch that gets the change if the run completes. `{run}` stands for the run's ID."""
+
+
 class ForkFields(TypedDict, total=False):
     """The request fields that a fork may change. `tenant` and `user_id` are those of the other run."""
 
     model: str | None
     """`openai:NAME`, `anthropic:NAME`, `demo`, or a name with a prefix that the app registers."""
-    workspace: str | None
-    """The working directory of tools, on the worker's machine."""
+    workspace: str | GitFields | None
+    """The working directory of tools, on the worker's machine. Or a Git repository, which a fork can't have."""
     permissions: Mapping[str, str] | None
     """Rules to merge over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`. See docs/permissions.md."""
     mode: ModeName | None

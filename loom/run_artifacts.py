@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import takewhile
 from typing import Final, TypeVar
 
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
@@ -16,7 +17,7 @@ from loom.activities.ports import StoreUnavailable
 from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import opened_database
 from loom.domain.core.errors import ArtifactNotFoundError, BadRequest, UnreachableError
-from loom.domain.core.tool_calls import next_part, stored_artifact
+from loom.domain.core.tool_calls import MOST_PARTS, next_part, stored_artifact
 from loom.domain.history.past_turns import Record
 from loom.domain.history.run_export import contents_in, execution_in
 
@@ -69,19 +70,17 @@ class RunArtifacts:
 
     async def text(self, run_id: str, artifact: str, execution: str = "") -> str:
         """Return a whole artifact. Raises ArtifactNotFoundError if the run has none with this id."""
-        parts: list[str] = []
-        name = artifact
-        while (part := await self._part(run_id, name, execution)) is not None:
-            parts.append(part)
-            name = next_part(name)
+        names = [artifact]
+        while len(names) < MOST_PARTS:
+            names.append(next_part(names[-1]))
+        stored = [stored_artifact(name, execution) for name in names]
+        found = await _answered(self._artifacts.load_all(run_id, stored))  # all at once, because they can be replaced
+        parts = list(takewhile(lambda part: part is not None, map(found.get, stored)))
         if not parts:
             raise ArtifactNotFoundError(
                 f"run {run_id!r} has no artifact {artifact!r}; `loom artifact list {run_id}` shows all", field="ID"
             )
-        return "".join(parts)
-
-    async def _part(self, run_id: str, name: str, execution: str) -> str | None:
-        return await _answered(self._artifacts.load(run_id, stored_artifact(name, execution)))
+        return "".join(filter(None, parts))
 
     async def all(self, run_id: str, records: Sequence[Record]) -> tuple[Artifact, ...]:
         """Return the texts and the files of one run, oldest first. `records` are from its history."""

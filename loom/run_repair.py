@@ -21,6 +21,7 @@ from loom.activities.adapters.temporal.errors import answered
 from loom.activities.adapters.temporal.task_faults import task_fault
 from loom.composition.replay import replay_error
 from loom.domain.core.errors import RefusedError
+from loom.domain.core.repositories import IN_CLONE
 from loom.domain.core.tool_calls import Effect
 from loom.domain.run.activity_payloads import ToolRequest
 from loom.visibility import REPAIRED
@@ -174,7 +175,7 @@ def _ended(event: HistoryEvent) -> int:
 
 
 def _activity(event: HistoryEvent) -> str:
-    return event.activity_task_scheduled_event_attributes.activity_type.name
+    return event.activity_task_scheduled_event_attributes.activity_type.name.removesuffix(IN_CLONE)
 
 
 def _activity_id(event: HistoryEvent) -> str:

@@ -30,6 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from loom.activities.adapters.temporal.errors import UNREADABLE, unanswered
 from loom.domain.core.errors import BadRequest, UnreachableError
+from loom.domain.core.repositories import RUN, GitWorkspace
 from loom.domain.core.requests import AGENT_RUN, STARTED_BY, RunRequest
 from loom.domain.core.schedules import SCHEDULED, checked_cron
 from loom.request_fields import RunFields
@@ -111,6 +112,7 @@ class Schedules:
             )
         payload: dict[str, Any] = {"task": task, **request}
         asked = read_request(payload)
+        _refuse_one_branch(asked)
         spec = ScheduleSpec(cron_expressions=[checked_cron(cron)], time_zone_name=_time_zone(timezone))
         await self._refuse_unserved(asked)
         action = ScheduleActionStartWorkflow(
@@ -227,6 +229,17 @@ def _reached(name: str) -> Iterator[None]:
         if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in str(error).lower():
             raise BadRequest(f"there is no schedule {name!r}; `loom schedule list` shows all", field="NAME") from error
         raise unanswered(error, name) from error
+
+
+def _refuse_one_branch(request: RunRequest) -> None:
+    """Raise BadRequest if all runs would push to the same branch, which only the first one can make."""
+    workspace = request.workspace
+    if isinstance(workspace, GitWorkspace) and workspace.push and RUN not in workspace.push:
+        raise BadRequest(
+            f"workspace.push: each run of a schedule needs a branch of its own: put `{RUN}`, which stands for the run's"
+            f" id, into the name, such as `{workspace.push}-{RUN}`",
+            field="workspace.push",
+        )
 
 
 def _time_zone(name: str) -> str:

@@ -203,6 +203,27 @@ class FaultFields(TypedDict):
     """When the fault began. None if it isn't known."""
 
 
+class RepositoryFields(TypedDict):
+    """The repository that a run works on. The fields after `commit` are set once the change has been stored."""
+
+    git: str
+    """The repository's URL."""
+    revision: str
+    """The branch, the tag or the commit that was cloned."""
+    commit: str
+    """The commit that the run began with."""
+    files: NotRequired[int]
+    """The number of files that differ from this commit."""
+    patch: NotRequired[str | None]
+    """The id of the artifact with the patch. None if nothing has changed, or if it isn't stored."""
+    branch: NotRequired[str | None]
+    """The branch that has the change. None if it wasn't pushed."""
+    pushed: NotRequired[str | None]
+    """The commit on this branch."""
+    problem: NotRequired[str | None]
+    """Why the patch isn't stored, or the branch wasn't pushed."""
+
+
 class StatusFields(TypedDict):
     """What a run is doing and has used."""
 
@@ -254,6 +275,8 @@ class StatusFields(TypedDict):
     """None unless the run is a chat."""
     forked_from: ForkedFromFields | None
     """The run and turn that the run started from. None unless it is a fork."""
+    workspace: RepositoryFields | None
+    """The repository that the run works on, and the change to it. None if the run works in a folder."""
     error: ErrorFields | None
     """None unless the run has ended with an error."""
     stale: NotRequired[bool]

@@ -30,6 +30,7 @@ _TABLES: Final = {
     "loom_artifacts": "artifacts",
     "loom_payload": "payloads",
     "loom_effects": "effects",
+    "loom_clones": "changes to clones",
 }
 """The content of the tables whose names have this prefix."""
 _TABLE_SIZES: Final = """

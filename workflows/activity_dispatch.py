@@ -20,20 +20,24 @@ from loom.activities.part_storing import PartKeeper
 from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
+from loom.activities.return_change import ChangeReturn
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.sample_model import Sampler
 from loom.activities.tenants.gate import TenantGate
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import Part
 from loom.domain.core.notifications import Notification, NotifyRequest
+from loom.domain.core.repositories import Checkout, WorkspaceChange
 from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Published
 from loom.domain.core.tenants import ADMISSION_ID, Admission
 from loom.domain.core.tool_calls import OpenCall, ToolResult, describe
 from loom.domain.machine.activity_requests import (
+    change_request,
     compress_request,
     evaluate_request,
     hook_request,
@@ -42,6 +46,7 @@ from loom.domain.machine.activity_requests import (
     origin_of,
     prepare_calls_request,
     prepare_request,
+    push_request,
     sample_request,
     store_parts_request,
     summary_of,
@@ -49,6 +54,7 @@ from loom.domain.machine.activity_requests import (
     summary_of_evaluation,
     tool_activity_id,
     tool_request,
+    workspace_request,
 )
 from loom.domain.run.activity_payloads import (
     ChildOutcome,
@@ -59,12 +65,15 @@ from loom.domain.run.activity_payloads import (
     Prepared,
     PreparedCalls,
     PublishRequest,
+    Pushed,
     Sampled,
     StoredParts,
 )
 from loom.domain.run.events import (
     AnswerEvaluated,
     CallsPrepared,
+    ChangePushed,
+    ChangeStored,
     CompressionFailed,
     ContextCompressed,
     EvaluationFailed,
@@ -79,6 +88,7 @@ from loom.domain.run.events import (
     RunPrepared,
     RunRefused,
     SamplingFailed,
+    WorkspacePrepared,
 )
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import RunState
@@ -136,6 +146,56 @@ def await_admission(state: RunState) -> ScheduledActivity[Admission]:
     return ScheduledActivity(handle=handle, on_result=lambda _: RunAdmitted(), on_failure=_refused)
 
 
+def prepare_workspace(state: RunState) -> ScheduledActivity[Checkout]:
+    """Clone the run's repository."""
+    request = workspace_request(state)
+    handle = workflow.start_activity_method(
+        RunWorkspaces.prepare_workspace,
+        request,
+        **_named(state, options.CLONE, "clone", f"clone {request.workspace.git}"[:100]),
+    )
+    return ScheduledActivity(
+        handle=handle,
+        on_result=lambda checkout: WorkspacePrepared(checkout=checkout, at=workflow.now()),
+        on_failure=_refused,
+    )
+
+
+def store_change(state: RunState) -> ScheduledActivity[WorkspaceChange]:
+    """Store the change to the run's repository."""
+    request = change_request(state)
+    handle = workflow.start_activity_method(
+        ChangeReturn.store_change,
+        request,
+        **_named(state, options.RETURN_CHANGE, numbered("store-change", state.retries + 1), "store the change"),
+    )
+    return ScheduledActivity(
+        handle=handle,
+        on_result=lambda change: ChangeStored(change=change, at=workflow.now()),
+        on_failure=lambda failure: ChangeStored(
+            change=WorkspaceChange(problem=f"the change wasn't stored: {failure.message}"), at=workflow.now()
+        ),
+    )
+
+
+def push_change(state: RunState) -> ScheduledActivity[Pushed]:
+    """Push the stored change to the run's repository."""
+    request = push_request(state, workflow.now())
+    summary = f"push the change to {request.branch}"
+    handle = workflow.start_activity_method(
+        ChangeReturn.push_change,
+        request,
+        **_named(state, options.RETURN_CHANGE, numbered("push-change", state.retries + 1), summary[:100]),
+    )
+    return ScheduledActivity(
+        handle=handle,
+        on_result=lambda pushed: ChangePushed(commit=pushed.commit, problem=pushed.problem, at=workflow.now()),
+        on_failure=lambda failure: ChangePushed(
+            problem=f"the change may not have been pushed: {failure.message}", at=workflow.now()
+        ),
+    )
+
+
 async def leave_tenant(state: RunState) -> None:
     """Make room for another run of the tenant. If this fails, a waiting run finds out that this one has ended."""
     try:
@@ -191,7 +251,9 @@ def call_model(state: RunState) -> ScheduledActivity[ModelReply]:
             if agent.node is not None
             else CrewConductor.conduct_crew
             if agent.crew is not None
-            else LanguageModel.call_model,
+            else LanguageModel.call_model
+            if state.checkout is None
+            else LanguageModel.call_model_in_clone,
             request,
             **_named(state, _with_lease(state, config), key, summary_of(state)),
         )
@@ -261,7 +323,9 @@ def plan_calls(state: RunState, calls: tuple[OpenCall, ...]) -> ScheduledActivit
     summary = f"t{request.turn} · judge again: {', '.join(c.call.name for c in calls)}"
     with turn_group(state):
         handle = workflow.start_activity_method(
-            CallReviewer.plan_calls, request, **_named(state, options.PLAN, None, summary)
+            CallReviewer.plan_calls if state.checkout is None else CallReviewer.plan_calls_in_clone,
+            request,
+            **_named(state, options.PLAN if state.checkout is None else options.PLAN_IN_CLONE, None, summary),
         )
     ids = tuple(c.call.id for c in calls)
     return ScheduledActivity(
@@ -276,12 +340,15 @@ def run_tool(state: RunState, call: OpenCall, *, with_notices: bool) -> Activity
     """Execute one call. If several calls run in parallel, the first one also publishes the notices."""
     request = tool_request(state, call, _execution(state), with_notices=with_notices)
     config = _tool_options(call.plan.timeout, call.plan.queue)
+    if state.checkout is not None:
+        own = timedelta(seconds=call.plan.timeout) + options.TOOL_GRACE
+        config["start_to_close_timeout"] = own + options.CLONE_WAIT
     if call.exchange is not None and call.exchange.needed.queue:
         # Only this worker has the call. If it doesn't respond, it's gone.
         config["task_queue"] = call.exchange.needed.queue
         config["schedule_to_start_timeout"] = options.OWN_QUEUE
     return workflow.start_activity_method(
-        ToolRunner.run_tool,
+        ToolRunner.run_tool if state.checkout is None else ToolRunner.run_tool_in_clone,
         request,
         **_named(
             state,

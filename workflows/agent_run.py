@@ -5,9 +5,9 @@ The domain chooses the next action, and the workflow performs it in activities.
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import datetime
-from typing import Protocol, TypeVar, assert_never
+from typing import Any, Protocol, TypeVar, assert_never
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
@@ -18,6 +18,7 @@ from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tool_calls import OpenCall
 from loom.domain.machine.activity_requests import origin_of
+from loom.domain.machine.checkout_step import change_told, is_wait_over, pushing_change, storing_change
 from loom.domain.machine.delegation import child_start
 from loom.domain.machine.limits import hard_end
 from loom.domain.machine.run_hooks import next_last_hook
@@ -39,6 +40,7 @@ from loom.domain.run.actions import (
     Finish,
     Prepare,
     PrepareCalls,
+    PrepareWorkspace,
     RunChildren,
     RunHook,
     RunTools,
@@ -54,6 +56,7 @@ from loom.domain.run.events import (
     Event,
     MessageAnswered,
     NoticesPublished,
+    ReturnStopped,
     RunReopened,
     RunReset,
     TimeRanOut,
@@ -311,6 +314,8 @@ class AgentRun:
         match action:
             case Prepare():
                 return await self._event(scheduling.prepare(self._state, self._signed_start))
+            case PrepareWorkspace():
+                return await self._event(scheduling.prepare_workspace(self._state))
             case RunHook(step=step):
                 return await self._event(scheduling.run_hook(self._state, step))
             case AwaitAdmission():
@@ -520,12 +525,15 @@ class AgentRun:
 
     async def _finished(self, outcome: Outcome) -> RunResult | None:
         """Return the result of the run, or None if it goes on. A run that is cancelled after it has an outcome still
-        finishes its work.
+        finishes its work, but doesn't wait until its change is returned.
         """
         finishing = asyncio.create_task(self._finish(outcome))
         while not finishing.done():
-            with suppress(asyncio.CancelledError):
+            try:
                 await workflow.wait_condition(finishing.done)
+            except asyncio.CancelledError:
+                if self._state.returning is not None and workflow.cancellation_reason() is not None:
+                    self._advance(AbortRequested(reason="cancelled through Temporal", at=workflow.now()))
         return finishing.result()
 
     async def _finish(self, outcome: Outcome) -> RunResult | None:
@@ -540,10 +548,8 @@ class AgentRun:
             return None
         self._state = closed(self._state, workflow.now())
         self._tell_not_run()
-        if self._state.hooks_left:
-            await self._run_last_hooks()
-            if self._is_reopened():
-                return None
+        if not await self._is_wound_up():
+            return None
         outcome = self._state.outcome or outcome
         result = result_of(self._state, outcome)
         await self._tell_end(result)
@@ -551,6 +557,21 @@ class AgentRun:
             await scheduling.leave_tenant(self._state)
         await self._drained()
         return None if self._is_reopened() else result
+
+    async def _is_wound_up(self) -> bool:
+        """Store the change, run the last hooks, and push the change. Return False if the run goes on instead."""
+        self._state = storing_change(self._state)
+        await self._return_change(scheduling.store_change)
+        if self._state.outcome is None:
+            return False
+        if self._state.hooks_left:
+            await self._run_last_hooks()
+            if self._is_reopened():
+                return False
+        self._state = pushing_change(self._state)
+        await self._return_change(scheduling.push_change)
+        self._state = change_told(self._state, workflow.now())
+        return True
 
     async def _tell_end(self, result: RunResult) -> None:
         """Tell the stream how the run ends and, if its worker has somebody to notify, people."""
@@ -561,6 +582,26 @@ class AgentRun:
             tries = options.END_TRIES
             while not await scheduling.notify(self._state, end) and (tries := tries - 1):
                 await workflow.sleep(options.END_AGAIN, summary="until people are notified again")
+
+    async def _return_change(self, step: Callable[[RunState], ScheduledActivity[Any]]) -> None:
+        """Perform a step of returning the change to the run's repository, if one is due, until it ends or a person ends
+        the wait. A failure doesn't change how the run ends.
+        """
+        while self._state.returning is not None:
+            started = step(self._state)
+            await workflow.wait_condition(lambda: started.handle.done() or is_wait_over(self._state))  # noqa: B023 - awaited in this round
+            if not started.handle.done():
+                started.handle.cancel()
+            try:
+                outcome = await started.handle
+            except ActivityError as error:
+                is_stopped = is_wait_over(self._state)
+                failed = ReturnStopped(at=workflow.now()) if is_stopped else started.on_failure(failure_of(error))
+                self._advance(failed)
+            else:
+                self._advance(started.on_result(outcome))
+            if self._is_reopened():
+                return
 
     async def _run_last_hooks(self) -> None:
         """Run the hooks that follow the end of the run. These hooks can't be cancelled."""

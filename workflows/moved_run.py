@@ -15,6 +15,7 @@ from temporalio.workflow import ActivityConfig, ContinueAsNewVersioningBehavior
 from loom.activities.admit_moved_run import AdmitMovedRun
 from loom.activities.failures import failure_of
 from loom.domain.core.requests import AGENT_RUN, RunResult
+from loom.domain.machine.activity_requests import origin_of
 from loom.domain.run.activity_payloads import MovedRunRequest
 from loom.domain.run.state import RunState
 from loom.workflows import options
@@ -40,6 +41,8 @@ class MovedRun:
             start=start,
             workspace=state.spec.workspace,
             mode=state.spec.mode,
+            checkout=state.checkout,
+            origin=origin_of(state) if state.checkout else None,
             widened=state.signature_checks.widened,
         )
         try:

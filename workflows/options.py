@@ -34,6 +34,11 @@ MODEL_CALL_LIMIT: Final = timedelta(hours=1)
 TOOL_GRACE: Final = timedelta(seconds=15)
 """Loom adds this time to a tool's own timeout, to kill its processes and store its output."""
 
+CLONE_WAIT: Final = timedelta(hours=1)
+"""A call in a clone has this time in addition. Other calls may be changing files, the clone may have to be made, and
+the database may be away when the change is stored.
+"""
+
 MAX_UPDATES: Final = 1500
 """A run continues as new after this number of accepted updates. The server limits an execution to 2,000."""
 
@@ -73,10 +78,33 @@ PREPARE: Final = ActivityConfig(
     retry_policy=IDEMPOTENT,
 )
 PLAN: Final = PREPARE
+PLAN_IN_CLONE: Final = ActivityConfig(
+    # The clone may have to be made first, from a repository that is away.
+    start_to_close_timeout=CLONE_WAIT,
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(initial_interval=timedelta(seconds=1), maximum_interval=timedelta(minutes=1)),
+)
 STORE_PARTS: Final = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=5),
     heartbeat_timeout=HEARTBEAT,
     retry_policy=IDEMPOTENT,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
+CLONE: Final = ActivityConfig(
+    # A large repository takes this long, and so does a server that is away for some minutes.
+    start_to_close_timeout=timedelta(minutes=30),
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=IDEMPOTENT,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
+RETURN_CHANGE: Final = ActivityConfig(
+    # The run's end waits for this, through an outage as long as one of its model's provider. A person can end the wait.
+    schedule_to_close_timeout=timedelta(days=1),
+    start_to_close_timeout=CLONE_WAIT,
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=RetryPolicy(
+        initial_interval=timedelta(seconds=1), backoff_coefficient=2, maximum_interval=timedelta(minutes=1)
+    ),
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 ADMISSION: Final = ActivityConfig(

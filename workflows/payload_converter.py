@@ -223,7 +223,7 @@ def _left_out(value: Any) -> dict[str, Any]:
     Callers without Loom's types also read results, so a result omits only empty fields of sub-agents and of retries.
     """
     if isinstance(value, RunResult):
-        return {"exclude": {name for name in ("children", "own", "retries") if not getattr(value, name)}}
+        return {"exclude": {name for name in ("children", "own", "retries", "workspace") if not getattr(value, name)}}
     # Types from other workflows on the same worker are written in full, because readers may not know their defaults.
     return {"exclude_defaults": True} if _is_own(type(value)) else {}
 

@@ -12,8 +12,10 @@ from pydantic import (
     AwareDatetime,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     ValidationError,
 )
 from temporalio import workflow
@@ -23,6 +25,13 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.media import MOST_PARTS
 from loom.domain.core.messages import JsonObject, Part, canonical
 from loom.domain.core.model_options import read_model_options
+from loom.domain.core.repositories import (
+    GitWorkspace,
+    Workspace,
+    problem_of_address,
+    problem_of_branch,
+    problem_of_revision,
+)
 from loom.domain.core.requests import CREW_RUN, LONGEST_RUN, Budget, ForkedFrom, ModelOptions, RunError, RunRequest
 from loom.domain.core.tenants import TENANT_NAME, USER_ID
 from loom.domain.core.value_problems import DIGEST, WEB_ADDRESS, problem_of_value
@@ -102,11 +111,50 @@ class _ForkedFrom(Form):
     message: _Text | None = None
 
 
+def _right(problem_of: Callable[[str], str]) -> AfterValidator:
+    """Return a validator that refuses values with a problem."""
+
+    def checked(value: str) -> str:
+        if problem := problem_of(value):
+            raise ValueError(problem)
+        return value
+
+    return AfterValidator(checked)
+
+
+class GitForm(Form):
+    """A Git repository that a run works on, in a clone of its own."""
+
+    git: Annotated[_Text, StringConstraints(max_length=2000), _right(problem_of_address)]
+    revision: Annotated[_Text, _right(problem_of_revision)] | None = None
+    push: Annotated[_Text, _right(problem_of_branch)] | None = None
+
+
+_FOLDER, _REPOSITORY = "<folder>", "<repository>"
+"""The kinds of workspaces. The library adds them to the place of an error, from which they are left out."""
+
+
+def _kind_of_workspace(value: object) -> str | None:
+    if isinstance(value, Mapping | GitForm):
+        return _REPOSITORY
+    return _FOLDER if isinstance(value, str) else None
+
+
+_Workspace = Annotated[
+    Annotated[_Text, Tag(_FOLDER)] | Annotated[GitForm, Tag(_REPOSITORY)],
+    Discriminator(
+        _kind_of_workspace,
+        custom_error_type="neither_folder_nor_repository",
+        custom_error_message="must be a path, or an object with `git`",
+    ),
+]
+
+
 class SharedForm(Form):
     """The request fields that runs, forks and chats have in common."""
 
     model: _Name | None = None
-    workspace: _Text | None = None
+    workspace: _Workspace | None = None
     permissions: dict[str, str] = Field(default_factory=dict)
     mode: Mode | None = Field(None, strict=False)
     max_turns: int | None = Field(None, ge=1, le=100_000)
@@ -271,6 +319,12 @@ def read_request(payload: object) -> RunRequest:
         raise BadRequest("message_id: only a chat's first message has an id; set `chat`, too", field="message_id")
     if checked.chat and checked.forked_from is not None:
         raise BadRequest("chat: a fork can't be a chat; leave out `chat` or `forked_from`", field="chat")
+    if checked.chat and isinstance(checked.workspace, GitForm) and checked.workspace.push:
+        raise BadRequest(
+            "workspace.push: a chat ends when a person ends it, and only a run that completes pushes its change: leave"
+            " `push` out, and use the patch in the run's artifacts",
+            field="workspace.push",
+        )
     asked = replace(_request(checked), agent=checked.agent, parts=_parts(checked.parts))
     return replace(asked, chat=True, message_id=checked.message_id) if checked.chat else asked
 
@@ -296,10 +350,20 @@ def _request(checked: RequestForm) -> RunRequest:
     if checked.permissions:
         parse_rules(checked.permissions)
     given = {name: getattr(checked, name) for name in RequestForm.model_fields}
-    budget = _budget(checked.budget)
+    budget, workspace = _budget(checked.budget), _workspace(checked)
     options = read_model_options(checked.model_options, "model_options") if checked.model_options else ModelOptions()
     forked = ForkedFrom(**checked.forked_from.model_dump()) if checked.forked_from else None
-    return RunRequest(**{**given, "budget": budget, "forked_from": forked, "model_options": options})
+    whole = {**given, "budget": budget, "workspace": workspace, "forked_from": forked, "model_options": options}
+    return RunRequest(**whole)
+
+
+def _workspace(checked: RequestForm) -> Workspace | None:
+    if not isinstance(checked.workspace, GitForm):
+        return checked.workspace
+    if checked.forked_from is not None:
+        raise BadRequest("workspace: a fork can't clone a repository: name a folder", field="workspace")
+    named = checked.workspace
+    return GitWorkspace(git=named.git, revision=named.revision or "", push=named.push or "")
 
 
 def _budget(checked: BudgetForm | None) -> Budget:
@@ -367,6 +431,8 @@ def initial_state(request: object, carried: tuple[object, ...]) -> RunState:
         # A lineage is accepted only from the run's parent. A second input from any other caller is ignored.
         delegated = info.parent is not None and is_child(info.workflow_id, info.parent.workflow_id)
         lineage = read_lineage(carried[0]) if carried and delegated else None
+        if lineage is not None and lineage.checkout is not None:
+            _refuse_forged_root(info, lineage)
         return start(info.workflow_id, read_input(info.workflow_type, request), workflow.now(), lineage)
     except BadRequest as error:
         refused = start(info.workflow_id, RunRequest(task=""), workflow.now())
@@ -381,6 +447,12 @@ def _refuse_forged_continuation(info: workflow.Info) -> None:
     """
     if info.cron_schedule is not None or info.attempt > 1:
         raise BadRequest("a run that has continued as new can't be retried or repeated by a cron schedule", field="")
+
+
+def _refuse_forged_root(info: workflow.Info, lineage: Lineage) -> None:
+    """Refuse a lineage that leads to the clone of another tree. The server knows the root of the run's tree."""
+    if info.root is None or info.root.workflow_id != lineage.root_run_id:
+        raise BadRequest(f"this run isn't in the tree of run {lineage.root_run_id!r}, whose clone it names", field="")
 
 
 def read_input(workflow_type: str, request: object) -> RunRequest:
@@ -409,9 +481,8 @@ def _check(form: type[FormT], payload: object, what: str) -> FormT:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    return ".".join(
-        text if len(text := str(step)) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…" for step in location
-    )
+    steps = (str(step) for step in location if step not in (_FOLDER, _REPOSITORY))
+    return ".".join(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…" for text in steps)
 
 
 def _explain(problem: Mapping[str, Any], form: type[Form]) -> str:
@@ -424,7 +495,12 @@ def _explain(problem: Mapping[str, Any], form: type[Form]) -> str:
 def known_fields(location: tuple[int | str, ...], form: type[BaseModel]) -> str:
     """Return which field of the form may have been meant, as the end of a sentence, or else which fields there are."""
     *outer, name = location
-    inner: dict[str, type[Form]] = {"budget": BudgetForm, "forked_from": _ForkedFrom, "parts": PartForm}
+    inner: dict[str, type[Form]] = {
+        "budget": BudgetForm,
+        "forked_from": _ForkedFrom,
+        "parts": PartForm,
+        "workspace": GitForm,
+    }
     meant = inner.get(str(outer[0])) if outer else form
     if meant is None:
         return ""

@@ -15,6 +15,7 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 from loom.domain.core.messages import JsonObject, ToolCall, canonical
+from loom.domain.core.repositories import repository_line, workspace_view
 from loom.domain.core.requests import ParkedOn, RunStatus
 from loom.domain.core.search_attributes import SEARCH_ATTRIBUTES
 from loom.domain.core.tool_calls import describe
@@ -111,6 +112,8 @@ def markdown(state: RunState) -> str:
     ]
     if (lineage := state.tree.lineage) is not None:
         lines.append(f"sub-agent of {_code(lineage.parent_run_id)}, for: {_inline(lineage.description)}")
+    if (repository := workspace_view(state.checkout, state.change)) is not None:
+        lines.append(f"repository {_inline(repository_line(repository))}")
     if (waiting := waiting_on(state)) is not None:
         lines.append(f"waiting on {_inline(waiting)}")
     lines += [_child(child) for child in state.tree.children]

@@ -86,7 +86,7 @@ def _steps(events: Sequence[HistoryEvent]) -> Iterator[Step]:
             continue
         done = completed.get(event.event_id)
         step = Step(
-            kind=scheduled.activity_type.name,
+            kind=scheduled.activity_type.name.removesuffix("_in_clone"),
             name=scheduled.activity_id,
             decided_in=scheduled.workflow_task_completed_event_id,
             worker=_process(begun.identity),

@@ -39,6 +39,19 @@ App: TypeAlias = Annotated[
 Agent: TypeAlias = Annotated[str | None, typer.Option(help="Name of the agent.")]
 Model: TypeAlias = Annotated[str | None, typer.Option(help="Model: openai:NAME, anthropic:NAME or demo.")]
 Workspace: TypeAlias = Annotated[str | None, typer.Option(metavar="DIR", help="Folder that the agent works in.")]
+Git: TypeAlias = Annotated[
+    str | None, typer.Option("--git", metavar="URL", help="Git repository that the agent works on, in a new clone.")
+]
+Revision: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="REV", help="With --git: branch, tag or full commit id to clone.")
+]
+Push: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BRANCH",
+        help="With --git: new branch to push the change to if the run completes. {run} stands for the run's ID.",
+    ),
+]
 Permissions: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="FILE|JSON", help='Rules that override the agent\'s, such as {"bash": "ask"}.'),
@@ -92,7 +105,7 @@ def read_fields(**options: Any) -> dict[str, Any]:
     the defaults of the agent and the worker. Raises BadRequest if a value can't be read.
     """
     readers: dict[str, Callable[[Any], Any]] = {
-        "workspace": absolute,
+        "workspace": lambda where: absolute(where) if isinstance(where, str) else where,
         "permissions": read_permissions,
         "model_options": lambda text: read_object(text, "--model-options"),
         "budget": lambda text: read_object(text, "--budget"),
@@ -101,6 +114,23 @@ def read_fields(**options: Any) -> dict[str, Any]:
     }
     given = {name: value for name, value in options.items() if value is not None}
     return {name: readers[name](value) if name in readers else value for name, value in given.items()}
+
+
+def named_workspace(
+    folder: str | None, git: str | None, revision: str | None, push: str | None = None
+) -> str | dict[str, str] | None:
+    """Return the folder or the repository that the options name, or None. Raises BadRequest if they contradict."""
+    of_git = {"revision": revision, "push": push}
+    given = {name: value for name, value in of_git.items() if value is not None}
+    if git is None:
+        if given:
+            raise BadRequest(f"--{next(iter(given))} needs --git, which names the repository", field="workspace")
+        return folder
+    if folder is not None:
+        raise BadRequest(
+            "--workspace and --git can't be combined: with --git, the run works in its own clone", field="workspace"
+        )
+    return {"git": git, **given}
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:

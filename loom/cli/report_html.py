@@ -6,6 +6,7 @@ from typing import Final
 
 from loom.cli.output import counted, plain, seconds, tokens
 from loom.cli.report_screen import NAMES, costs, expenses, headline, nested
+from loom.domain.core.repositories import repository_line
 from loom.domain.history.run_report import WAITS, ReportSpan, RunReport, SubAgentReport
 
 LONGEST_TASK: Final = 2000
@@ -57,6 +58,8 @@ def _body(report: RunReport) -> Iterator[str]:
     yield f'<p class="dim">agent {_text(report.agent)} · {_text(facts)}</p>'
     began, ended = (at.isoformat(sep=" ", timespec="seconds") for at in (report.began, report.ended))
     yield f'<p class="dim">{_text(began)} to {_text(ended)}</p>'
+    if report.workspace:
+        yield f'<p class="task">repository {_text(repository_line(report.workspace))}</p>'
     if report.error:
         said = f"{report.error.get('type')}: {report.error.get('message')}"
         yield f'<p class="bad">{_text(said)}</p>'

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import counted, money, one_line, plain, seconds, tokens
+from loom.domain.core.repositories import repository_line
 from loom.domain.history.estimates import RunEstimate, Spread
 from loom.domain.history.run_report import OTHER, WAITS, RunReport, Spending, SubAgentReport
 
@@ -109,6 +110,8 @@ def _lines(report: RunReport, out: Console) -> Iterator[RenderableType]:
     yield Text.assemble((one_line(report.run_id), "bold"), f" · {report.status.replace('_', ' ')}")
     yield Text(" · ".join([f"agent {one_line(report.agent)}", *headline(report)]), style="dim")
     yield Text(" · ".join(expenses(report)), style="dim")
+    if report.workspace:
+        yield Text(one_line(f"repository {repository_line(report.workspace)}", 400), style="dim")
     if report.error:
         yield Text(one_line(f"{report.error.get('type')}: {report.error.get('message')}", 400), style="red")
     yield Text("")

@@ -12,11 +12,13 @@ from loom.activities.adapters.documents.readers import SeparateDocumentReader
 from loom.activities.adapters.embedders.offline import OfflineEmbedder
 from loom.activities.adapters.embedders.openai_embeddings import OpenAIEmbedder
 from loom.activities.adapters.embedders.selection import chosen_embedder
+from loom.activities.adapters.git.clones import RunClones
 from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
+from loom.activities.adapters.postgres.clones import PostgresCloneChanges
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresAnswers, PostgresEffects, PostgresReplies
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
@@ -43,6 +45,8 @@ from loom.activities.model_permits import PermitRules, Permits
 from loom.activities.parts_for_models import PartLoader
 from loom.activities.ports import EventStream, Pasts, Providers
 from loom.activities.publish import AbsentStream
+from loom.activities.return_change import ChangeReturn
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.start_gate import SigningKey, StartGate
 from loom.activities.tenants.metered import MeteredProviders
 from loom.activities.tenants.one_worker import OneWorkerTenants
@@ -65,6 +69,7 @@ from loom.composition.tool_registry import hidden_tools, registry_from, skill_to
 from loom.composition.worker_files import FilesOfWorker
 from loom.composition.worker_parts import WorkerParts
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.repositories import Repositories
 from loom.domain.tree.lineage import TreeLimits
 
 if TYPE_CHECKING:
@@ -188,6 +193,15 @@ def parts_for(
     if settings.tenants:
         called = MeteredProviders(called, limits=settings.tenants, accounts=counted, prices=prices)
     stream = _stream(link, transport)
+    sanitizer = OutputSanitizer(mask, artifacts)
+    clones = RunClones(settings.clones_folder, settings.home, sanitizer.clean)
+    repositories = Repositories(clone=settings.repositories, push=settings.push_repositories)
+    workspaces = RunWorkspaces(
+        clones=clones,
+        repositories=repositories,
+        changes=PostgresCloneChanges(database) if database else None,
+        redact=sanitizer.clean,
+    )
     return WorkerParts(
         registry=registry,
         connections=connections,
@@ -207,7 +221,7 @@ def parts_for(
         attachments=attachments,
         embedder=embedder,
         extensions=extensions,
-        sanitizer=OutputSanitizer(mask, artifacts),
+        sanitizer=sanitizer,
         masked=partial(StreamingMask, mask),
         masked_words=partial(StreamingMask, mask, ends=WORDS),
         own=RunTools(made=made, skills=skill_tools(settings, made)),
@@ -222,6 +236,15 @@ def parts_for(
         spans=SpanOutbox(meters) if settings.otlp_endpoint and settings.redis_url else None,
         notify=notify_plan(settings),
         receivers=receivers_from(settings),
+        workspaces=workspaces,
+        change_return=ChangeReturn(
+            workspaces=workspaces,
+            clones=clones,
+            repositories=repositories,
+            artifacts=artifacts,
+            push_ci_files=settings.push_ci_files == "on",
+            redact=sanitizer.clean,
+        ),
         gate=StartGate(
             key,
             requires_signature=settings.require_signed == "on",

@@ -26,6 +26,7 @@ from loom.composition.encryption import encryption_with
 from loom.domain.agents.worker_catalog import WorkerCatalog
 from loom.domain.agents.worker_report import WorkerReport, problem_with
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.repositories import GitWorkspace
 from loom.domain.core.requests import RunRequest
 from loom.stack.state import lived_at
 
@@ -149,13 +150,15 @@ def _seen_from(report: WorkerReport, request: RunRequest) -> RunRequest:
     """Return the request with the real path of its workspace. The paths of another machine aren't known here."""
     if request.workspace is None:
         return request
+    if isinstance(request.workspace, GitWorkspace):  # the worker makes a folder for it
+        return replace(request, workspace=None)
     is_here = report.host == socket.gethostname()
     return replace(request, workspace=_real_path(request.workspace) if is_here else None)
 
 
 def _no_folder(request: RunRequest, report: WorkerReport) -> BadRequest | None:
     """Return the error if the worker is on this machine and the workspace isn't a folder here, or None."""
-    if request.workspace is None or report.host != socket.gethostname():
+    if not isinstance(request.workspace, str) or report.host != socket.gethostname():
         return None
     real = _real_path(request.workspace)
     if real is not None and os.path.isdir(real):  # noqa: PTH112 - `Path.is_dir` raises if the path is too long

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from loom.composition.tls_files import POSTGRES_FILES, REDIS_FILES, check_certificates, check_files_of_url
 from loom.domain.core.model_prices import ModelPrice
 from loom.domain.core.notifications import EVENTS
+from loom.domain.core.repositories import problem_of_address
 from loom.domain.core.tenants import TENANT_NAME, TenantLimits
 from loom.domain.tools.mcp_servers import read_servers
 from loom.domain.web.addresses import read_opening
@@ -65,6 +66,14 @@ def unlinked(folders: tuple[Path, ...]) -> tuple[Path, ...]:
 def opening(entries: tuple[str, ...]) -> tuple[str, ...]:
     read_opening(entries)
     return entries
+
+
+def repositories(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    for prefix in prefixes:
+        # The beginning of a URL may end with its host.
+        if problem := problem_of_address(f"{prefix.rstrip('/')}/any"):
+            raise ValueError(f"{prefix!r} {problem}")
+    return prefixes
 
 
 def servers(tables: dict[str, Any]) -> dict[str, Any]:

@@ -145,6 +145,25 @@ class Settings(ClientSettings, BaseSettings):
     workspaces: Annotated[tuple[Directory, ...] | None, NoDecode, BeforeValidator(values.as_in_path)] = Field(
         default=None, description="Folders, separated as in PATH, in which runs' workspaces must be. None: `workspace`."
     )
+    run_workspaces: Directory | None = Field(
+        default=None,
+        description="Folder for the clones that runs work in. It must have the same path on all workers, and machines"
+        " must not share it. None: `workspaces` in LOOM_HOME.",
+    )
+    repositories: Annotated[Listed, AfterValidator(values.repositories)] = Field(
+        default=(),
+        description="Comma-separated URLs of the Git repositories that runs may clone, or of folders that contain"
+        " them.",
+    )
+    push_repositories: Annotated[Listed, AfterValidator(values.repositories)] = Field(
+        default=(),
+        description="Comma-separated URLs of the Git repositories that runs may push to, or of folders that contain"
+        " them.",
+    )
+    push_ci_files: Literal["on", "off"] = Field(
+        default="off",
+        description="on: runs also push changes to files that a Git host runs as CI, such as `.github/workflows`.",
+    )
     max_mode: Mode = Field(default=Mode.ACCEPT_EDITS, description="Most permissive mode that a run may have.")
     max_turns: Count = Field(default=50, description="Default maximum number of turns per run.")
     context_window: Annotated[int, Field(ge=1000)] = Field(
@@ -475,9 +494,14 @@ class Settings(ClientSettings, BaseSettings):
 
     @property
     def private_paths(self) -> tuple[Path, ...]:
-        """Loom's own state and its keys, which no command may see."""
-        keys = (self.encryption_keys, self.approval_key)
-        return (self.home, self.key_path, *(path for path in keys if path is not None))
+        """Loom's own state, its keys, and the clones of other runs, which no command may see."""
+        others = (self.run_workspaces, self.encryption_keys, self.approval_key)
+        return (self.home, self.key_path, *(path for path in others if path is not None))
+
+    @property
+    def clones_folder(self) -> Path:
+        """The folder of the clones that runs work in."""
+        return self.run_workspaces or self.home / "workspaces"
 
     @property
     def sandbox_limits(self) -> Limits:

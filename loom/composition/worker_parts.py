@@ -44,9 +44,11 @@ from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
 from loom.activities.quick_reads import QuickReads
 from loom.activities.recall import AppSource, InheritedNotes, Knowledge, PersonMemory, RecallSource, SessionMemory
+from loom.activities.return_change import ChangeReturn
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
+from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.sample_model import Sampler
 from loom.activities.skills import RunSkills, SkillLibrary
 from loom.activities.start_gate import StartGate
@@ -125,6 +127,10 @@ class WorkerParts:
     """Redacts a model's text, and emits complete words."""
     gate: StartGate
     """Decides which runs may start."""
+    workspaces: RunWorkspaces
+    """The clones of repositories that runs work in."""
+    change_return: ChangeReturn
+    """Returns the changes to these repositories."""
     approval_keys: "ApprovalKeys | None" = None
     """The keys that approvals must be proven with. None if they need no proof."""
     used_proofs: UsedStarts | None = None
@@ -161,6 +167,7 @@ class WorkerParts:
             agents=sorted(self.registry.agents),
             obeyed=self.obeyed,
             own_rules=self._own_rules.of if self.approval_keys else None,
+            workspaces=self.workspaces,
         )
 
     @property
@@ -245,6 +252,7 @@ class WorkerParts:
             gate=self.gate,
             tenants=tenants,
             notify=self.notify,
+            workspaces=self.workspaces,
             proofs=self.approval_keys is not None,
             parts=self.part_keeper,
             forks=Forks(pasts=pasts, transcripts=self.transcripts, artifacts=self.artifacts, parts=self.part_keeper),
@@ -262,9 +270,14 @@ class WorkerParts:
             notify=self.notify,
             search_attributes=search_attributes,
             redact=self.sanitizer.clean,
+            workspaces=self.workspaces,
         )
+        reviewer = CallReviewer(planner=self.planner, stream=self.stream)
         return [
             preparation.prepare_run,
+            self.workspaces.prepare_workspace,
+            self.change_return.store_change,
+            self.change_return.push_change,
             arrivals.admit_moved_run,
             tenants.await_admission,
             tenants.leave_tenant,
@@ -273,8 +286,10 @@ class WorkerParts:
             child_runs.abort_orphans,
             *self._model_activities(manifests, runner := self._tool_runner(manifests)),
             runner.run_tool,
+            runner.run_tool_in_clone,
             self.part_keeper.store_parts,
-            CallReviewer(planner=self.planner, stream=self.stream).plan_calls,
+            reviewer.plan_calls,
+            reviewer.plan_calls_in_clone,
             Progress(self.stream, self.notify).publish,
             notifier.notify,
             notifier.deliver_notification,
@@ -333,6 +348,7 @@ class WorkerParts:
         sampler = Sampler(providers=self.providers, stream=self.stream, redact=self.sanitizer.clean, prices=self.prices)
         return [
             model.call_model,
+            model.call_model_in_clone,
             conductor.conduct_crew,
             nodes.run_node,
             compressor.compress_context,
@@ -352,6 +368,7 @@ class WorkerParts:
             registered=self.registry.hooks_for if self.registry.hooks else None,
             manifests=manifests,
             parts=self.part_keeper,
+            workspaces=self.workspaces,
             definitions=self.definitions,
             proofs=self._proof_check,
         )

@@ -434,10 +434,20 @@ class CallerRuns:
         """Raise AccessDeniedError if a caller who may not grant rights asks for more than the agent has."""
         if "mode" in request:
             self._settings.bounds.refuse_mode(Mode(request["mode"]))
-        if "workspace" in request:
-            self._settings.bounds.refuse_workspace(_real_path(request["workspace"]))
+        match request.get("workspace"):
+            case str() as folder:
+                self._settings.bounds.refuse_workspace(_real_path(folder))
+            case _:
+                pass  # the worker knows which repositories it clones
         if self.caller.may(Operation.GRANT):
             return
+        match request.get("workspace"):
+            case {"push": str()}:
+                raise AccessDeniedError(
+                    "workspace.push: only an admin may let a run push to a repository. Leave it out, and take the patch"
+                    " from the run's artifacts",
+                    field="workspace.push",
+                )
         gained = [rule for rule, verdict in request.get("permissions", {}).items() if verdict != "deny"]
         if gained or request.get("mode") not in (None, Mode.READ_ONLY) or isinstance(request.get("crew"), Mapping):
             what = f"permissions.{gained[0]}" if gained else "mode" if request.get("mode") else "crew"

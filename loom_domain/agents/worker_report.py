@@ -63,15 +63,15 @@ def problem_with(request: RunRequest, report: WorkerReport, *, is_owner: bool) -
         return error  # a fork has the agent, the crew and the skills of the other run
     if request.model is not None and not is_model(request.model, report.prefixes):
         return unknown_model(request.model, report.prefixes)
-    workspace = request.workspace or ""
+    workspace = request.workspace if isinstance(request.workspace, str) else ""
     if dead := dead_by_name(request.permissions, report.tools, report.servers, workspace=workspace):
         return BadRequest("; ".join(dead), field="permissions")
     bounds = report.owner_bounds if is_owner else report.bounds
     try:
         if request.mode is not None:
             bounds.refuse_mode(Mode(request.mode))
-        if request.workspace is not None:
-            bounds.refuse_workspace(request.workspace)
+        if workspace:
+            bounds.refuse_workspace(workspace)
     except BadRequest as error:
         return error
     return None

@@ -87,7 +87,7 @@ class RefusedError(LoomError):
 
 
 class UnreachableError(LoomError):
-    """The Temporal server is not responding, or no worker is polling its task queue."""
+    """A server is not responding, such as Temporal's or a repository's, or no worker is polling the task queue."""
 
 
 class EncryptionKeyError(LoomError):

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, TypeAlias
 
 from loom.domain.core.messages import JsonObject, Part
+from loom.domain.core.repositories import Workspace
 
 AGENT_RUN: Final = "AgentRun"
 CREW_RUN: Final = "CrewRun"
@@ -143,7 +144,8 @@ class RunRequest:
     agent: str = "default"
     session_id: str | None = None
     model: str | None = None
-    workspace: str | None = None
+    workspace: Workspace | None = None
+    """A folder on the worker's machine, or a repository to clone."""
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: str | None = None
     max_turns: int | None = None
@@ -227,6 +229,10 @@ class RunResult:
     """The usage, cost, and tool calls of this run alone. None if there are no child runs."""
     retries: int = 0
     """How often the run has gone on after its end, because a person retried it."""
+    workspace: JsonObject | None = None
+    """The run's repository and its change: `git`, `revision`, `commit`, `files`, `patch`, `branch`, `pushed` and
+    `problem`. None if the run worked in a folder.
+    """
 
     @property
     def end_key(self) -> str:

@@ -19,6 +19,8 @@ class Action(StrEnum):
     REGISTERED = "tool.registered"
     START = "node.start"
     MANIFEST = "node.manifest"
+    WORKSPACE = "node.workspace"
+    """The run's repository has been cloned, or the change to it has been returned."""
     TURN = "node.turn"
     PLANNING = "node.planning"
     THINKING = "node.thinking"

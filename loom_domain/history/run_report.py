@@ -197,6 +197,8 @@ class RunReport:
     """What would make such runs faster or cheaper."""
     error: Mapping[str, Any] | None = None
     """`type`, `message` and `context` of the run's error. None if it has none."""
+    workspace: Mapping[str, Any] | None = None
+    """The run's repository and the change to it, as in its result. None if it works in a folder."""
 
     @property
     def seconds(self) -> float:
@@ -257,6 +259,7 @@ def run_report(
         spans=spans,
         advice=advice_for(figures_of(own if advised is None else advised)),
         error=result.get("error"),
+        workspace=next((task.parameters for task in reversed(own) if task.action is Action.WORKSPACE), None),
     )
 
 

@@ -1,5 +1,6 @@
 """Derive each activity's request from the run's state."""
 
+from datetime import datetime
 from typing import Any, Final
 
 from loom.domain.agents.branches_pattern import has_branches
@@ -7,6 +8,7 @@ from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
+from loom.domain.core.repositories import Checkout, GitWorkspace
 from loom.domain.core.tasks import Origin, correlation_of
 from loom.domain.core.tool_calls import Effect, OpenCall, PreparedCall, ToolSpec, Verdict, describe
 from loom.domain.core.tool_input import Exchange
@@ -15,15 +17,18 @@ from loom.domain.machine.compression_step import MAX_FRUITLESS
 from loom.domain.machine.limits import allowance
 from loom.domain.machine.tool_results import is_accounted, may_read_quickly
 from loom.domain.run.activity_payloads import (
+    ChangeRequest,
     CompressRequest,
     EvaluateRequest,
     HookRequest,
     ModelRequest,
     PrepareCallsRequest,
     PrepareRequest,
+    PushRequest,
     SampleRequest,
     StorePartsRequest,
     ToolRequest,
+    WorkspaceRequest,
 )
 from loom.domain.run.retry_policy import NOT_TRIED
 from loom.domain.run.state import RunState, result_of
@@ -40,6 +45,8 @@ INLINE_ARGUMENTS = 512
 contains them in the model's answer.
 """
 _NO_PLAN: Final = PreparedCall()
+_TITLE: Final = 72
+"""The maximum length of the first line of a commit's message."""
 
 
 def origin_of(state: RunState) -> Origin:
@@ -61,6 +68,43 @@ def origin_of(state: RunState) -> Origin:
 def prepare_request(state: RunState) -> PrepareRequest:
     """Return the request to resolve the run's agent."""
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
+
+
+def workspace_request(state: RunState) -> WorkspaceRequest:
+    """Return the request to clone the run's repository."""
+    return WorkspaceRequest(origin=origin_of(state), workspace=_repository(state), folder=state.agent.workspace)
+
+
+def change_request(state: RunState) -> ChangeRequest:
+    """Return the request to store the change to the run's repository."""
+    return ChangeRequest(origin=origin_of(state), checkout=_checkout(state))
+
+
+def push_request(state: RunState, at: datetime) -> PushRequest:
+    """Return the request to push the stored change to the run's repository."""
+    change = state.change
+    if change is None:
+        raise ValueError("the change isn't stored; there is nothing to push")
+    return PushRequest(
+        origin=origin_of(state),
+        checkout=_checkout(state),
+        tree=change.tree,
+        branch=_repository(state).branch(state.run_id),
+        title=next(iter(state.request.task.splitlines()), "")[:_TITLE],
+        at=at,
+    )
+
+
+def _checkout(state: RunState) -> Checkout:
+    if state.checkout is None:
+        raise ValueError("the repository isn't cloned; there is no change to return")
+    return state.checkout
+
+
+def _repository(state: RunState) -> GitWorkspace:
+    workspace = state.request.workspace
+    assert isinstance(workspace, GitWorkspace)  # noqa: S101 - `is_clone_due` and `returns_change` have checked it
+    return workspace
 
 
 def hook_request(state: RunState, step: HookPoint) -> HookRequest:
@@ -100,6 +144,7 @@ def model_request(state: RunState, execution: str = "") -> ModelRequest:
         insists=_insists(state),
         begun=state.tries.lost > 0,
         quick_read_execution=execution if may_read_quickly(state) else "",
+        checkout=state.checkout,
     )
 
 
@@ -220,6 +265,7 @@ def prepare_calls_request(state: RunState, calls: tuple[OpenCall, ...]) -> Prepa
         turn=state.turn,
         spec=state.agent,
         calls=tuple(call.call for call in calls),
+        checkout=state.checkout,
         grants=state.calls.grants,
         notices=state.notices.pending,
     )
@@ -272,6 +318,7 @@ def tool_request(
         quick=local,
         timeout=plan.timeout,
         workspace=state.agent.workspace,
+        checkout=state.checkout,
         note=_note(open_call),
         execution=execution,
         notices=state.notices.pending if with_notices else (),
@@ -310,6 +357,7 @@ def quick_attempt(
         accounted=False,
         quick=True,
         workspace=workspace,
+        checkout=request.checkout,
         execution=request.quick_read_execution,
         found=plan.found,
         timeout=plan.timeout,

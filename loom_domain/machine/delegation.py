@@ -158,6 +158,7 @@ def child_start(state: RunState, child: Child) -> ChildStart:
         detached=child.detached,
         root_execution=state.tree.lineage.root_execution if state.tree.lineage else state.environment.execution,
         steering_key=state.signature_checks.key if state.signature_checks.widened else "",
+        checkout=state.checkout,
     )
     return ChildStart(run_id=child.run_id, request=request, lineage=lineage)
 

@@ -7,13 +7,12 @@ it knew at its end, and repeats nothing. The request arrives before the run can 
 effect when the run has an outcome. Limits, the model and messages change at that moment.
 """
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
 from loom.domain.core.frozen import replace
 from loom.domain.core.messages import RETRIED, JsonObject, reminder
-from loom.domain.core.requests import RunResult, RunStatus
+from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.core.tool_calls import failed
 from loom.domain.machine.limits import TURNS, limit_hit, share_of
@@ -38,41 +37,13 @@ INTERRUPTED: Final = (
 GOES_ON: Final = "The run had ended, and now it goes on. You have all your tools: continue the task."
 
 
-def refused_reopening(result: RunResult, asked: RetryRequested) -> str | None:
-    """Return why a run with this result can't go on, or None if it can. The run itself checks the amounts."""
-    if result.status is RunStatus.COMPLETED and result.retries:
-        return "a retry has already continued it, and it has since completed: start a new run in its session"
-    if result.status is RunStatus.COMPLETED:
-        return "the run has completed: continue it with `loom fork`, or start a new run in its session"
-    if result.turns == 0 and result.status in (RunStatus.FAILED, RunStatus.ABORTED):
-        return "the run ended before its first turn: correct the cause and start it again"
-    limit = result.error.context.get("limit") if result.error else None
-    for name, field, spent, given in _limits(result, asked):
-        if name == limit and given is None:
-            return f"the run has reached its limit for {name}: name a larger one with `{field}`"
-        if given is not None and spent is not None and given <= spent:
-            return f"{field} is {given}, but the run has already used {spent}: name a larger limit"
-    return None
-
-
-def _limits(result: RunResult, asked: RetryRequested) -> Iterator[tuple[str, str, float | None, float | None]]:
-    """Yield each limit's name in errors, its field, and the amounts that the run has used and that it may now use."""
-    budget = asked.budget
-    yield "max_turns", "max_turns", result.turns, asked.max_turns
-    yield "tokens", "budget.tokens", result.usage.get("total_tokens"), budget.tokens
-    yield "cost_usd", "budget.cost_usd", result.cost, budget.cost_usd
-    yield "tool_calls", "budget.tool_calls", result.tool_calls, budget.tool_calls
-    yield "seconds", "budget.seconds", None, budget.seconds
-    yield "turns_in_all", "budget.turns", result.turns, budget.turns
-
-
 def reopened(state: RunState, event: RunReopened) -> RunState:
     """Return the next state of an ended run that a person retried. If it can't go on, it stays ended."""
     asked, outcome = state.reopening, state.outcome
     if asked is None or outcome is None:
         return state
     ended = replace(state, reopening=None)
-    going_on = _with_limits(replace(ended, outcome=None), asked)
+    going_on = _with_limits(replace(ended, outcome=None, returning=None), asked)
     if why := _refused(going_on, outcome, asked, event):
         return note(ended, Action.IGNORED, event.at, signal="retry", why=why)
     return _changed(_as_it_was(going_on, event), outcome, asked)

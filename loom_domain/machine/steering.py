@@ -22,6 +22,7 @@ from loom.domain.machine.chatting import handling, message_heard, message_id_of
 from loom.domain.machine.input_step import answered, refused_content
 from loom.domain.machine.model_retry import retried
 from loom.domain.machine.proven_approvals import with_grant_proof
+from loom.domain.machine.reopening_rules import refused_reopening
 from loom.domain.machine.tool_results import granted, not_run, settled
 from loom.domain.permissions.judge import GUARD
 from loom.domain.permissions.rules import parse_rules
@@ -39,7 +40,7 @@ from loom.domain.run.events import (
     SteeringEvent,
 )
 from loom.domain.run.pending_approvals import digest_like, find_ask, open_asks, own_ask
-from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at, note, with_calls
+from loom.domain.run.state import Hold, Outcome, Phase, RunState, expires_at, note, result_of, with_calls
 from loom.domain.tree.signals import PARENT, with_answer
 from loom.domain.tree.tree import TreeAsk
 
@@ -62,7 +63,7 @@ def name_of(event: SteeringEvent) -> str:
 
 def refusal(state: RunState, event: SteeringEvent) -> str | None:  # noqa: C901 - one case an event
     """Return the reason that this request cannot be carried out in the current state, or None."""
-    if state.outcome is not None and not state.is_answer and not _reopens(event):
+    if state.outcome is not None and not (state.is_answer or _reopens(event) or _ends_wait(state, event)):
         return f"the run has ended: {state.outcome.status}"
     match event:
         case Approved(call_id=call_id, digest=digest, arguments=arguments):
@@ -109,7 +110,8 @@ def _carried_out(state: RunState, event: SteeringEvent) -> RunState:  # noqa: C9
         case ResumeRequested():
             return note(resumed(state, event.at), Action.RESUMED, event.at, by=event.by)
         case RetryRequested():
-            return replace(state, reopening=event) if _reopens(event) else retried(state, event)
+            reopens = _reopens(event) or _ends_wait(state, event)
+            return replace(state, reopening=event) if reopens else retried(state, event)
         case MessageReceived():
             heard = _with_message(state, event)
             if heard is state:  # a chat already knows the message
@@ -213,9 +215,18 @@ def _reopens(event: SteeringEvent) -> bool:
     return isinstance(event, RetryRequested) and event.end is not None
 
 
+def _ends_wait(state: RunState, event: SteeringEvent) -> bool:
+    """Whether this request ends the wait of an ended run until the change to its repository is returned."""
+    return state.returning is not None and isinstance(event, AbortRequested | RetryRequested)
+
+
 def _refused_retry(state: RunState, event: RetryRequested) -> str | None:
+    if event.end not in (None, state.retries + 1):
+        return f"the run has already gone on after its end {event.end}"
+    if state.outcome is not None and state.returning is not None:
+        return refused_reopening(result_of(state, state.outcome), event)
     if event.end is not None:
-        return None if event.end == state.retries + 1 else f"the run has already gone on after its end {event.end}"
+        return None
     gone_on = ": a retry has already continued it" if state.retries or state.reopening is not None else ""
     if event.changes_ended_run:
         return f"the run has not ended{gone_on}: only a run that has ended takes `max_turns`, `budget` and `message`"
@@ -335,6 +346,8 @@ def _with_message(state: RunState, event: MessageReceived) -> RunState:
 def _abort(state: RunState, event: AbortRequested) -> RunState:
     why = f": {event.reason}" if event.reason else ""
     by = f" by {event.by}" if event.by else ""
+    if state.returning is not None:  # the run has ended, and only its end waits
+        return replace(state, returning=replace(state.returning, given_up=f"aborted{by}{why}"))
     done = f"Until then: {state.turn} turns, {state.spending.tool_calls} finished tool calls."
     error = RunError(
         type="ExecutionAbortedError",

@@ -18,6 +18,16 @@ from loom.domain.core.requests import RunRequest, RunStatus
 from loom.domain.core.signatures import microseconds
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.chatting import message_answered
+from loom.domain.machine.checkout_step import (
+    awaits_clone,
+    change_pushed,
+    change_stored,
+    is_pushing,
+    is_storing,
+    is_wait_over,
+    return_stopped,
+    workspace_prepared,
+)
 from loom.domain.machine.compression_step import compression_failed, context_compressed
 from loom.domain.machine.delegation import child_ended, children_began
 from loom.domain.machine.evaluation_step import answer_evaluated, evaluation_failed
@@ -68,6 +78,7 @@ from loom.domain.run.actions import (
     EvaluateAnswer,
     Finish,
     Prepare,
+    PrepareWorkspace,
     StoreParts,
 )
 from loom.domain.run.chat import begun_with
@@ -78,6 +89,8 @@ from loom.domain.run.events import (
     AsksExpired,
     BackoffEnded,
     CallsPrepared,
+    ChangePushed,
+    ChangeStored,
     CompressionFailed,
     ContextCompressed,
     Denied,
@@ -96,6 +109,7 @@ from loom.domain.run.events import (
     PermissionsSet,
     ResumeRequested,
     RetryRequested,
+    ReturnStopped,
     RunAdmitted,
     RunPrepared,
     RunRefused,
@@ -108,6 +122,7 @@ from loom.domain.run.events import (
     ToolsReturned,
     TurnBegan,
     WaitEnded,
+    WorkspacePrepared,
 )
 from loom.domain.run.state import Outcome, Phase, RunState, ended, note
 from loom.domain.tree.events import (
@@ -159,7 +174,9 @@ def next_action(state: RunState) -> Action:
 def _next_in_phase(state: RunState) -> Action:
     match state.phase:
         case Phase.STARTING:
-            return Prepare() if state.spec is None else next_to_start(state)
+            if state.spec is None:
+                return Prepare()
+            return PrepareWorkspace() if awaits_clone(state) else next_to_start(state)
         case Phase.READY:
             return BeginTurn()
         case Phase.THINKING:
@@ -312,6 +329,30 @@ TABLE: Final[Mapping[type[Event], Transition]] = {
         change=_admitted,
         fits=lambda state, _: state.admission == "waiting",
         otherwise="the run doesn't wait for its tenant",
+    ),
+    WorkspacePrepared: Transition(
+        to={S: (S, R), ENDED: (ENDED,)},
+        change=workspace_prepared,
+        fits=awaits_clone,
+        otherwise="the run has no repository to clone",
+    ),
+    ChangeStored: Transition(
+        to={ENDED: (ENDED,)},
+        change=change_stored,
+        fits=is_storing,
+        otherwise="no change is being stored",
+    ),
+    ChangePushed: Transition(
+        to={ENDED: (ENDED,)},
+        change=change_pushed,
+        fits=is_pushing,
+        otherwise="no change is being pushed",
+    ),
+    ReturnStopped: Transition(
+        to={ENDED: (ENDED,)},
+        change=return_stopped,
+        fits=lambda state, _: state.returning is not None and is_wait_over(state),
+        otherwise="nobody has ended the wait for the change",
     ),
     HookReturned: Transition(
         to={S: (S, R, ENDED), ENDED: (ENDED,)},

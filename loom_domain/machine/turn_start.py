@@ -7,6 +7,7 @@ from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
 from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user, with_parts
+from loom.domain.core.repositories import GitWorkspace
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.chatting import said_in_chat
@@ -54,6 +55,7 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         tree=with_share_and_limits(state.tree, state.request.budget, prepared.limits),
         answer=replace(state.answer, reflection=Reflection(stage="draft" if spec.pattern == "reflect" else "")),
         admission=prepared.admission,
+        checkout=state.tree.lineage.checkout if state.tree.lineage else None,
     )
     return ready(replace(resolved, hooks_left=steps_before_run(spec.hooks)) if spec.hooks else resolved)
 
@@ -64,9 +66,16 @@ def _forked(state: RunState, earlier: Earlier) -> RunState:
     return replace(state, conversation=conversation, work=work)
 
 
+def is_clone_due(state: RunState) -> bool:
+    """Whether the run's repository isn't cloned yet."""
+    return isinstance(state.request.workspace, GitWorkspace) and state.checkout is None
+
+
 def ready(state: RunState) -> RunState:
-    """Return the run, ready for its first turn if it is admitted, all hooks have run, and no approval is pending."""
-    if state.hooks_left or state.calls.open or state.admission == "waiting":
+    """Return the run, ready for its first turn if it is admitted, its repository is cloned, all hooks have run, and no
+    approval is pending.
+    """
+    if state.hooks_left or state.calls.open or state.admission == "waiting" or is_clone_due(state):
         return state
     state = replace(state, phase=Phase.READY)
     if state.transcript.messages:  # a fork already has a conversation

@@ -1,6 +1,6 @@
 """A worker's bounds: the workspaces and the permission modes that it serves."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from loom.domain.core.errors import BadRequest
@@ -19,6 +19,12 @@ class Bounds:
     roots: tuple[str, ...] | None = None
     """The real paths of the folders in which workspaces may be. None: any folder."""
     max_mode: Mode = Mode.BYPASS
+    clone: str = ""
+    """The folder that Loom itself has cloned for the run, wherever it is. Empty if there is none."""
+
+    def with_clone(self, folder: str) -> "Bounds":
+        """Return the bounds of a run that works in this clone. They are the same if `folder` is empty."""
+        return replace(self, clone=folder) if folder else self
 
     def refuses(self, workspace: str, mode: Mode) -> bool:
         """Whether the workspace or the mode is outside the bounds. `workspace` must be a real path."""
@@ -31,6 +37,8 @@ class Bounds:
 
     def refuse_workspace(self, workspace: str) -> None:
         """Raise BadRequest if the workspace is neither a root nor inside one. `workspace` must be a real path."""
+        if self.clone and workspace == self.clone:
+            return
         if self.roots is None or any(f"{workspace}/".startswith(f"{root.rstrip('/')}/") for root in self.roots):
             return
         raise BadRequest(

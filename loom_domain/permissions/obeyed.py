@@ -68,8 +68,12 @@ _CONTINUOUS_INTEGRATION: Final = """
     bitbucket-pipelines.yml jenkinsfile .drone.yml .drone.yaml .drone.star .cirrus.yml .cirrus.star
     buildspec.yml buildspec.yaml cloudbuild.yaml cloudbuild.yml cloudbuild.json .semaphore .teamcity codemagic.yaml
     .builds .build.yml .tekton .harness .prow.yaml .zuul.yaml zuul.yaml .zuul.d zuul.d wercker.yml .scrutinizer.yml
-    .readthedocs.yaml .readthedocs.yml
+    .readthedocs.yaml .readthedocs.yml buildkite.yml buildkite/pipeline.yml .onedev-buildspec.yml .cnb.yml .workflow
+    .vsts-ci.yml
 """
+
+_OF_CI: Final = frozenset(_CONTINUOUS_INTEGRATION.split())
+_CI_SHAPES: Final = r".+\.gitlab-ci\.ya?ml | jenkinsfile(?:\..+)?"
 
 NAMES: Final = frozenset(f"{_AGENTS} {_SHELLS} {_EDITORS} {_REPOSITORIES} {_BUILDS} {_CONTINUOUS_INTEGRATION}".split())
 """Names of files and folders, and pairs of a folder and a name in it."""
@@ -77,7 +81,7 @@ PARENTS: Final = frozenset(name.partition("/")[0] for name in NAMES if "/" in na
 """The folders of the pairs."""
 
 SHAPES: Final = re.compile(
-    r"""
+    rf"""
     \.env(?:rc)?(?!\.(?:example|sample|template|dist)$)(?:\..+)?                        # environments
     | \.?mise(?:\..+)?\.toml | \.mcp\..+\.json
     | \.?lefthook(?:-local)?\.(?:ya?ml|toml|json) | \.huskyrc\..+                       # hooks of repositories
@@ -86,7 +90,7 @@ SHAPES: Final = re.compile(
     | \.clinerules-.+ | \.roorules-.+ | \.kilocoderules-.+                              # instructions for agents
     | .+\.code-workspace | .+\.sublime-(?:project|workspace|build|settings)             # editors
     | .*\.run\.xml
-    | .+\.gitlab-ci\.ya?ml | jenkinsfile\..+                                            # continuous integration
+    | {_CI_SHAPES}
     """,
     re.VERBOSE,
 )
@@ -142,6 +146,16 @@ def is_obeyed(name: str, folder: str = "") -> bool:
     """Whether programs obey a file or folder with this name. `folder` is the name of the folder that contains it."""
     name = name.lower()
     return name in NAMES or f"{folder.lower()}/{name}" in NAMES or SHAPES.fullmatch(name) is not None
+
+
+def is_continuous_integration(path: str) -> bool:
+    """Whether pushing a file with this path can make a Git host run commands."""
+    parts = path.lower().split("/")
+    return (
+        parts[0] in _OF_CI
+        or "/".join(parts[:2]) in _OF_CI
+        or re.fullmatch(_CI_SHAPES, parts[-1], re.VERBOSE) is not None
+    )
 
 
 def is_remade(name: str, folder: str = "") -> bool:

@@ -15,6 +15,11 @@ class Prepare:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareWorkspace:
+    """Clone the run's repository."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AwaitAdmission:
     """Wait until the run's tenant has room for another run."""
 
@@ -127,6 +132,7 @@ class Finish:
 
 Action: TypeAlias = (
     Prepare
+    | PrepareWorkspace
     | RunHook
     | BeginTurn
     | StoreParts

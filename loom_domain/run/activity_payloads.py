@@ -6,6 +6,7 @@ conversation is passed by reference (`transcript`), and an agent's spec is passe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal, TypeAlias
 
 from loom.domain.agents.hook_steps import HookPoint
@@ -16,6 +17,7 @@ from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import Group, JsonObject, Message, Part, Tail, ToolCall, Usage
 from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.output_schema import CheckedAnswer
+from loom.domain.core.repositories import Checkout, GitWorkspace
 from loom.domain.core.requests import ModelOptions, RunError, RunRequest, RunResult
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Notice, Origin
@@ -93,6 +95,49 @@ class Prepared:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WorkspaceRequest:
+    """The request to clone the run's repository."""
+
+    origin: Origin
+    workspace: GitWorkspace
+    folder: str
+    """The clone's path, which is pinned in the run's spec."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeRequest:
+    """The request to store the change to the run's repository."""
+
+    origin: Origin
+    checkout: Checkout
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PushRequest:
+    """The request to push the stored change to a branch."""
+
+    origin: Origin
+    checkout: Checkout
+    tree: str
+    """The id of the Git tree with the changed files."""
+    branch: str
+    title: str
+    """The first line of the commit's message."""
+    at: datetime
+    """The time of the commit. It is the same in each attempt, so that they all make the same commit."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pushed:
+    """What has become of a push."""
+
+    commit: str = ""
+    """The commit on the branch. Empty if it wasn't pushed."""
+    problem: str = ""
+    """Why it wasn't pushed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StorePartsRequest:
     """The request to read and store the parts of messages."""
 
@@ -160,6 +205,8 @@ class ModelRequest:
     """The chain of executions that the run consists of (`ToolRequest.execution`), if the activity may also run the
     quick reads that the model asks for. Otherwise empty.
     """
+    checkout: Checkout | None = None
+    """Set if the run's workspace is a clone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -290,6 +337,8 @@ class PrepareCallsRequest:
     calls: tuple[ToolCall, ...]
     grants: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
+    checkout: Checkout | None = None
+    """Set if the run's workspace is a clone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,6 +383,8 @@ class ToolRequest:
     """
     timeout: float = 120.0
     workspace: str = ""
+    checkout: Checkout | None = None
+    """Set if the workspace is a clone."""
     note: str = ""
     """Text that is prepended to the tool's output to inform the model about a person's changes."""
     execution: str = ""
@@ -432,6 +483,10 @@ class MovedRunRequest:
     start: SignedStart | None
     workspace: str
     mode: Mode
+    checkout: Checkout | None = None
+    """Set if the workspace is a clone."""
+    origin: Origin | None = None
+    """The run. Set if the workspace is a clone."""
     widened: bool = False
     """Whether the run already accepted only signed requests where it was, because only a signature made it possible."""
 

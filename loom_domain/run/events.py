@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import JsonObject, Part
 from loom.domain.core.notifications import NotifyPlan
+from loom.domain.core.repositories import Checkout, WorkspaceChange
 from loom.domain.core.requests import Budget, RunError
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
@@ -28,6 +29,40 @@ class RunRefused:
     """The run was refused because it cannot start as requested or cannot continue."""
 
     error: RunError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkspacePrepared:
+    """The run's repository has been cloned."""
+
+    checkout: Checkout
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeStored:
+    """The change to the run's repository has been stored, as far as that was possible."""
+
+    change: WorkspaceChange
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangePushed:
+    """The change to the run's repository has been pushed, or can't be."""
+
+    commit: str = ""
+    """The commit on the branch. Empty if it wasn't pushed."""
+    problem: str = ""
+    """Why it wasn't pushed."""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReturnStopped:
+    """The run no longer waits until its change is stored or pushed, because a person ended the wait."""
+
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -334,6 +369,10 @@ SteeringEvent: TypeAlias = (
 )
 OwnEvent: TypeAlias = (
     RunPrepared
+    | WorkspacePrepared
+    | ChangeStored
+    | ChangePushed
+    | ReturnStopped
     | RunRefused
     | RunAdmitted
     | HookReturned

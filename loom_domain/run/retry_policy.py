@@ -19,6 +19,9 @@ TIMED_OUT: Final = "Timeout"
 STORE_AWAY: Final = "StoreUnavailable"
 """The failure type for an attempt that did not start because one of Loom's own stores did not respond."""
 
+CLONE_AWAY: Final = "CloneUnavailable"
+"""The failure type for an attempt that did not start because the run's clone can't be used at present."""
+
 USED: Final = "used"
 """The part of a failure's context that says what a model call used before its reply broke off."""
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.agents.reflection import Reflection
@@ -24,6 +24,7 @@ from loom.domain.core.messages import (
     usage_view,
 )
 from loom.domain.core.notifications import NotifyPlan
+from loom.domain.core.repositories import Checkout, GitWorkspace, WorkspaceChange, workspace_view
 from loom.domain.core.requests import ParkedOn, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action, Notice
@@ -115,6 +116,15 @@ class WrapUp:
     """The run's outcome after the last answer."""
     turn: int = 0
     """The turn of the last answer, or 0 if this turn has not begun."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Returning:
+    """A step of returning the change to the run's repository. The end of the run waits for it."""
+
+    step: Literal["store", "push"]
+    given_up: str = ""
+    """Who has ended the wait, and why. Empty while the run waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,6 +350,12 @@ class RunState:
     """The messages that the run answers, if its request asks for a chat."""
     announced: tuple[str, ...] = ()
     """The keys of the notifications about what waits for people now."""
+    checkout: Checkout | None = None
+    """The clone that the run works in, if its request or that of a run above names a repository."""
+    change: WorkspaceChange | None = None
+    """What has become of the change to the repository, once the run has ended."""
+    returning: Returning | None = None
+    """Set while the end of the run waits until the change is returned."""
 
     @staticmethod
     def upgraded(carried: Mapping[str, Any]) -> JsonObject:
@@ -462,7 +478,7 @@ def status_of(state: RunState) -> RunStatus:
 def waiting_on(state: RunState) -> str | None:
     """Describe briefly what the run is waiting for, or return None."""
     if state.outcome is not None:
-        return None
+        return _waiting_on_return(state)
     if state.hold is not None:
         return "resume"
     if state.asks or state.asks_below:
@@ -479,6 +495,15 @@ def waiting_on(state: RunState) -> str | None:
         return "sub-agents: " + "; ".join(f"{child.agent}: {child.description}" for child in state.tree.running)
     running = [describe(open_call.call) for open_call in state.calls.open if open_call.result is None]
     return "tools: " + "; ".join(running) if running else _turn_of_tenant(state)
+
+
+def _waiting_on_return(state: RunState) -> str | None:
+    workspace = state.request.workspace
+    if state.returning is None or not isinstance(workspace, GitWorkspace):
+        return None
+    if state.returning.step == "store":
+        return "its change to be stored (`loom abort` ends the wait)"
+    return f"its change to be pushed to {workspace.branch(state.run_id)} (`loom abort` ends the wait)"
 
 
 def _turn_of_tenant(state: RunState) -> str | None:
@@ -519,6 +544,7 @@ def result_of(state: RunState, outcome: Outcome) -> RunResult:
         own=_own(state) if state.tree.children else None,
         error=_with_unread(_with_way_out(outcome, state), state),
         retries=state.retries,
+        workspace=workspace_view(state.checkout, state.change),
     )
 
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from loom.domain.agents.spec import window_size
 from loom.domain.core.messages import JsonObject, usage_view
+from loom.domain.core.repositories import workspace_view
 from loom.domain.core.requests import ParkedOn, fork_view
 from loom.domain.crews.log import last_choice
 from loom.domain.run.chat import chat_view
@@ -47,6 +48,7 @@ def status_view(state: RunState) -> JsonObject:
         "choice": last_choice(state.transcript.messages),
         "chat": chat_view(state.chat) if state.chat else None,
         "forked_from": fork_view(state.request.forked_from),
+        "workspace": workspace_view(state.checkout, state.change),
         "error": asdict(state.outcome.error) if state.outcome and state.outcome.error and not state.is_answer else None,
     }
 

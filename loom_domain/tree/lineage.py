@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from loom.domain.core.repositories import Checkout
 from loom.domain.permissions.judge import Level
 from loom.domain.tree.budget import Share
 
@@ -65,6 +66,8 @@ class Lineage:
     """The public key that requests to the child must be signed with, because only a signature made a run above it
     possible. If empty, the child's worker decides whether requests need a signature.
     """
+    checkout: Checkout | None = None
+    """The clone that the runs of the tree work in, if the root's request names a repository."""
 
 
 def is_child(run_id: str, parent_run_id: str) -> bool:

@@ -71,8 +71,10 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
             "AwareDatetime",
             "BaseModel",
             "ConfigDict",
+            "Discriminator",
             "Field",
             "StringConstraints",
+            "Tag",
             "TypeAdapter",
             "ValidationError",
         }
@@ -80,7 +82,7 @@ IMPORTS: Final[Mapping[str, frozenset[str]]] = {
     "pydantic_core": frozenset({"PydanticSerializationError", "from_json", "to_json", "to_jsonable_python"}),
     "temporalio": frozenset({"workflow"}),
     "temporalio.contrib.pydantic": frozenset({"PydanticPayloadConverter"}),
-    "urllib.parse": frozenset({"quote", "urljoin", "urlsplit"}),
+    "urllib.parse": frozenset({"quote", "unquote", "urljoin", "urlsplit"}),
 }
 """Everything that is not of ours, with the names that may be used of it."""
 

@@ -1,6 +1,7 @@
 """Stories of what is new in 0.4.0: chats, parked and reopened runs, leases, hooks, MCP servers that ask, and others."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from loom.testing.model_server import Reply, Script, SeenRequest, ToolUse, calls
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import mortal
 from loom.workflows.options import CHAT_IDLE
+from tests.git_server import repository
 from tests.integration.activities.test_mcp import ECHO
 from tests.integration.workflows.test_mcp_runs import working_with
 from tests.integration.workflows.test_signed_requests import recorded, reset, stranger
@@ -385,7 +387,54 @@ async def announced(loom: Harness) -> str:
 
 Story = tuple[Callable[[Harness], Awaitable[str]], Any, Mapping[str, Any]]
 
+# Clones of repositories
+
+
+async def cloned(loom: Harness) -> str:
+    """A run in a clone, with a sub-agent, whose change is pushed to a branch."""
+    repository(loom.workspace / "app.git", {"a.txt": "one\n"})
+    workspace = {"git": f"file://{loom.workspace}/app.git", "push": "fix"}
+    return await loom.start("the whole", workspace=workspace, permissions={"bash": "allow"})
+
+
+async def cloned_aborted(loom: Harness) -> str:
+    """A run in a clone that a person aborts, so that its change is stored and not pushed."""
+    run_id = await cloned(loom)
+    await loom.until(run_id, lambda status: status["status"] == "waiting_for_input")
+    await loom.client.abort(run_id, by="ann")
+    return run_id
+
+
+async def cloned_given_up(loom: Harness) -> str:
+    """A run in a clone that waits for a repository that doesn't respond, until a person aborts the wait."""
+    run_id = await cloned(loom)
+    await loom.until(run_id, lambda status: status["status"] == "waiting_for_input")
+    head = loom.workspace / "app.git" / "HEAD"
+    head.unlink()
+    os.mkfifo(head)
+    await loom.client.send(run_id, "go on", by="ann")
+    await loom.until(run_id, lambda status: "to be pushed" in str(status["waiting_on"]))
+    await loom.client.abort(run_id, by="ann", reason="enough")
+    return run_id
+
+
+CHANGE = calls(ToolUse("bash", {"command": "echo two >> a.txt"}, "b1"))
+ASK = calls(ToolUse("ask_user", {"question": "go on?"}, "a1"))
+IN_CLONE = {
+    "the whole": [
+        CHANGE,
+        calls(delegate("a part", "the part", "d1")),
+        text("done"),
+    ],
+    "the part": [READ, text("read")],
+}
+TEMPORARY = (f"file://{tempfile.gettempdir()}",)
+CLONING: Final = {"repositories": TEMPORARY, "push_repositories": TEMPORARY}
+
 LATER: Final[Mapping[str, Story]] = {
+    "cloned": (cloned, by_task(IN_CLONE), CLONING),
+    "cloned-aborted": (cloned_aborted, script([CHANGE, ASK]), CLONING),
+    "cloned-given-up": (cloned_given_up, script([CHANGE, ASK, text("done")]), CLONING),
     "chat-rested": (chat_rested, _chatting, {}),
     "chat-interrupted": (chat_interrupted, _chatting, {"patience": 0}),
     "chat-twice-sent": (chat_twice_sent, _chatting, {}),

@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
+from uuid import uuid4
 
 from temporalio.api.common.v1 import Payload
 from temporalio.converter import (
@@ -22,6 +23,7 @@ from loom.activities.adapters.encryption.key_ring import KeyRing
 from loom.activities.adapters.postgres.access import PostgresCallApprovals, PostgresTokens
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
 from loom.activities.adapters.postgres.audit import AuditFilter, PostgresAuditLog
+from loom.activities.adapters.postgres.clones import PostgresCloneChanges
 from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
@@ -35,7 +37,7 @@ from loom.activities.adapters.postgres.scoped_memory import PostgresScopedMemory
 from loom.activities.adapters.postgres.tenants import PostgresTenants
 from loom.activities.adapters.postgres.used_starts import PostgresUsedStarts
 from loom.activities.knowledge.ports import Document
-from loom.activities.ports import Claim
+from loom.activities.ports import Claim, CloneKey
 from loom.domain.audit.entries import Act, AuditEntry, Source
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tenants import Owner
@@ -67,6 +69,7 @@ LONG: Final = "the tide table of the harbour\n" * 200
 PAYLOAD: Final = Payload(metadata={"encoding": b"json/plain"}, data=b'"a conversation"')
 PICTURE: Final = b"a picture"
 DECISION: Final = bytes(32)
+CLONE: Final = CloneKey(run_id="run", execution="1")
 STACK_KEY: Final = f"k-2026-11-01-000000 {base64.b64encode(bytes(range(32))).decode()}\n"
 
 
@@ -117,6 +120,10 @@ async def store(url: str) -> None:
         await PostgresParts(database).save("run", PICTURE, "acme")
         await PostgresStoredData(database).look_up("server", "run", "")
         await PostgresUsedStarts(database).use("start", "run", "execution")
+        clones, holder = PostgresCloneChanges(database), uuid4()
+        await clones.hold(CLONE, holder)
+        await clones.begin(CLONE, holder, "call", "generation")
+        await clones.save(CLONE, holder, b"a patch", "call", 0)
         await _store_memory(database)
         await _store_knowledge(database)
         await _store_people(database)
@@ -298,4 +305,5 @@ async def _read_later_tables(database: Database) -> dict[str, Any]:
         "running": (await tenants.advance("acme", 1)).admitted,
         "spent": await tenants.used("acme", TODAY),
         "owners of keys": key_owners,
+        "change to the clone": await PostgresCloneChanges(database).load(CLONE),
     }

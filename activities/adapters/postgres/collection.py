@@ -22,6 +22,7 @@ SELECT run_id FROM (
     UNION ALL SELECT run_id, created_at FROM loom_effects
     UNION ALL SELECT owner, stored_at FROM loom_payload_owners WHERE owner <> ''
     UNION ALL SELECT run_id, used_at FROM loom_used_starts
+    UNION ALL SELECT run_id, created_at FROM loom_clones
 ) AS stored
 WHERE created_at < %(before)s AND NOT EXISTS (
     SELECT FROM loom_stored_runs AS known WHERE known.server = %(server)s AND known.run_id = stored.run_id
@@ -37,6 +38,7 @@ WITH fresh AS (
     SELECT run_id FROM loom_artifacts WHERE created_at >= %(before)s
     UNION SELECT run_id FROM loom_effects WHERE greatest(created_at, ended_at) >= %(before)s
     UNION SELECT owner FROM loom_payload_owners WHERE stored_at >= %(before)s
+    UNION SELECT run_id FROM loom_clones WHERE created_at >= %(before)s
 )
 SELECT tree, array_agg(run_id), array_agg(DISTINCT parent) FILTER (WHERE parent <> '') FROM loom_stored_runs
 WHERE server = %(server)s
@@ -49,6 +51,7 @@ _KEEP: Final = "UPDATE loom_stored_runs SET checked_at = now() WHERE server = %s
 _DELETE_ARTIFACTS: Final = "DELETE FROM loom_artifacts WHERE run_id = ANY(%s) AND created_at < %s"
 _DELETE_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND created_at < %s"
 _DELETE_STARTS: Final = "DELETE FROM loom_used_starts WHERE run_id = ANY(%s) AND used_at < %s"
+_DELETE_CLONES: Final = "DELETE FROM loom_clones WHERE run_id = ANY(%s) AND created_at < %s"
 _DISOWN: Final = "DELETE FROM loom_payload_owners WHERE owner = ANY(%s) AND stored_at < %s RETURNING payload"
 _DELETE_PAYLOADS: Final = """
 DELETE FROM loom_payloads
@@ -58,6 +61,7 @@ _FORGET: Final = "DELETE FROM loom_stored_runs WHERE server = %s AND tree = %s"
 _STORED: Final = """
 SELECT 'artifacts', count(*), coalesce(sum(octet_length(data)), 0)::bigint FROM loom_artifacts
 UNION ALL SELECT 'effects', count(*), coalesce(sum(octet_length(result::text)), 0)::bigint FROM loom_effects
+UNION ALL SELECT 'clones', count(*), coalesce(sum(octet_length(patch)), 0)::bigint FROM loom_clones
 UNION ALL SELECT 'payloads', count(*), coalesce(sum(size), 0)::bigint FROM loom_payloads
 UNION ALL SELECT 'payloads without a known run', count(*), coalesce(sum(size), 0)::bigint FROM loom_payloads
     WHERE EXISTS (SELECT FROM loom_payload_owners WHERE payload = id AND loom_payload_owners.owner = '')
@@ -111,6 +115,7 @@ class PostgresStoredData:
             artifacts = (await connection.execute(_DELETE_ARTIFACTS, of)).rowcount
             effects = (await connection.execute(_DELETE_EFFECTS, of)).rowcount
             await connection.execute(_DELETE_STARTS, of)
+            await connection.execute(_DELETE_CLONES, of)
             disowned = [payload for (payload,) in await (await connection.execute(_DISOWN, of)).fetchall()]
             payloads = (await connection.execute(_DELETE_PAYLOADS, (disowned,))).rowcount
             await connection.execute(_FORGET, (server, tree.root))

@@ -1,6 +1,7 @@
 """Delete what a session, or a person's runs, have left in memory, and the data that the runs stored in other tables.
 
-Effects of a run that is still running are kept, because the run would repeat them without the ledger. Payloads are kept
+Effects of a run that is still running are kept, because the run would repeat them without the ledger. So are its
+changes to a clone, without which no other worker can go on. Payloads are kept
 too, because histories contain references to them and runs in several sessions can share a payload.
 """
 
@@ -127,12 +128,11 @@ async def forget_owner(connection: Connection, owner: Owner) -> Forgotten:
 
 async def _of_runs(connection: Connection, ended: Mapping[str, bool]) -> dict[str, Any]:
     """Delete what runs stored in other tables. `ended` states for each run whether it has ended."""
-    runs = list(ended)
+    runs, over = list(ended), [run for run in ended if ended[run]]
+    await _gone(connection, "DELETE FROM loom_clones WHERE run_id = ANY(%s)", over)
     return {
         "artifacts": await _gone(connection, "DELETE FROM loom_artifacts WHERE run_id = ANY(%s)", runs),
-        "effects": await _gone(
-            connection, "DELETE FROM loom_effects WHERE run_id = ANY(%s)", [run for run in runs if ended[run]]
-        ),
+        "effects": await _gone(connection, "DELETE FROM loom_effects WHERE run_id = ANY(%s)", over),
         "effects_left": (await (await connection.execute(_LEFT, (runs,))).fetchone() or (0,))[0],
         "runs": tuple(runs),
     }

@@ -1,4 +1,4 @@
-"""List and delete the data that runs have stored outside memory: artifacts and call results.
+"""List and delete the data that runs have stored outside memory: artifacts, call results, and changes to clones.
 
 Payloads are excluded, because a history with a missing payload can't be read. Rows with payloads don't name a run,
 because runs share identical payloads.
@@ -19,11 +19,14 @@ SELECT run_id, sum(artifact)::int, sum(effect)::int, sum(size)::bigint FROM (
     SELECT run_id, 1 AS artifact, 0 AS effect, size, created_at FROM loom_artifacts
     UNION ALL
     SELECT run_id, 0, 1, octet_length(result::text), greatest(created_at, ended_at) FROM loom_effects
+    UNION ALL
+    SELECT run_id, 0, 0, octet_length(patch), created_at FROM loom_clones
 ) AS left_behind
 GROUP BY run_id HAVING max(created_at) < %s ORDER BY run_id
 """
 _DROP_ARTIFACTS: Final = "DELETE FROM loom_artifacts WHERE run_id = ANY(%s) AND created_at < %s"
 _DROP_EFFECTS: Final = "DELETE FROM loom_effects WHERE run_id = ANY(%s) AND created_at < %s"
+_DROP_CLONES: Final = "DELETE FROM loom_clones WHERE run_id = ANY(%s) AND created_at < %s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,3 +56,4 @@ async def drop(database: Database, runs: Sequence[str], before: datetime) -> Non
         async with database.transaction(within=_WITHIN) as connection:
             await connection.execute(_DROP_ARTIFACTS, (portion, before))
             await connection.execute(_DROP_EFFECTS, (portion, before))
+            await connection.execute(_DROP_CLONES, (portion, before))

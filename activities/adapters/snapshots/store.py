@@ -2,21 +2,26 @@
 
 The repository has no work tree and no index, so it never affects the user's repository. Content is added with `git
 fast-import`, which ignores filters, attributes and hooks. Every writer holds the store's lock, and so do the programs
-that it starts. If a worker is killed, the lock is therefore held until these programs have ended.
+that it starts. If a worker is killed, the lock is therefore held until these programs have ended. A program that takes
+too long is ended.
 """
 
+import asyncio
 import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
+from threading import Event, Timer
+from types import MappingProxyType
 from typing import IO, Final
 
 from loom.activities.adapters.snapshots.walk import Facts, Mark
@@ -29,12 +34,23 @@ FOLDER: Final = "workspace"
 FACTS: Final = "facts"
 LATEST: Final = "refs/base/latest"
 """The ref of the newest state. It keeps the base of the next snapshot in the store."""
+NO_VARIABLES: Final[Mapping[str, str]] = MappingProxyType({})
 PATIENCE: Final = 60.0
 """Seconds to wait for another process that uses the same store."""
+LONGEST: Final = 900.0
+"""Seconds after which a Git process is ended."""
+
+
+class TookTooLong(StoreUnavailable):
+    """A Git process was ended, because it took too long."""
+
 
 _OPTIONS: Final = tuple(
     word
-    for option in ("gc.auto=0", "core.protectNTFS=false", "core.protectHFS=false", "core.quotePath=false")
+    for option in (
+        *("gc.auto=0", "core.protectNTFS=false", "core.protectHFS=false", "core.quotePath=false"),
+        *("core.hooksPath=/dev/null", "core.fsmonitor=false"),
+    )
     for word in ("-c", option)
 )
 _SEEN: Final = "seen.json"
@@ -87,26 +103,49 @@ class Store:
     @contextmanager
     def locked(self) -> Iterator[int]:
         """Hold the store's lock until the end of the block, and yield its descriptor."""
+        with self._lock_file() as handle:
+            for _ in self._attempts(handle, PATIENCE):
+                time.sleep(0.005)
+            yield handle
+
+    @asynccontextmanager
+    async def held(self, patience: float) -> AsyncIterator[int]:
+        """Hold the store's lock, as `locked` does, but wait for it without a thread."""
+        with self._lock_file() as handle:
+            for _ in self._attempts(handle, patience):
+                await asyncio.sleep(0.02)
+            yield handle
+
+    @contextmanager
+    def locked_now(self) -> Iterator[int | None]:
+        """Hold the store's lock, or yield None if somebody else does."""
+        with self._lock_file() as handle:
+            yield handle if _lock(handle, self.lock_file) else None
+
+    @contextmanager
+    def _lock_file(self) -> Iterator[int]:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._wait_for(handle)
             yield handle
         finally:
             os.close(handle)  # LOCK_UN would also release the lock for a program that outlives this process
 
-    def _wait_for(self, handle: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StoreUnavailable(
-                        f"another process has used {self.path} for {PATIENCE:.0f} s: find out which process holds"
-                        f" {self.path}.lock"
-                    ) from None
-            time.sleep(0.005)
+    @property
+    def lock_file(self) -> Path:
+        """The file whose lock is the store's."""
+        return self.path.with_name(f"{self.path.name}.lock")
+
+    def _attempts(self, handle: int, patience: float) -> Iterator[None]:
+        """Yield after each attempt to lock the file that fails. Raises StoreUnavailable when patience runs out."""
+        deadline = time.monotonic() + patience
+        while not _lock(handle, self.lock_file):
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"another process has used {self.path} for {patience:.0f} s: find out which process holds"
+                    f" {self.lock_file}"
+                )
+            yield
 
     def prepare(self, workspace: Path, lock: int) -> None:
         """Create the repository if it doesn't exist. Raises StoreUnavailable if Git isn't installed."""
@@ -119,27 +158,65 @@ class Store:
         keep(self.path / "workspace", os.fsencode(workspace))
         keep(self.path / "ready", b"")
 
-    def git(self, *words: str, lock: int | None = None, feed: bytes = b"") -> bytes:
+    def git(
+        self, *words: str, lock: int | None = None, feed: bytes = b"", variables: Mapping[str, str] = NO_VARIABLES
+    ) -> bytes:
         """Run Git until it ends and return its output. Raises StoreUnavailable if Git fails."""
-        with self.running(*words, lock=lock) as process:
+        with self.running(*words, lock=lock, variables=variables) as process:
             out, err = process.communicate(feed)
         if process.returncode:
-            raise self.failure(words[0], err)
+            raise self.failure(command(words), err)
         return out
 
-    def running(self, *words: str, lock: int | None = None) -> "subprocess.Popen[bytes]":
-        """Start Git for this store. Git ignores user-level and system-level configuration."""
-        return subprocess.Popen(
+    @contextmanager
+    def running(
+        self,
+        *words: str,
+        lock: int | None = None,
+        variables: Mapping[str, str] = NO_VARIABLES,
+        umask: int = 0o077,
+        seconds: float | None = None,
+    ) -> "Iterator[subprocess.Popen[bytes]]":
+        """Run Git for this store, with these environment variables, until the end of the block. Git ignores user-level
+        and system-level configuration. Raises TookTooLong after so many seconds, by default LONGEST.
+        """
+        longest = LONGEST if seconds is None else seconds
+        process = subprocess.Popen(
             [_program(), *_OPTIONS, *words],
             cwd=self.path,
-            env=_environment(self.path),
+            env={**_environment(self.path), **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            umask=0o077,
+            umask=umask,
             start_new_session=True,  # only the worker must receive Ctrl-C, so that it can shut down gracefully
             pass_fds=() if lock is None else (lock,),
         )
+        is_late = Event()
+
+        def expire() -> None:
+            is_late.set()
+            end(process)
+
+        timer = Timer(longest, expire)
+        timer.daemon = True
+        timer.start()
+        try:
+            with process:
+                try:
+                    yield process
+                except BaseException:
+                    end(process)
+                    raise
+        except (StoreUnavailable, OSError):
+            if not is_late.is_set():
+                raise
+        finally:
+            timer.cancel()
+        if is_late.is_set():
+            raise TookTooLong(
+                f"git {command(words)} was ended on {self.path}, because it took longer than {longest:.0f} s"
+            )
 
     def failure(self, word: str, said: bytes) -> StoreUnavailable:
         """Return the error to raise when `git word` has failed."""
@@ -183,7 +260,10 @@ class Store:
 
     def unlock(self) -> None:
         """Remove Git's locks. This process holds the store's lock, so the process that created Git's locks is dead."""
-        for stale in self.path.rglob("*.lock"):
+        objects = self.path / "objects"
+        folders = (self.path, objects, objects / "info", objects / "pack")  # and none of the 256 with loose objects
+        found = (*(each for folder in folders for each in folder.glob("*.lock")), *(self.path / "refs").rglob("*.lock"))
+        for stale in found:
             stale.unlink(missing_ok=True)
 
     def list(self, run_id: str) -> tuple[Snapshot, ...]:
@@ -203,13 +283,16 @@ class Blobs:
     """Reads content by object id. All reads use a single `git cat-file` process."""
 
     def __init__(self, store: Store) -> None:
-        self._process = store.running("cat-file", "--batch")
+        self._store = store
+        self._stack = ExitStack()
 
     def __enter__(self) -> "Blobs":
+        self._process = self._stack.enter_context(self._store.running("cat-file", "--batch"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()
+        with self._stack:
+            self._process.communicate()
 
     def read(self, oid: str) -> bytes:
         """Return the content. Raises OSError if the store no longer contains it."""
@@ -240,6 +323,36 @@ def read_facts(stored: bytes) -> Facts:
     """Parse stored facts."""
     found = json.loads(stored)
     return Facts(empty=tuple(found["empty"]), modes=found["modes"], not_kept=found["not_kept"])
+
+
+def command(words: Sequence[str]) -> str:
+    """Return Git's command among the words of a command line, which may begin with settings."""
+    at = 0
+    while words[at] == "-c":
+        at += 2
+    return words[at]
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process with those that it has started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _lock(handle: int, path: Path) -> bool:
+    """Lock the open file, and return whether this was possible. A file that has been deleted meanwhile is replaced."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    with suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(handle), path.stat()):
+            return True
+    fresh = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.dup2(fresh, handle, inheritable=False)
+    os.close(fresh)
+    return False
 
 
 def _program() -> str:

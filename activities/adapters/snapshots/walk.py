@@ -37,6 +37,10 @@ means that the file may have changed.
 """
 
 
+class TooManyFiles(StoreUnavailable):
+    """The workspace has more files than a snapshot may have."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
     """Information about a workspace that Git trees don't record. Paths are relative to the workspace."""
@@ -100,7 +104,7 @@ class _Walk:
         """Scan the open folder. Return False if it has no content to store."""
         self.count += len(names)
         if self.count > MOST:
-            raise StoreUnavailable(
+            raise TooManyFiles(
                 f"the workspace has more than {MOST:,} files and folders, which is too many for snapshots: start the"
                 " run in a smaller folder, or set LOOM_SNAPSHOTS=off"
             )

@@ -20,6 +20,7 @@ from loom.activities.adapters.temporal.local_markers import local_activity
 from loom.activities.memory.histories import Execution, Moved, UnreadableHistory
 from loom.domain.agents.hook_steps import HookResult
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.repositories import IN_CLONE
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Origin, Published, correlation_of
 from loom.domain.core.tool_calls import ToolResult
@@ -305,7 +306,7 @@ class _Reading:
 
     async def _ask(self, event: HistoryEvent) -> PublishedNotices | None:
         scheduled = event.activity_task_scheduled_event_attributes
-        name = scheduled.activity_type.name
+        name = scheduled.activity_type.name.removesuffix(IN_CLONE)
         if name in TYPES:
             self._asked[event.event_id] = (name, await self._read(scheduled.input, TYPES[name][0]))
             self._scheduled[event.event_id] = (scheduled.activity_id, _at(event))

@@ -15,6 +15,7 @@ from loom.activities.adapters.temporal.errors import answered, failure_message
 from loom.activities.adapters.temporal.local_markers import local_activity
 from loom.domain.agents.hook_steps import HookResult
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.repositories import IN_CLONE
 from loom.domain.core.requests import RunResult
 from loom.domain.core.tasks import Published
 from loom.domain.core.tool_calls import ToolResult
@@ -154,7 +155,7 @@ async def _records(converter: DataConverter, history: WorkflowHistory) -> list[R
             records += await converter.decode(carried, [RunState] * len(carried))
         elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
-            if (name := scheduled.activity_type.name) in _TYPES:
+            if (name := scheduled.activity_type.name.removesuffix(IN_CLONE)) in _TYPES:
                 hints = [_TYPES[name][0]]
                 (given,) = await converter.decode(scheduled.input.payloads, hints)
                 open_ones[event.event_id] = (name, given)

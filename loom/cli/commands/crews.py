@@ -14,14 +14,18 @@ from loom.app.document_files import read_document
 from loom.cli.arguments import (
     App,
     Budget,
+    Git,
     Json,
     Metadata,
     OutputSchema,
     Patience,
     PermissionMode,
     Priority,
+    Push,
+    Revision,
     Tenant,
     User,
+    named_workspace,
     new_app,
     read_fields,
     user_name,
@@ -57,6 +61,9 @@ def run(
     ] = None,
     session: Annotated[str | None, typer.Option(help="Conversation that this run belongs to.")] = None,
     workspace: Annotated[str | None, typer.Option(metavar="DIR", help="Folder that all members work in.")] = None,
+    git: Git = None,
+    revision: Revision = None,
+    push: Push = None,
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override every member's rules.")
     ] = None,
@@ -81,7 +88,7 @@ def run(
     request = read_fields(
         model=model,
         session_id=session,
-        workspace=workspace,
+        workspace=named_workspace(workspace, git, revision, push),
         permissions=permissions,
         mode=mode,
         max_turns=max_turns,

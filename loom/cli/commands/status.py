@@ -24,6 +24,7 @@ from loom.client import LoomClient
 from loom.composition.load_settings import load_settings
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.repositories import repository_line
 from loom.domain.core.requests import RunStatus
 from loom.pending_approvals import read_approval
 from loom.run_overviews import RunOverview, RunOverviews
@@ -131,6 +132,8 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     ]
     if ui := web_ui(str(status.get("run_id", ""))):
         lines.append(Text(ui, style="dim"))
+    if repository := status.get("workspace"):
+        lines.append(Text(f"repository {one_line(repository_line(repository), 400)}", style="dim"))
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
     if fault := status.get("fault"):

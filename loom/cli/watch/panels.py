@@ -16,6 +16,7 @@ from loom.cli.output import counted, money, one_line, plain, seconds, tokens, vi
 from loom.cli.watch.form_fields import form_fields
 from loom.cli.watch.pending_approvals import PendingQuestion
 from loom.domain.core.messages import JsonObject
+from loom.domain.core.repositories import repository_line
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.pending_approvals import PendingApproval
 
@@ -184,6 +185,8 @@ def result(ended: RunResult, run_id: str, *, boxed: bool, took: float | None = N
         body.append(answer(ended.output) if boxed else Text(plain(ended.output).strip()))
     if ended.quality_metrics:
         body.append(Text(rated(ended.quality_metrics), style="dim"))
+    if ended.workspace is not None:
+        body.append(Text(plain(repository_line(ended.workspace)), style="dim"))
     if ended.error is not None:
         body.append(Text(f"{plain(ended.error.type)}: {plain(ended.error.message)}", style=style))
     if boxed and (body or not is_shown):

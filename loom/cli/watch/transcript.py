@@ -18,6 +18,7 @@ from loom.cli.output import counted, money, one_line, plain, seconds, tokens
 from loom.cli.watch import panels
 from loom.cli.watch.spending import Spending
 from loom.domain.core.messages import ToolCall
+from loom.domain.core.repositories import repository_line
 from loom.domain.core.tasks import Action, Task
 from loom.domain.core.tool_calls import describe
 from loom.domain.run.stream_events import NOT_RUN
@@ -82,6 +83,7 @@ class Transcript:
         """The run whose lines were printed last."""
         self._by_action: Mapping[Action, Callable[[Task, Parameters], Lines]] = {
             Action.START: self._start,
+            Action.WORKSPACE: self._repository,
             Action.TURN: self._new_turn,
             Action.PLANNING: self._planning,
             Action.THINKING: self._thinking,
@@ -190,6 +192,10 @@ class Transcript:
         if self.workspace and self._tree is self._below:  # sub-agents share their root's
             yield _line(f"  {one_line(self.workspace, 400)}", "dim")
         yield Text(plain(str(parameters.get("task", ""))), style="italic")
+
+    def _repository(self, _: Task, parameters: Parameters) -> Lines:
+        yield from self.unprinted_text()
+        yield _line(f"  {one_line(repository_line(parameters), 400)}", "dim")
 
     def _new_turn(self, _: Task, parameters: Parameters) -> Lines:
         turn, phase = int(parameters.get("to", 0)), parameters.get("phase")

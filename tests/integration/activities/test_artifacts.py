@@ -22,6 +22,7 @@ from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.domain.core import tool_calls
 from loom.domain.core.errors import ToolValidationError
 from loom.domain.core.tool_calls import stored_artifact
+from loom.run_artifacts import RunArtifacts
 from tests.databases import rows
 
 
@@ -72,6 +73,23 @@ async def test_saving_again_changes_nothing(artifacts: PostgresArtifacts) -> Non
     await artifacts.save(run_id, "a", "first")
     await asyncio.gather(*(artifacts.save(run_id, "a", "first" if n % 2 else "second") for n in range(20)))
     assert await artifacts.load(run_id, "a") == "first"
+
+
+async def test_texts_that_are_replaced_together_are_read_together(database: Database) -> None:
+    artifacts, reader, run_id = PostgresArtifacts(database), RunArtifacts(database), uuid4().hex
+    names = tool_calls.artifact_parts("a", tool_calls.ARTIFACT_LENGTH * 4)
+    versions = [[f"{word} "] * parts for word, parts in (("one", 2), ("two", 4), ("three", 1))]
+
+    async def write(version: list[str]) -> None:
+        for _ in range(20):
+            await artifacts.replace(run_id, dict(zip(names, [*version, *[""] * 4], strict=False)))
+
+    await write(versions[0])
+    writing = asyncio.gather(*(write(version) for version in versions))
+    seen = {await reader.text(run_id, "a") for _ in range(40)}
+    await writing
+
+    assert seen <= {"".join(version) for version in versions}
 
 
 async def test_long_text_is_kept_small_and_short_text_as_it_is(url: str, artifacts: PostgresArtifacts) -> None:

@@ -90,6 +90,8 @@ DELETES: Final = ("remove_a_document", "drop_a_base", "forget_a_session", "forge
 ABOUT_NO_OWNER: Final = {
     "Database": "connections",
     "PostgresArtifacts.listed": "of one run, whose id the caller has",
+    "PostgresArtifacts.load_all": "of one run, whose id the caller has",
+    "PostgresArtifacts.replace": "nothing",
     "PostgresAuditLog.add_unread": "ids of runs that the worker reads",
     "PostgresAuditLog.checkpoint": "a hash",
     "PostgresAuditLog.has_been_read": "a time",
@@ -98,6 +100,7 @@ ABOUT_NO_OWNER: Final = {
     "PostgresAuditLog.set_read_until": "a time",
     "PostgresAuditLog.unread": "ids of runs that the worker reads",
     "PostgresAuditLog.verify": "hashes of all rows, for operators",
+    "PostgresCloneChanges": "the change of one tree of runs, whose execution only its workers know",
     "PostgresCallApprovals": "names of those who approved a call of one run, whose id the caller has",
     "PostgresLedger": "results of one call of one run, by a key that only this run's worker makes",
     "PostgresMemory.by_id": "one memory, whosever it is, for operators",

@@ -43,6 +43,7 @@ from loom.testing.harness import Addresses, settings_for
 from loom.testing.model_server import SeenRequest, ThreadedModelServer, ToolUse, calls, text
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import Workers, environment
+from loom.workflows.validation import RunForm
 from tests.commands import Commands, commands_in
 from tests.docs_pages import PAGES, ROOT, SHELLS, Block, Command, blocks, commands, lines_of, named_commands
 from tests.trees import by_task
@@ -57,6 +58,7 @@ MODELS: Final[dict[str, Any]] = {
     "docs/evaluations.md": list[CaseForm],
     "docs/http.md": Problem,
     "docs/models.md": AgentForm,
+    "docs/workspaces.md": RunForm,
     "docs/zh/tutorial.md": AgentForm,
 }
 """What reads the files of pages that have no test of their own, unless they are settings."""

@@ -198,6 +198,7 @@ async def test_a_run_that_a_tenant_starts_is_its_own(serving: Serving) -> None:
         ({"permissions": {"bash": "ask"}}, "permissions.bash"),
         ({"mode": "accept-edits"}, "mode"),
         ({"crew": {"name": "c", "members": []}}, "crew"),
+        ({"workspace": {"git": "https://git.example/app", "push": "fix"}}, "workspace.push"),
     ],
 )
 async def test_an_operator_gives_no_run_more_rights_than_its_agent_has(

@@ -45,6 +45,15 @@ async def runs(client: LoomClient, name: str, count: int) -> list[RunSummary]:
     return await eventually(look)
 
 
+async def test_runs_of_a_schedule_push_to_branches_of_their_own(working: Working) -> None:
+    loom, _ = await working(script([text("never")]))
+    workspace = {"git": "https://git.example/app", "push": "nightly"}
+    with pytest.raises(BadRequest, match="such as `nightly-{run}`"):
+        await loom.client.schedules.add(ONCE_A_YEAR, "Fix it", workspace=workspace)
+    name = await loom.client.schedules.add(ONCE_A_YEAR, "Fix it", workspace={**workspace, "push": "nightly-{run}"})
+    await loom.client.schedules.remove(name)
+
+
 async def test_a_triggered_run_is_listed_like_others_and_names_its_schedule(working: Working) -> None:
     loom, _ = await working(turns(0, "", {}, "all is well"))
     name = f"report-{uuid4().hex[:6]}"

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 import loom
 from loom import RunResult, RunStatus, TypedResult, errors
 from loom.app.output_types import typed
-from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, ForkPointFields, RunFields
+from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, ForkPointFields, GitFields, RunFields
 from loom.workflows.validation import read_crew_request, read_request
 
 PUBLIC = [
@@ -43,6 +43,7 @@ PUBLIC = [
     "EvalRun",
     "Forgotten",
     "ForkFields",
+    "GitFields",
     "Hit",
     "Instead",
     "KnowledgeBase",
@@ -248,7 +249,9 @@ def test_requests_are_typed_with_the_fields_that_a_worker_reads() -> None:
     assert set(ForkFields.__annotations__) < set(CrewRunFields.__annotations__) < set(RunFields.__annotations__)
 
 
-@pytest.mark.parametrize(("field", "kind"), [("budget", BudgetFields), ("forked_from", ForkPointFields)])
+@pytest.mark.parametrize(
+    ("field", "kind"), [("budget", BudgetFields), ("forked_from", ForkPointFields), ("workspace", GitFields)]
+)
 def test_inner_objects_are_typed_with_the_fields_that_a_worker_reads(field: str, kind: type) -> None:
     with pytest.raises(errors.BadRequest) as caught:
         read_request({"task": "t", field: {"xyzxyz": 1}})

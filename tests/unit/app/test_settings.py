@@ -45,6 +45,14 @@ def test_everything_has_a_default(empty_directory: Path) -> None:
     assert settings.metrics_port == 9091
 
 
+def test_no_command_sees_the_clones_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_settings().home in read_settings().clones_folder.parents
+    monkeypatch.setenv("LOOM_RUN_WORKSPACES", "/srv/clones")
+
+    assert read_settings().clones_folder == Path("/srv/clones")
+    assert Path("/srv/clones") in read_settings().private_paths
+
+
 def test_loops_are_stopped_and_answers_not_rated_unless_somebody_says_otherwise(empty_directory: Path) -> None:
     assert (read_settings().loop_window, read_settings().evaluation) == (5, "off")
 

@@ -166,7 +166,14 @@ def test_a_chat_has_the_options_of_a_run() -> None:
         command = getattr(command, "commands", {}).get("run", command)
         return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
 
-    assert options(run_app) - options(chat.app) == {"--require-done", "--id", "--detach", "--yes", "--estimate"}
+    assert options(run_app) - options(chat.app) == {
+        "--require-done",
+        "--id",
+        "--detach",
+        "--yes",
+        "--estimate",
+        "--push",
+    }
 
 
 def test_help_in_a_chat_names_its_commands_and_is_no_message(

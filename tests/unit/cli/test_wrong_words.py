@@ -72,6 +72,23 @@ def test_a_blank_value_and_bytes_that_are_no_text_are_refused_by_each_command(wo
             assert ran.err.startswith(f"{named} {says}")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--push", "fix"), "--push needs --git, which names the repository"),
+        (("--revision", "main"), "--revision needs --git, which names the repository"),
+        (("--git", "https://git.example/app", "--workspace", "."), "--workspace and --git can't be combined"),
+        (("--git", "git@git.example:app"), "workspace.git must begin with https://, ssh:// or file://"),
+        (("--git", "https://git.example/app", "--revision", "a..b"), "workspace.revision must be a branch, a tag, or"),
+        (("--git", "https://git.example/app", "--push", "a b"), "workspace.push must be a name that Git accepts"),
+    ],
+)
+def test_wrong_git_options_are_refused_with_the_reason(words: tuple[str, ...], says: str, command: Commands) -> None:
+    ran = command("run", "Fix it.", *words)
+    assert (ran.code, ran.out) == (USAGE, "")
+    assert says in ran.err
+
+
 def test_a_blank_value_after_an_equals_sign_is_refused(command: Commands) -> None:
     ran = command("list", "--tenant=")
     assert (ran.code, ran.err) == (USAGE, "--tenant is empty: give it a value, or leave it out")

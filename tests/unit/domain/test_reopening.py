@@ -7,7 +7,8 @@ import pytest
 
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.machine.activity_requests import model_request
-from loom.domain.machine.reopening import GOES_ON, INTERRUPTED, refused_reopening
+from loom.domain.machine.reopening import GOES_ON, INTERRUPTED
+from loom.domain.machine.reopening_rules import refused_reopening
 from loom.domain.machine.steering import refusal
 from loom.domain.machine.transitions import closed, evolve, next_action, start
 from loom.domain.run.actions import AwaitAdmission, AwaitPerson, BeginTurn, CallModel, Finish

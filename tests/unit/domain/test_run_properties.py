@@ -13,6 +13,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Part, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
+from loom.domain.core.repositories import Checkout, GitWorkspace, WorkspaceChange
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.tenants import Admission
@@ -22,10 +23,12 @@ from loom.domain.core.tool_names import START_RUN
 from loom.domain.machine.activity_requests import (
     evaluate_request,
     model_request,
+    push_request,
     sample_request,
     summary_of,
     tool_request,
 )
+from loom.domain.machine.checkout_step import pushing_change, storing_change
 from loom.domain.machine.tool_results import may_read_quickly, quick_calls, settled_by_plan
 from loom.domain.machine.transitions import TABLE, closed, evolve, ignored, next_action, place, start
 from loom.domain.run.actions import (
@@ -43,6 +46,7 @@ from loom.domain.run.actions import (
     Finish,
     Prepare,
     PrepareCalls,
+    PrepareWorkspace,
     RunChildren,
     RunHook,
     RunTools,
@@ -57,6 +61,8 @@ from loom.domain.run.events import (
     AsksExpired,
     BackoffEnded,
     CallsPrepared,
+    ChangePushed,
+    ChangeStored,
     CompressionFailed,
     ContextCompressed,
     EvaluationFailed,
@@ -73,6 +79,7 @@ from loom.domain.run.events import (
     PermissionsSet,
     ResumeRequested,
     RetryRequested,
+    ReturnStopped,
     RunAdmitted,
     RunPrepared,
     RunRefused,
@@ -84,6 +91,7 @@ from loom.domain.run.events import (
     ToolsReturned,
     TurnBegan,
     WaitEnded,
+    WorkspacePrepared,
 )
 from loom.domain.run.retry_policy import Failure
 from loom.domain.run.state import Outcome, Phase, RunState, result_of, status_of
@@ -109,6 +117,8 @@ from tests.unit.domain.story import AT, AWAY, LOST, SPEC, WEEK, at, call, conver
 
 CONVERTER: Final = data_converter().payload_converter
 MAX_TURNS: Final = 6
+REPOSITORY: Final = GitWorkspace(git="https://git.example/app.git", push="fix")
+CHECKOUT: Final = Checkout(url=REPOSITORY.git, commit="1" * 40, revision="main", folder="/clones/1")
 
 GRANTS: Final = ((), ("bash(ls)",), ("bash(make)", "bash(ls)"))
 PROVIDER: Final = (
@@ -283,6 +293,8 @@ def what_fits(dice: Random, state: RunState) -> Event:  # noqa: C901, PLR0912 - 
             limits, quick = TreeLimits(children=4), dice.random() < 0.5
             prepared = Prepared(spec=spec, limits=limits, admission=admission, quick_reads=quick)
             return RunPrepared(prepared=prepared)
+        case PrepareWorkspace():
+            return WorkspacePrepared(checkout=CHECKOUT, at=AT)
         case RunHook(step=step):
             return a_hook(dice, step)
         case BeginTurn():
@@ -521,7 +533,8 @@ SEEDS: Final = st.integers(0, 2**32)
 def test_any_sequence_of_events_keeps_a_run_whole(seed: int, steps: int) -> None:
     dice = Random(seed)
     budget = dice.choice((Budget(), Budget(), Budget(tokens=60), Budget(seconds=WEEK)))
-    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, budget=budget), AT)
+    workspace = dice.choice((None, REPOSITORY))
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, budget=budget, workspace=workspace), AT)
     check_state(state)
     for _ in range(steps):
         event = anything(dice, state)
@@ -570,6 +583,46 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
             check_state(after)
             state = after
         state = evolve(state, AbortRequested(reason="enough", at=AT))
+
+
+RETURNING: Final[tuple[Event, ...]] = (
+    ChangeStored(change=WorkspaceChange(files=1, patch="workspace.patch", tree="2" * 40), at=AT),
+    ChangeStored(change=WorkspaceChange(problem="the change wasn't stored: no"), at=AT),
+    ChangePushed(commit="3" * 40, at=AT),
+    ChangePushed(problem="the change wasn't pushed: no", at=AT),
+    ReturnStopped(at=AT),
+    AbortRequested(reason="enough", at=AT),
+    RetryRequested(max_turns=MAX_TURNS + 9, budget=Budget(tokens=1000), at=AT),
+    RunReopened(at=AT),
+)
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(seed=SEEDS, steps=st.integers(0, 12))
+def test_a_change_is_pushed_only_after_the_run_completed_whoever_ends_the_wait(seed: int, steps: int) -> None:
+    dice = Random(seed)
+    workspace = dice.choice((None, REPOSITORY))
+    state = start("run-1", RunRequest(task="Do it.", max_turns=MAX_TURNS, workspace=workspace), AT)
+    while not isinstance(next_action(state), Finish):
+        state = evolve(state, anything(dice, state))
+    state, outcome = storing_change(closed(state, AT)), state.outcome
+    for _ in range(steps):
+        if state.returning is None and state.outcome is not None:
+            state = pushing_change(state)
+        if state.returning is not None and state.returning.step == "push":
+            assert push_request(state, AT).branch == "fix"
+            assert outcome is not None
+            assert outcome.status is RunStatus.COMPLETED
+        event = dice.choice(RETURNING)
+        check_step(state, event, after := evolve(state, event))
+        check_state(after)
+        state = after
+        if state.outcome is None:  # a retry has let it go on
+            assert state.returning is None
+            return
+    if state.change is not None and state.change.commit:
+        assert state.outcome is not None
+        assert state.outcome.status is RunStatus.COMPLETED
 
 
 @given(seed=SEEDS, steps=st.integers(0, 40))

@@ -11,6 +11,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.workflow import _Definition
 
+from loom.domain.core.repositories import IN_CLONE
 from loom.workflows.runner import WORKFLOWS
 from tests.replay.contents import DIFFERENCES, HISTORIES, differences
 from tests.replay.planted import ROOT
@@ -19,9 +20,10 @@ EXPECTED = json.loads(DIFFERENCES.read_text())
 
 
 def activities_of(path: Path) -> Set[str]:
-    """The names of the activities that a history schedules."""
+    """The names of the activities that a history schedules. An activity in a clone counts as the same one."""
     events = WorkflowHistory.from_json(path.stem, path.read_text()).events
-    names = {event.activity_task_scheduled_event_attributes.activity_type.name for event in events}
+    types = (event.activity_task_scheduled_event_attributes.activity_type for event in events)
+    names = {each.name.removesuffix(IN_CLONE) for each in types}
     return names - {""}
 
 

@@ -122,6 +122,8 @@ def test_no_input_says_what_is_needed() -> None:
         ({"task": "x", "budget": {"tokens": 0}}, "budget.tokens", "budget.tokens must be more than 0"),
         ({"task": "x", "budget": {"seconds": float("inf")}}, "budget.seconds", "must be a finite number"),
         ({"task": "x", "budget": {"tokns": 5}}, "budget.tokns", "'budget.tokns', did you mean 'budget.tokens'?"),
+        ({"task": "x", "workspace": 5}, "workspace", "workspace must be a path, or an object with `git`"),
+        ({"task": "x", "workspace": {}}, "workspace.git", "workspace.git is missing"),
         ({"task": "x", "output_schema": "text"}, "output_schema", "output_schema must be an object"),
         ({"task": "x", "forked_from": {"run_id": "r"}}, "forked_from.turn", "forked_from.turn is missing"),
         ({"task": "x", "forked_from": {"run_id": "r", "turn": -1}}, "forked_from.turn", "must be at least 0"),
