@@ -18,7 +18,7 @@ from temporalio.client import Client
 from bench.parts import Page, Part, command_line
 from bench.peers.conversation import conversation
 from bench.report import ratio, ratio_of, section, spread, table
-from bench.shape import QUICK, Shape
+from bench.shape import Shape
 from bench.stage import Stage
 from bench.targets import Section, Target
 from bench.turns import MANY, SHAPES, Loop, described, run_id, told, turn_figures, turn_rates, warm_loops
@@ -39,7 +39,8 @@ HIDDEN: Final = """\
 - Loom and the floor send only new messages with a model call, and the worker keeps the others. If the worker crashes,
   Loom recovers them, but the floor can't. The peers send the whole conversation with each model call, so their cost per
   turn grows with the number of turns.
-- Loom runs a quick read in the activity that called the model. The other loops schedule an activity for each tool call.
+- Loom runs a quick read in the activity that called the model. The other loops schedule an activity for each tool call,
+  as Loom does if a tool isn't declared quick (*the other tool*).
 - The peers are set up as their documentation shows, with their plugins and data converters. Only their limits on turns
   are lifted. Streaming, continue-as-new and instrumentation are off, as they are by default. Tracing in the OpenAI
   Agents SDK is on by default, but it is off here, since it sends spans to OpenAI.
@@ -115,7 +116,7 @@ async def turn_cost(stage: Stage, *, rounds: int, shape: Shape) -> Section:
             ("CPU per turn with memory's processes", ratio_of(ours.in_all, figures[peer].in_all)),
         )
     )
-    if shape != COMPARED[0]:
+    if shape != SHAPES[0]:
         return Section(shown, targets)
     text = (
         "Each turn is one model call with tool calls that return 2 KB each. The *floor* is a hand-written loop without"
@@ -149,15 +150,12 @@ async def long_conversation(stage: Stage) -> Section:
     return await conversation(stage, await _compared(stage, "for a conversation", "loom"))
 
 
-COMPARED: Final = tuple(shape for shape in SHAPES if shape.tool == QUICK)
-
-
 def parts(rounds: int) -> Mapping[str, Part]:
     """Return the parts of the page, in order."""
-    names = ("turns-20", "turns-100", "turns-8-calls")
+    names = ("turns-20", "turns-100", "turns-other-tool", "turns-8-calls")
     return {
         "conversation": long_conversation,
-        **{name: partial(turn_cost, rounds=rounds, shape=shape) for name, shape in zip(names, COMPARED, strict=True)},
+        **{name: partial(turn_cost, rounds=rounds, shape=shape) for name, shape in zip(names, SHAPES, strict=True)},
         "throughput": partial(throughput, rounds=min(rounds, 3)),
     }
 

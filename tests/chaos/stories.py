@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Mapping
 from random import Random
 from typing import Final
@@ -25,6 +26,8 @@ KINDS: Final = ("tools", "chat", "asks", "tree", "tools", "crew")
 """What runs do, in turn."""
 OFTEN: Final = 0.1
 """How often the provider fails a request in good weather."""
+ATTEMPTS_WITHOUT_ANSWER: Final = 3
+"""A run that no provider has ever answered fails at this attempt."""
 _NAMED: Final = re.compile(r"run (\d+): (\w+)")
 _FAULTS: Final[Mapping[str, Reply]] = {
     "error": status(503),
@@ -68,6 +71,8 @@ class Weather:
     def __init__(self, seed: int) -> None:
         self._kind = ""
         self._random = Random(seed)
+        self._failed: Counter[str] = Counter()
+        """How often the provider has failed each conversation that it hasn't answered yet."""
         self.is_good = False
         """Whether the provider doesn't fail any more."""
 
@@ -85,11 +90,24 @@ class Weather:
 
     def reply(self, request: SeenRequest) -> Reply:
         """Answer as the weather lets the provider answer; bad weather doesn't hit every request, and good some."""
+        fault = self._fault()
+        if fault is not None and self._may_fail(request):
+            return fault
+        return reply_to(request, delay=0.5 if self._kind == "slow" else 0.02)
+
+    def _fault(self) -> Reply | None:
         if not self.is_good and self._random.random() < OFTEN:
             return _FAULTS["error"]
         if self._kind in _FAULTS and self._random.random() < 0.8:
             return _FAULTS[self._kind]
-        return reply_to(request, delay=0.5 if self._kind == "slow" else 0.02)
+        return None
+
+    def _may_fail(self, request: SeenRequest) -> bool:
+        """Whether a run waits out one more failure. Without any answer, it fails at its third attempt."""
+        if any(message["role"] == "assistant" for message in request.messages):
+            return True
+        self._failed[conversation_of(request)] += 1
+        return self._failed[conversation_of(request)] < ATTEMPTS_WITHOUT_ANSWER
 
 
 def reply_to(request: SeenRequest, *, delay: float) -> Reply:
