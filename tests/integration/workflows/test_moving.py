@@ -1,5 +1,6 @@
 """Runs that move to another server: here, to another namespace of the session's server, with workers of its own."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -21,6 +22,7 @@ from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from loom.workflows.moved_run import MOVED_RUN
 from loom.workflows.options import TASK_TIMEOUT
+from tests.git_server import repository
 from tests.webhook_receiver import SECRET, WebhookReceiver
 
 WRITE = calls(ToolUse("write_file", {"path": "out.txt", "content": "hello"}, "w1"))
@@ -86,6 +88,37 @@ async def test_a_run_that_waits_for_an_approval_goes_on_elsewhere_as_it_was(
         assert [message["role"] for message in model.requests[0].messages[-2:]] == ["assistant", "tool"]
         first_execution = described.run_id.replace("-", "")[:20]
         assert (await key_of_effect(addresses, run_id, "w1")).startswith(f"{run_id}/{first_execution}/")
+        new.started.append(run_id)
+
+
+async def test_a_run_in_a_clone_finds_its_files_on_the_machine_that_it_moves_to(
+    addresses: Addresses, workspace: Path, elsewhere: str, tmp_path: Path
+) -> None:
+    repository(tmp_path / "app.git", {"a.txt": "one\n"})
+    url = f"file://{tmp_path}/app.git"
+    fix = calls(ToolUse("edit_file", {"path": "a.txt", "old_string": "one", "new_string": "two"}, "e1"))
+    settings: dict[str, Any] = {"repositories": (url,), "run_workspaces": tmp_path / "clones"}
+    async with harness(addresses, workspace, script([fix, WRITE]), replay=False, **settings) as (old, _):
+        run_id = await old.start("fix it", workspace={"git": url}, permissions={"edit_file": "allow", **ASK})
+        await old.asked(run_id)
+        home = old.settings.home
+    for disk in (home / "clones", tmp_path / "clones"):
+        shutil.rmtree(disk)  # the other machine has none of this
+
+    settings["temporal_namespace"] = elsewhere
+    async with harness(addresses, workspace, script([text("done")]), replay=False, **settings) as (new, _):
+        assert (await moving(old, new).one(run_id)).moved
+        await new.client.approve(run_id, "w1")
+        result = await new.client.result(run_id)
+
+        assert result.workspace is not None
+        assert (result.output, result.workspace["files"], result.workspace["problem"]) == ("done", 2, None)
+        patch = await new.client.artifact(run_id, "workspace.patch")
+        assert [line for line in patch.splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")] == [
+            "-one",
+            "+two",
+            "+hello",
+        ]
         new.started.append(run_id)
 
 
