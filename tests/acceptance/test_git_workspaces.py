@@ -11,6 +11,7 @@ from typing import Final
 import psycopg
 import pytest
 
+from loom.activities.adapters.postgres.schema_migrations import migrate, read_migrations
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.machine.tool_results import UNKNOWN_OUTCOME
@@ -100,6 +101,7 @@ WHEN (NEW.result::text LIKE '%the last step%') EXECUTE FUNCTION halt();
 async def without_an_end(url: str) -> AsyncIterator[None]:
     """Keep the ledger from taking the result of a call that prints `the last step`: it waits, and then it is lost."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await migrate(connection, read_migrations())
         await connection.execute("SELECT pg_advisory_lock(20)")
         await connection.execute(_HALT)
         try:
