@@ -190,10 +190,18 @@ _DRAWN: Final = re.compile(
 )
 """Matches what looks drawn at random rather than written: no word, no number and no short name."""
 
+
+def _edge(literal: str) -> str:
+    """Return the pattern of the edge before a secret that begins like a word. A number goes before `:AA`."""
+    return "(?<![A-Za-z0-9_])" if literal[0].isalnum() else ""
+
+
 _LITERALS: Final = tuple(shape.literal for shape in (*IN_RUNS, *BEFORE_RUNS, *ANYWHERE) if shape.literal != "|")
 _BEGINS: Final = re.compile(
     "|".join(
-        re.escape(literal) if not literal[-1].isalnum() else rf"(?<![A-Za-z0-9_]){re.escape(literal)}(?=[a-z]*[A-Z0-9])"
+        re.escape(literal)
+        if not literal[-1].isalnum()
+        else rf"{_edge(literal)}{re.escape(literal)}(?=[a-z]*[A-Z0-9]|[_-])"
         for literal in sorted(_LITERALS, key=len, reverse=True)
     )
 )

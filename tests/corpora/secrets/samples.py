@@ -47,9 +47,9 @@ def samples(seed: int = 1, repeats: int = 5) -> Iterator[Sample]:
             yield Sample(kind=kind, text=f"$ cat it\n{text}\n$ echo done\ndone\n", secret=secret)
 
 
-def leaks(sample: Sample, text: str) -> bool:
-    """So much of the secret is in the text that it is worth something."""
+def leaks(sample: Sample, text: str, least: int = LEAK) -> bool:
+    """So much of the secret is in the text that it is worth something: so many characters, or all of it."""
     secret = sample.secret
-    pieces = {secret[at : at + LEAK] for at in range(len(secret) - LEAK + 1)} or {secret}
+    pieces = {secret[at : at + least] for at in range(len(secret) - least + 1)} or {secret}
     around = sample.text.replace(secret, "")
     return any(piece in text and piece not in around for piece in pieces)
