@@ -36,6 +36,7 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.encryption import PLAIN, Cipher
 from loom.activities.ports import EventReader, PartStore
 from loom.app.output_types import TypedResult, schema_of, typed
+from loom.archive_upload import encoded_workspace, uploaded_workspace
 from loom.composition.client_settings import ClientSettings
 from loom.composition.encryption import encryption_from
 from loom.composition.load_client_settings import load_client_settings
@@ -64,6 +65,7 @@ from loom.domain.core.requests import (
 from loom.domain.core.tasks import Task
 from loom.domain.tree.lineage import is_child
 from loom.extras import WORKER, explained, is_installed
+from loom.inline_content import refuse_large_content
 from loom.part_upload import encoded, uploaded
 from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, PartFields, RunFields
 from loom.run_lists import page_of_runs
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from loom.recorded_runs import RecordedTasks
     from loom.run_artifacts import Artifact
     from loom.run_costs import RunCosts
+    from loom.run_files import RunFiles
     from loom.run_repair import Repair
     from loom.schedules import Schedules
 
@@ -203,6 +206,7 @@ class LoomClient:
         payload: dict[str, Any] = {"task": task, **_output_schema(output), **request}
         if parts := request.get("parts"):
             payload["parts"] = encoded(parts)
+        payload = _encoded(payload)
         return await self._start(AGENT_RUN, payload, read_request(payload), run_id, by)
 
     async def start_crew(
@@ -222,7 +226,7 @@ class LoomClient:
         """
         from loom.workflows.validation import read_crew_request  # noqa: PLC0415 - slow to import
 
-        payload = {"crew": crew, "task": task, **_output_schema(output), **request}
+        payload = _encoded({"crew": crew, "task": task, **_output_schema(output), **request})
         return await self._start(CREW_RUN, payload, read_crew_request(payload), run_id, by)
 
     async def fork(
@@ -248,7 +252,7 @@ class LoomClient:
 
         forked = ForkedFrom(run_id=run_id, turn=turn, message=message)
         point = await self.fork_point(forked)
-        payload = {**fork_request(point, forked), **changes}
+        payload = _encoded({**fork_request(point, forked), **changes})
         kind = AGENT_RUN if point.request.crew is None else CREW_RUN
         asked = read_input(kind, payload)
         refuse_changes(point, asked)
@@ -268,6 +272,9 @@ class LoomClient:
         await self.refuse_unserved(asked)
         if parts := payload.get("parts"):
             payload = {**payload, "parts": await self.upload(parts, name)}
+        if workspace := payload.get("workspace"):
+            payload = {**payload, "workspace": await uploaded_workspace(workspace, self._parts, name)}
+        refuse_large_content(payload)
         summary = asked.task[:SUMMARY_LENGTH]
         try:
             with answered(name):
@@ -292,6 +299,13 @@ class LoomClient:
         from loom.schedules import Schedules  # noqa: PLC0415 - off the path of a run that isn't scheduled
 
         return Schedules(self.temporal, self.task_queue, self.refuse_unserved)
+
+    @property
+    def files(self) -> "RunFiles":
+        """The files in the workspaces of runs. See docs/workspaces.md."""
+        from loom.run_files import RunFiles  # noqa: PLC0415 - off the path of a run
+
+        return RunFiles(self.temporal, self._parts)
 
     async def refuse_unserved(self, request: RunRequest) -> None:
         """Raise BadRequest if no worker can serve this request, as far as the request and the workers' reports tell."""
@@ -610,6 +624,7 @@ class LoomClient:
             given = encoded(parts)
             _checked("send_message", {**payload, "parts": given})
             payload["parts"] = await self.upload(given, run_id)
+        refuse_large_content(payload)
         return await self._signal(run_id, "send_message", payload)
 
     async def upload(self, parts: Sequence[Mapping[str, Any]], run_id: str) -> list[dict[str, Any]]:
@@ -618,6 +633,14 @@ class LoomClient:
         Raises BadRequest if a content can't be used, and UnreachableError if the database is unavailable.
         """
         return await uploaded(encoded(parts), self._parts, run_id)
+
+    async def upload_archive(self, workspace: Any, run_id: str) -> Any:
+        """Store the content of a run's archive, and return the workspace for a request that you send yourself. Return
+        another workspace as it is.
+
+        Raises BadRequest if the content can't be used, and UnreachableError if the database is unavailable.
+        """
+        return await uploaded_workspace(encoded_workspace(workspace), self._parts, run_id)
 
     async def add_memory(
         self,
@@ -961,6 +984,12 @@ def _with_crew_rules(request: RunRequest) -> RunRequest:
 
 def _output_schema(output: Any) -> JsonObject:
     return {} if output is None else {"output_schema": schema_of(output)}
+
+
+def _encoded(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with the content of its archive in base64."""
+    workspace = payload.get("workspace")
+    return payload if workspace is None else {**payload, "workspace": encoded_workspace(workspace)}
 
 
 def _checked(name: str, payload: JsonObject) -> JsonObject:

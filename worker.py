@@ -43,6 +43,7 @@ from loom.activities.adapters.temporal.run_signals import TemporalMailbox
 from loom.activities.adapters.temporal.runs import UNQUOTABLE
 from loom.activities.adapters.temporal.search_attributes import register_missing
 from loom.activities.adapters.temporal.waiting_runs import TemporalWaitingRuns
+from loom.activities.adapters.temporal.workspace_lookup import TemporalWorkspaceLookup
 from loom.activities.bus import Bus
 from loom.activities.metering import BUCKETS, Meters
 from loom.activities.run_tool import ToolRunner
@@ -326,7 +327,8 @@ class _Served:
         pasts, waiting = TemporalPasts(client), TemporalWaitingRuns(client)
         children = TemporalChildRuns(client, task_queue)
         notifications = TemporalNotifications(client, task_queue, versioned=self.is_versioned)
-        own = parts.activities(self.search_attributes, pasts, waiting, children, notifications)
+        lookup = TemporalWorkspaceLookup(client)
+        own = parts.activities(self.search_attributes, pasts, waiting, children, notifications, lookup=lookup)
         return [*own, *memory]
 
     async def search_attributes(self) -> frozenset[str]:

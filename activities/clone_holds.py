@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from loom.activities.ports import CloneChanges, CloneKey, CloneRecord, StoreUnavailable
+from loom.activities.ports import CloneKey, ClonePatches, CloneRecord, StoreUnavailable
 
 _log = structlog.get_logger("loom.workspace")
 
@@ -37,8 +37,8 @@ class CloneTakenOver(StoreUnavailable):
 class Hold:
     """The right of a call to change files."""
 
-    def __init__(self, changes: CloneChanges, key: CloneKey, holder: UUID, record: CloneRecord) -> None:
-        self.changes = changes
+    def __init__(self, patches: ClonePatches, key: CloneKey, holder: UUID, record: CloneRecord) -> None:
+        self.patches = patches
         self.key = key
         self.holder = holder
         self.record = record
@@ -70,7 +70,7 @@ class Hold:
         while not self.is_lost:
             await asyncio.sleep(RENEWAL)
             try:
-                self.is_lost = not await self.changes.renew(self.key, self.holder)
+                self.is_lost = not await self.patches.renew(self.key, self.holder)
             except StoreUnavailable as error:
                 _log.warning("clone_not_renewed", run_id=self.key.run_id, error=str(error))
         _log.warning("clone_taken_over", run_id=self.key.run_id)
@@ -81,8 +81,8 @@ class Hold:
 class CloneHolds:
     """The holds of this worker's calls."""
 
-    def __init__(self, changes: CloneChanges) -> None:
-        self._changes = changes
+    def __init__(self, patches: ClonePatches) -> None:
+        self._patches = patches
         self._turns: WeakValueDictionary[CloneKey, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
@@ -99,15 +99,15 @@ class CloneHolds:
                 raise StoreUnavailable(
                     "other calls of this run and its sub-agents have held the clone for too long"
                 ) from None
-            hold = Hold(self._changes, key, holder, record)
+            hold = Hold(self._patches, key, holder, record)
             stack.callback(asyncio.create_task(hold.renew()).cancel)
             yield hold
 
     async def _taken(self, key: CloneKey, holder: UUID) -> CloneRecord:
-        while (record := await self._changes.hold(key, holder)) is None:  # noqa: ASYNC110 - on another worker
+        while (record := await self._patches.hold(key, holder)) is None:  # noqa: ASYNC110 - on another worker
             await asyncio.sleep(POLL_INTERVAL)
         return record
 
     async def _release(self, key: CloneKey, holder: UUID) -> None:
         with suppress(StoreUnavailable):  # it ends by itself
-            await self._changes.release(key, holder)
+            await self._patches.release(key, holder)

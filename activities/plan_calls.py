@@ -13,7 +13,7 @@ from loom.activities.ports import EventStream, ToolSet
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
 from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.toolbox.hooks import gates_of, objection_to
-from loom.activities.toolbox.interceptors import Intercepted, after_call, before_call
+from loom.activities.toolbox.interceptors import Intercepted, after_call, before_call, changes_results
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.pipeline import plan
 from loom.activities.toolbox.tool_sets import RunTools
@@ -147,6 +147,14 @@ class CallPreparer:
         return tuple(
             _with_objection(call, origin, turn, objection) for call, objection in zip(calls, objections, strict=True)
         )
+
+    def is_hooked(self, spec: AgentSpec) -> bool:
+        """Whether the agent has hooks or interceptors."""
+        return bool(self._of(spec))
+
+    def changes_results(self, spec: AgentSpec) -> str:
+        """Return the name of an interceptor that may change the results of the agent's tools, or an empty string."""
+        return changes_results(self._of(spec))
 
     async def met(self, call: ToolCall, spec: AgentSpec, *, run_id: str) -> tuple[Intercepted, Objection | None]:
         """Apply the agent's interceptors and hooks to a call that isn't the model's. Rules aren't applied."""

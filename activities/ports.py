@@ -25,7 +25,7 @@ from loom.domain.skills.catalog import SkillUse
 if TYPE_CHECKING:  # slow to import, and clients import the errors in this module
     from loom.domain.agents.spec import AgentSpec
     from loom.domain.history.past_turns import Record
-    from loom.domain.run.activity_payloads import ChildOutcome, StopReason
+    from loom.domain.run.activity_payloads import ChildOutcome, RunWorkspace, StopReason
 
 T = TypeVar("T")
 
@@ -576,8 +576,18 @@ class Clone(Protocol):
         """Fetch the revision, and return the commit that it is now."""
         ...
 
+    async def unpack(self, content: bytes, name: str) -> Checkout:
+        """Make a commit of the files in an archive, and return it. Equal files make the same commit."""
+        ...
+
+    async def has(self, commit: str) -> bool:
+        """Whether the commit is here, so that `build` needs nothing else."""
+        ...
+
     async def build(self, checkout: Checkout, patch: bytes = b"", version: int = 0) -> None:
-        """Put the commit with this patch in the clone's folder. What was there is gone."""
+        """Put the commit with this patch in the clone's folder. What was there is gone. The commit of a Git repository
+        is fetched if it isn't here.
+        """
         ...
 
     async def keep(self, state: CloneState) -> None:
@@ -650,7 +660,7 @@ class CloneRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StoredChange:
+class StoredPatch:
     """What runs have changed in their clone."""
 
     version: int
@@ -658,7 +668,7 @@ class StoredChange:
     """The difference from the clone's commit."""
 
 
-class CloneChanges(Protocol):
+class ClonePatches(Protocol):
     """Stores what runs change in their clones, and who may change a clone. All methods raise StoreUnavailable.
 
     A change is stored by the holder of the tree's clones, and only after `begin`: a change that is begun in one clone
@@ -669,7 +679,7 @@ class CloneChanges(Protocol):
         """Return what is known about the clones."""
         ...
 
-    async def load(self, key: CloneKey) -> StoredChange:
+    async def load(self, key: CloneKey) -> StoredPatch:
         """Return the latest stored change."""
         ...
 
@@ -713,6 +723,18 @@ class Pasts(Protocol):
     async def records(self, run_id: str) -> "Sequence[Record]":
         """Return the records in the run's history, across all executions. Raises RunNotFoundError and
         UnreachableError.
+        """
+        ...
+
+
+class WorkspaceLookup(Protocol):
+    """Asks runs where they work."""
+
+    async def workspace_of(self, run_id: str, task_queue: str) -> "RunWorkspace | None":
+        """Return where a run of this task queue works, running or ended. None if it isn't prepared.
+
+        Raises RunNotFoundError if there is no such run, BadRequest if it belongs to another task queue, and
+        UnreachableError if it doesn't answer.
         """
         ...
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 import structlog
 from temporalio import activity
 
+from loom.activities.archives import Archives
 from loom.activities.crew_lookup import Crews, refuse_form, refuse_ignored, unknown_members
 from loom.activities.failures import to_application_error
 from loom.activities.forks import Forks
@@ -32,7 +33,7 @@ from loom.domain.agents.worker_report import unknown_agent
 from loom.domain.core.errors import BadRequest, LLMConfigurationError, LoomError, UnreachableError
 from loom.domain.core.messages import JsonObject, Usage
 from loom.domain.core.notifications import NotifyPlan
-from loom.domain.core.repositories import GitWorkspace, Workspace
+from loom.domain.core.repositories import FORK, ArchiveWorkspace, Repository, Workspace
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.tasks import Origin
 from loom.domain.core.tokens import tokens_of
@@ -94,6 +95,7 @@ class Preparation:
         gate: StartGate,
         tenants: TenantGate,
         notify: NotifyPlan | None,
+        archives: Archives,
         workspaces: RunWorkspaces,
         proofs: bool = False,
     ) -> None:
@@ -124,6 +126,7 @@ class Preparation:
         self._gate = gate
         self._tenants = tenants
         self._notify = notify
+        self._archives = archives
         self._workspaces = workspaces
         self._proofs = proofs
 
@@ -166,16 +169,17 @@ class Preparation:
         widened = bool(above) or (signed and self._bounds.with_clone(clone).refuses(spec.workspace, spec.mode))
         if asked.parts and point is not None:
             raise BadRequest("a fork has the parts of the other run: leave out `parts`", field="parts")
-        if isinstance(asked.workspace, GitWorkspace) and any(part.path for part in asked.parts):
+        if isinstance(asked.workspace, Repository) and any(part.path for part in asked.parts):
             raise BadRequest(
-                "parts: the files of a repository can't be attached to the task, because it isn't cloned yet: name them"
-                " in the task, or send their content as `data`",
+                "parts: the files of a repository or an archive can't be attached to the task, because they aren't"
+                " there yet: name them in the task, or send their content as `data`",
                 field="parts",
             )
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
             await self._forks.begin(origin, asked.forked_from, point.earlier)
         parts = await self._parts.attached(asked.parts, spec, origin) if asked.parts else ()
+        archive = await self._archive(asked.workspace, origin)
         await self._transcripts.save_spec(spec)
         steering_key = above or self._gate.steering_key(widened=widened)
         if signed and steering_key and request.start is not None:
@@ -199,6 +203,7 @@ class Preparation:
             parts=parts,
             notify=self._notify,
             proofs=self._proofs,
+            archive=archive,
             # Last, because a run that is refused must not take another run's place.
             admission=await self._tenants.admission(request.origin) if asked.tenant else "",
         )
@@ -482,16 +487,24 @@ class Preparation:
             if request.workspace != lineage.checkout.folder:
                 raise BadRequest("workspace: a sub-agent works in the clone of its root run", field="workspace")
             return lineage.checkout.folder
-        if not isinstance(request.workspace, GitWorkspace):
+        if not isinstance(request.workspace, Repository):
             return ""
         if lineage is not None:
-            raise BadRequest("workspace: a sub-agent can't clone a repository of its own", field="workspace")
+            raise BadRequest(
+                "workspace: a sub-agent can't have a repository or an archive of its own", field="workspace"
+            )
         return self._workspaces.folder_for(request.workspace, origin)
+
+    async def _archive(self, workspace: Workspace | None, origin: Origin) -> str:
+        """Store the archive that the run works on, and return its digest. Empty if it works on something else."""
+        if not isinstance(workspace, ArchiveWorkspace):
+            return ""
+        return await self._archives.stored(workspace.archive, origin)
 
     def _workspace(self, named: Workspace | None, bounds: Bounds) -> Path:
         """Return the real path of the workspace. Nothing in it is read before it is known to be within the bounds."""
-        if isinstance(named, GitWorkspace):
-            raise BadRequest("workspace: a fork can't clone a repository: name a folder", field="workspace")
+        if isinstance(named, Repository):
+            raise BadRequest(f"workspace: {FORK}", field="workspace")
         if named and named == bounds.clone:
             return Path(named)  # it is made later, or on the worker that needs it
         try:

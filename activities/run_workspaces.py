@@ -1,4 +1,4 @@
-"""Clones for runs: the `prepare_workspace` activity clones a repository. `return_change` returns the change.
+"""Clones for runs: each call in a clone finds the latest files, and stores what it has changed.
 
 Agents work in the clone's folder as in any workspace. `Clones` computes the change without Git's reading anything that
 an agent may have written in the clone's own `.git`.
@@ -15,6 +15,7 @@ database, a run stays on the machine with its clone.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -23,26 +24,24 @@ from pathlib import Path
 from typing import Final, TypeAlias, TypeVar
 
 import structlog
-from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
+from loom.activities.archives import Archives
 from loom.activities.clone_holds import TAKEN_OVER, CloneHolds, CloneTakenOver, Hold
-from loom.activities.failures import to_application_error
 from loom.activities.ports import (
     LARGEST_PATCH,
     Clone,
-    CloneChanges,
     CloneKey,
+    ClonePatches,
     CloneRecord,
     Clones,
     CloneState,
     StoreUnavailable,
 )
-from loom.activities.publish import heartbeating
 from loom.domain.core.errors import BadRequest, LoomError, UnreachableError
-from loom.domain.core.repositories import Checkout, GitWorkspace, Repositories, folder_name
+from loom.domain.core.repositories import Checkout, GitWorkspace, Repositories, Repository, folder_name
 from loom.domain.core.tasks import Origin
-from loom.domain.run.activity_payloads import WorkspaceRequest
+from loom.domain.core.value_problems import DIGEST
 from loom.domain.run.retry_policy import CLONE_AWAY
 
 _log = structlog.get_logger("loom.workspace")
@@ -118,21 +117,26 @@ class RunWorkspaces:
         *,
         clones: Clones,
         repositories: Repositories,
-        changes: CloneChanges | None,
+        archives: Archives,
+        patches: ClonePatches | None,
         redact: Callable[[str], str],
     ) -> None:
-        """Without a database, `changes` is None."""
+        """Without a database, `patches` is None."""
         self._clones = clones
         self._repositories = repositories
-        self._changes = changes
-        self._holds = None if changes is None else CloneHolds(changes)
+        self._archives = archives
+        self._patches = patches
+        self._holds = None if patches is None else CloneHolds(patches)
         self._redact = redact
 
-    def folder_for(self, workspace: GitWorkspace, origin: Origin) -> str:
+    def folder_for(self, workspace: Repository, origin: Origin) -> str:
         """Return the path of the clone that the run will have. Raises BadRequest if this worker doesn't clone the
-        repository, or doesn't push to it.
+        repository, doesn't push to it, or stores no archives.
         """
-        self._repositories.refuse(workspace)
+        if isinstance(workspace, GitWorkspace):
+            self._repositories.refuse(workspace)
+        else:
+            self._archives.refuse_without_store()
         return self._clones.folder(folder_name(origin.run_id, origin.execution))
 
     def refuse_folder(self, path: Path) -> None:
@@ -151,15 +155,15 @@ class RunWorkspaces:
         Raises BadRequest if the clone can't be made here, and UnreachableError or StoreUnavailable if it can't now.
         """
         self.refuse_checkout(origin, checkout)
-        if self._changes is None:
+        if self._patches is None:
             async with self._clones.opened(checkout.folder) as clone:
                 if (here := clone.state) is None:
                     raise BadRequest(_missing(checkout), field="workspace")
                 _refuse_other_commit(here, checkout)
             return ""
-        record = await self._changes.record(key := key_of(origin))
+        record = await self._patches.record(key_of(origin))
         async with self._clones.opened(checkout.folder) as clone:
-            known = await self._current(self._changes, clone, checkout, key, record)
+            known = await self._current(self._patches, clone, checkout, origin, record)
         is_elsewhere = record.generation != known.generation and not record.is_held
         missing = ELSEWHERE.format(call=_named(record.changing)) if record.changing and is_elsewhere else ""
         return _joined(_untold(known, origin), _lost(record, origin), missing)
@@ -173,10 +177,10 @@ class RunWorkspaces:
                 known = clone.state
                 if known is not None and (untold := _untold(known, origin)) and untold in note:
                     await clone.keep(replace(known, is_restored=False, told=(*known.told, origin.run_id)))
-            if self._changes is not None:
-                record = await self._changes.record(key := key_of(origin))
+            if self._patches is not None:
+                record = await self._patches.record(key := key_of(origin))
                 if (lost := _lost(record, origin)) and lost in note:
-                    await self._changes.told(key, origin.run_id, len(record.lost))
+                    await self._patches.told(key, origin.run_id, len(record.lost))
         except (StoreUnavailable, OSError) as error:
             _log.warning("note_not_spent", folder=checkout.folder, error=str(error))
 
@@ -210,14 +214,14 @@ class RunWorkspaces:
         """Have the clone here, and begin the call."""
         record = hold.record
         async with self._clones.opened(checkout.folder) as clone:
-            known = await self._current(hold.changes, clone, checkout, hold.key, record)
+            known = await self._current(hold.patches, clone, checkout, origin, record)
             is_as_stored = known.version == record.version
             if call:
                 if record.generation not in ("", known.generation):
                     # It is kept before the call begins, because the answer may be lost.
                     known = replace(known, note=_note(record, is_new=known.is_restored), told=())
                     await clone.keep(known)
-                begun = await hold.changes.begin(hold.key, hold.holder, call, known.generation)
+                begun = await hold.patches.begin(hold.key, hold.holder, call, known.generation)
                 if begun is None:
                     raise CloneTakenOver("another worker took over the workspace before the call began")
                 record = begun
@@ -232,7 +236,7 @@ class RunWorkspaces:
         )
 
     async def _current(
-        self, changes: CloneChanges, clone: Clone, checkout: Checkout, key: CloneKey, record: CloneRecord
+        self, patches: ClonePatches, clone: Clone, checkout: Checkout, origin: Origin, record: CloneRecord
     ) -> CloneState:
         """Make the clone anew if its files are older than the stored change, and return its state.
 
@@ -246,7 +250,10 @@ class RunWorkspaces:
             return known if known.version >= record.version else replace(known, version=record.version, tree="")
         if known is not None and known.version >= record.version and known.commit == checkout.commit:
             return known
-        stored = await changes.load(key)
+        stored = await patches.load(key := key_of(origin))
+        if checkout.archive and not await clone.has(checkout.commit):
+            unpacked = await clone.unpack(await self._archives.content(checkout.archive, origin), checkout.revision)
+            _refuse_other_content(unpacked, checkout)
         await clone.build(checkout, stored.patch, stored.version)
         _log.info("workspace_restored", run_id=key.run_id, version=stored.version)
         made = clone.state
@@ -269,7 +276,7 @@ class RunWorkspaces:
 
     async def _is_stored(self, hold: Hold, checkout: Checkout, call: str, begun: _Begun, within: float) -> bool:
         """Store the change, and return whether this worker still held the clone."""
-        changes = hold.changes
+        patches = hold.patches
         async with self._clones.opened(checkout.folder) as clone:
             known = clone.state
             if known is None:
@@ -279,11 +286,11 @@ class RunWorkspaces:
             change = await clone.change(checkout, unless=known.tree if begun.is_as_stored else "")
         if change is None or (not change.files and not known.version):
             with suppress(StoreUnavailable):  # then it only seems as if the call could have changed files
-                return await changes.record_unchanged(hold.key, hold.holder)
+                return await patches.record_unchanged(hold.key, hold.holder)
             return True
         if change.patch is None:
             raise StoreUnavailable(f"its patch has more than {LARGEST_PATCH:,} bytes")
-        save = partial(changes.save, hold.key, hold.holder, change.patch, call, known.version)
+        save = partial(patches.save, hold.key, hold.holder, change.patch, call, known.version)
         version = await _within(within, save)
         if version is None:
             return False
@@ -298,7 +305,12 @@ class RunWorkspaces:
 
         A checkout comes from other runs, or from another server, so whoever can start workflows can make one up.
         """
-        self._repositories.refuse_clone(checkout.url)
+        if checkout.archive:
+            if not re.fullmatch(DIGEST, checkout.archive):
+                raise BadRequest(f"{checkout.archive!r} isn't the digest of an archive", field="workspace")
+            self._archives.refuse_without_store()
+        else:
+            self._repositories.refuse_clone(checkout.url)
         key = key_of(origin)
         expected = self._clones.folder(folder_name(key.run_id, key.execution))
         if checkout.folder != expected:
@@ -309,31 +321,13 @@ class RunWorkspaces:
             )
 
     async def refuse_moved(self, origin: Origin, checkout: Checkout) -> None:
-        """Raise BadRequest if a run that was moved here can't go on in its clone."""
+        """Raise BadRequest if a run that was moved here can't go on in its clone. Raises StoreUnavailable, too."""
         self.refuse_checkout(origin, checkout)
+        if checkout.archive:
+            await self._archives.refuse_missing(checkout.archive, origin)
         async with self._clones.opened(checkout.folder) as clone:
-            if clone.state is None and self._changes is None:
+            if clone.state is None and self._patches is None:
                 raise BadRequest(_missing(checkout), field="workspace")
-
-    @activity.defn(name="prepare_workspace")
-    async def prepare_workspace(self, request: WorkspaceRequest) -> Checkout:
-        """Clone the run's repository, and pin the commit. Raises an application failure of the type BadRequest if that
-        isn't possible.
-        """
-        async with heartbeating():
-            try:
-                self._repositories.refuse(request.workspace)
-                async with self._clones.opened(request.folder) as clone:
-                    checkout = await clone.pin(request.workspace)
-                    state = clone.state
-                    if state is None or (state.commit, state.version) != (checkout.commit, 0):
-                        await clone.build(checkout)
-            except UnreachableError:
-                raise  # Temporal retries the activity
-            except LoomError as error:
-                raise to_application_error(error, self._redact) from None
-        _log.info("workspace_cloned", **request.origin.log_ids, git=checkout.url, commit=checkout.commit)
-        return checkout
 
 
 async def _within(seconds: float, work: Callable[[], Awaitable[_T]]) -> _T:
@@ -394,6 +388,15 @@ def _refuse_other_commit(known: CloneState, checkout: Checkout) -> None:
     if known.commit != checkout.commit:
         raise BadRequest(
             f"the clone in {checkout.folder} wasn't made from commit {checkout.commit}, which this run names",
+            field="workspace",
+        )
+
+
+def _refuse_other_content(unpacked: Checkout, checkout: Checkout) -> None:
+    """Raise BadRequest if the archive makes another commit."""
+    if unpacked.commit != checkout.commit:
+        raise BadRequest(
+            f"the archive {checkout.archive} doesn't have the commit {checkout.commit}, which this run names",
             field="workspace",
         )
 

@@ -165,7 +165,9 @@ async def _replay(calls: Calls, history: WorkflowHistory) -> None:
 
 async def _perform(calls: Calls, history: WorkflowHistory, parts: WorkerParts, workspace: str) -> None:
     """Run the history's activities. Raises AssertionError if an activity asks for data that it should already have."""
-    performed = {each.__name__: each for each in parts.activities(_no_search_attributes, *[cast("Any", None)] * 4)}
+    unused = cast("Any", None)
+    activities = parts.activities(_no_search_attributes, unused, unused, unused, unused, lookup=unused)
+    performed = {each.__name__: each for each in activities}
     here = {"workspace": workspace, "spec_digest": ""}
     environment = ActivityEnvironment()
     origin: Any = None

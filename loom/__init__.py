@@ -61,7 +61,15 @@ if TYPE_CHECKING:
     from loom.domain.tools.mcp_servers import McpServer
     from loom.inbox import PendingAnswer, PendingCall, SilentRun
     from loom.new_tasks import new_task
-    from loom.request_fields import BudgetFields, CrewRunFields, ForkFields, GitFields, PartFields, RunFields
+    from loom.request_fields import (
+        ArchiveFields,
+        BudgetFields,
+        CrewRunFields,
+        ForkFields,
+        GitFields,
+        PartFields,
+        RunFields,
+    )
     from loom.run_artifacts import Artifact
     from loom.status_fields import ApprovalFields, ChildFields, StatusFields
     from loom.visibility import RunSummary
@@ -74,6 +82,7 @@ __all__ = [
     "Answer",
     "AnthropicProvider",
     "ApprovalFields",
+    "ArchiveFields",
     "Artifact",
     "Ask",
     "BudgetFields",
@@ -195,7 +204,15 @@ _NAMES_BY_MODULE: Final = {
     "domain.tools.mcp_servers": ("McpServer",),
     "errors": ("errors",),
     "inbox": ("PendingAnswer", "PendingCall", "SilentRun"),
-    "request_fields": ("BudgetFields", "CrewRunFields", "ForkFields", "GitFields", "PartFields", "RunFields"),
+    "request_fields": (
+        "ArchiveFields",
+        "BudgetFields",
+        "CrewRunFields",
+        "ForkFields",
+        "GitFields",
+        "PartFields",
+        "RunFields",
+    ),
     "new_tasks": ("new_task",),
     "run_artifacts": ("Artifact",),
     "status_fields": ("ApprovalFields", "ChildFields", "StatusFields"),

@@ -27,6 +27,7 @@ from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReus
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
+from loom.archive_upload import encoded_workspace
 from loom.chat_ids import chat_run_id, escaped
 from loom.client import LoomClient
 from loom.domain.core.errors import (
@@ -43,6 +44,7 @@ from loom.domain.core.tasks import Action
 from loom.domain.core.tenants import Owner
 from loom.domain.run.chat import ChatAnswer, Handling, MessageState, WhenBusy
 from loom.domain.run.state import RunState
+from loom.inline_content import refuse_large_content
 from loom.outside_status import request_of, resting_state
 from loom.part_upload import encoded
 from loom.request_fields import PartFields, RunFields
@@ -85,9 +87,12 @@ class ChatSession:
         self._loom = loom
         self._runs = TemporalRuns(loom.temporal)
         self._request = {**request, "session_id": session, "chat": True}
+        self._given: Any = encoded_workspace(request.get("workspace"))
+        self._workspace: Any = None
+        """As in the requests that are sent: an archive is stored before the first one."""
         self._is_begun = False
         self.session = session
-        self._owner = _owner_of(read_request({**self._request, "task": "hello"}))
+        self._owner = _owner_of(read_request({**self._request, "workspace": self._given, "task": "hello"}))
         self.run_id = chat_run_id(session, self._owner)
 
     async def ask(
@@ -132,6 +137,8 @@ class ChatSession:
         if given:
             payload["parts"] = await self._loom.upload(given, self.run_id)
         await self._refuse_unfit(payload)
+        self._workspace = await self._stored_workspace()
+        refuse_large_content(self._first(payload)[0])
         receipt = await self._receipt(payload)
         if receipt is None and when_busy == "own_run":
             raise UnreachableError("no worker reports whether the agent is at work; start one with `loom up`")
@@ -233,6 +240,16 @@ class ChatSession:
                 )
         self._is_begun = True
 
+    async def _stored_workspace(self) -> Any:
+        """Return the workspace for a request, with an archive stored. It is deleted after the chat has ended: the next
+        chat needs it again.
+        """
+        if self._workspace not in (None, self._given):
+            with suppress(RunNotFoundError):
+                if not await self._loom.has_ended(self.run_id):
+                    return self._workspace
+        return await self._loom.upload_archive(self._given, self.run_id)
+
     async def _receipt(self, payload: JsonObject) -> JsonObject | None:
         for _ in range(TRIES):
             try:
@@ -262,6 +279,8 @@ class ChatSession:
     def _first(self, payload: JsonObject) -> tuple[JsonObject, RunRequest]:
         """Return the request of a chat that begins with this message."""
         request = {**self._request, "task": payload["text"], "message_id": payload["message_id"]}
+        if self._given is not None:
+            request["workspace"] = self._workspace or self._given
         if parts := payload.get("parts"):
             request["parts"] = parts
         return request, read_request(request)

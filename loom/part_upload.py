@@ -2,14 +2,11 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from loom.activities.ports import PartStore, StoreUnavailable
 from loom.domain.core.errors import BadRequest, UnreachableError
 from loom.domain.core.media import MOST_BYTES, recognized
-
-_INLINE: Final = 1_000_000
-"""Maximum total size in bytes of the parts of a message without a database. The server limits a request's size."""
 
 
 def encoded(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -29,10 +26,12 @@ async def uploaded(parts: Sequence[Mapping[str, Any]], store: PartStore | None, 
     the store is unavailable.
     """
     contents = {number: _content(part, number) for number, part in enumerate(parts) if part.get("data")}
-    total, limit = sum(map(len, contents.values())), _INLINE if store is None else MOST_BYTES
-    if total > limit:
-        way_out = ": set LOOM_DATABASE_URL to send more" if store is None else ": attach smaller files"
-        raise BadRequest(f"parts: a message may have {limit:,} bytes of parts, not {total:,}{way_out}", field="parts")
+    total = sum(map(len, contents.values()))
+    if total > MOST_BYTES:
+        raise BadRequest(
+            f"parts: a message may have {MOST_BYTES:,} bytes of parts, not {total:,}: attach smaller files",
+            field="parts",
+        )
     if store is None:
         return [dict(part) for part in parts]
     sent = [dict(part) for part in parts]

@@ -97,13 +97,33 @@ class GitFields(TypedDict, total=False):
     """The new branch that gets the change if the run completes. `{run}` stands for the run's ID."""
 
 
+class ArchiveContentFields(TypedDict, total=False):
+    """The content of an archive. Set one of `data` and `digest`."""
+
+    data: bytes | str
+    """The content, as bytes or in base64: .tar, .tar.gz, .tar.bz2, .tar.xz or .zip."""
+    digest: str
+    """The SHA-256 of a content that is already stored, in hexadecimal digits."""
+    name: str
+    """The name of the archive, for people."""
+
+
+class ArchiveFields(TypedDict):
+    """An archive whose files a run works on, in a clone of its own. See docs/workspaces.md."""
+
+    archive: ArchiveContentFields
+    """Its content, or the digest of one that is stored."""
+
+
 class ForkFields(TypedDict, total=False):
     """The request fields that a fork may change. `tenant` and `user_id` are those of the other run."""
 
     model: str | None
     """`openai:NAME`, `anthropic:NAME`, `demo`, or a name with a prefix that the app registers."""
-    workspace: str | GitFields | None
-    """The working directory of tools, on the worker's machine. Or a Git repository, which a fork can't have."""
+    workspace: str | GitFields | ArchiveFields | None
+    """The working directory of tools, on the worker's machine. Or a Git repository or an archive, which a fork can't
+    have.
+    """
     permissions: Mapping[str, str] | None
     """Rules to merge over the agent's: `{"bash(git diff:*)": "allow", "bash": "ask"}`. See docs/permissions.md."""
     mode: ModeName | None

@@ -4,17 +4,18 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from temporalio.client import Client
 
 from loom.activities.adapters.temporal.run_history import TemporalPasts
 from loom.activities.ports import EventReader, StreamUnavailable
 from loom.domain.core.errors import BadRequest, RunNotFoundError, UnreachableError
+from loom.domain.core.media import UNKNOWN
 from loom.domain.core.messages import JsonObject
 from loom.domain.core.tasks import SHOWN_ONLY, Action, Task
 from loom.domain.history.past_turns import Record
-from loom.domain.history.run_export import Source, artifacts_in, contents_in, execution_in, exported
+from loom.domain.history.run_export import Source, archive_in, artifacts_in, contents_in, execution_in, exported
 from loom.domain.history.task_rebuilding import Mask
 from loom.recorded_runs import RecordedRuns, RecordedTasks
 from loom.run_artifacts import RunArtifacts
@@ -98,8 +99,16 @@ class RunExport:
         for digest, part in contents_in(records).items():
             about = {"name": part.name, "media_type": part.media_type, "bytes": part.size}
             data = await self._artifacts.content(digest)
-            content: Any = None if data is None else b64encode(data).decode()
-            yield {"record": "artifact", "id": digest, **about, "encoding": "base64", "content": content}
+            yield _content(digest, about, data)
+        if archive := archive_in(records):
+            data = await self._artifacts.content(archive.digest)
+            about = {"name": archive.name, "media_type": UNKNOWN, "bytes": len(data or b"")}
+            yield _content(archive.digest, about, data)
+
+
+def _content(digest: str, about: JsonObject, data: bytes | None) -> JsonObject:
+    content = None if data is None else b64encode(data).decode()
+    return {"record": "artifact", "id": digest, **about, "encoding": "base64", "content": content}
 
 
 def _is_whole(told: Sequence[Task], recorded: Sequence[Task]) -> bool:

@@ -94,7 +94,7 @@ class Schedules:
         """Start a run at each time that `cron` names, and return the schedule's name.
 
         The id of each run is `schedule-NAME-` and the time at which it was due, in UTC. `by` is who starts the runs.
-        The other arguments are the fields of the runs' request. A schedule's requests can't have `parts`.
+        The other arguments are the fields of the runs' request. A schedule's requests can't have `parts` or an archive.
 
         Raises BadRequest if the expression, the time zone, the name or the request is invalid, or if the name is
         in use.
@@ -111,6 +111,11 @@ class Schedules:
                 "a schedule can't send parts with its task: put the files into the workspace", field="parts"
             )
         payload: dict[str, Any] = {"task": task, **request}
+        if isinstance(workspace := request.get("workspace"), dict) and "archive" in workspace:
+            raise BadRequest(
+                "a schedule's runs can't work on an archive: put the files into a folder or a Git repository",
+                field="workspace.archive",
+            )
         asked = read_request(payload)
         _refuse_one_branch(asked)
         spec = ScheduleSpec(cron_expressions=[checked_cron(cron)], time_zone_name=_time_zone(timezone))

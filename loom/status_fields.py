@@ -206,10 +206,16 @@ class FaultFields(TypedDict):
 class RepositoryFields(TypedDict):
     """The repository that a run works on. The fields after `commit` are set once the change has been stored."""
 
-    git: str
-    """The repository's URL."""
-    revision: str
-    """The branch, the tag or the commit that was cloned."""
+    git: NotRequired[str]
+    """The repository's URL. Not set for an archive."""
+    revision: NotRequired[str]
+    """The branch, the tag or the commit that was cloned. Not set for an archive."""
+    archive: NotRequired[str]
+    """The SHA-256 of the archive that the run works on."""
+    name: NotRequired[str | None]
+    """The archive's name."""
+    left_out: NotRequired[list[str]]
+    """The `.git` folders in the archive, which the run doesn't see: the first 20, and how many more."""
     commit: str
     """The commit that the run began with."""
     files: NotRequired[int]

@@ -58,6 +58,14 @@ class Disk:
         """See the port."""
         raise NotImplementedError(workspace)
 
+    async def unpack(self, content: bytes, name: str) -> Checkout:
+        """See the port."""
+        raise NotImplementedError(name or content)
+
+    async def has(self, commit: str) -> bool:
+        """See the port."""
+        return commit == CHECKOUT.commit
+
     async def build(self, checkout: Checkout, patch: bytes = b"", version: int = 0) -> None:
         """See the port."""
         self.lines, self.built = lines_of(patch), self.built + 1

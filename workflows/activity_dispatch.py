@@ -20,17 +20,16 @@ from loom.activities.part_storing import PartKeeper
 from loom.activities.plan_calls import CallReviewer
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
-from loom.activities.return_change import ChangeReturn
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
-from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.sample_model import Sampler
 from loom.activities.tenants.gate import TenantGate
+from loom.activities.workspace_steps import WorkspaceSteps
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import Part
 from loom.domain.core.notifications import Notification, NotifyRequest
-from loom.domain.core.repositories import Checkout, WorkspaceChange
+from loom.domain.core.repositories import Checkout, ReturnedChange
 from loom.domain.core.requests import RunError, RunRequest
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Published
@@ -150,9 +149,9 @@ def prepare_workspace(state: RunState) -> ScheduledActivity[Checkout]:
     """Clone the run's repository."""
     request = workspace_request(state)
     handle = workflow.start_activity_method(
-        RunWorkspaces.prepare_workspace,
+        WorkspaceSteps.prepare_workspace,
         request,
-        **_named(state, options.CLONE, "clone", f"clone {request.workspace.git}"[:100]),
+        **_named(state, options.CLONE, "clone", request.workspace.summary[:100]),
     )
     return ScheduledActivity(
         handle=handle,
@@ -161,11 +160,11 @@ def prepare_workspace(state: RunState) -> ScheduledActivity[Checkout]:
     )
 
 
-def store_change(state: RunState) -> ScheduledActivity[WorkspaceChange]:
+def store_change(state: RunState) -> ScheduledActivity[ReturnedChange]:
     """Store the change to the run's repository."""
     request = change_request(state)
     handle = workflow.start_activity_method(
-        ChangeReturn.store_change,
+        WorkspaceSteps.store_change,
         request,
         **_named(state, options.RETURN_CHANGE, numbered("store-change", state.retries + 1), "store the change"),
     )
@@ -173,7 +172,7 @@ def store_change(state: RunState) -> ScheduledActivity[WorkspaceChange]:
         handle=handle,
         on_result=lambda change: ChangeStored(change=change, at=workflow.now()),
         on_failure=lambda failure: ChangeStored(
-            change=WorkspaceChange(problem=f"the change wasn't stored: {failure.message}"), at=workflow.now()
+            change=ReturnedChange(problem=f"the change wasn't stored: {failure.message}"), at=workflow.now()
         ),
     )
 
@@ -183,7 +182,7 @@ def push_change(state: RunState) -> ScheduledActivity[Pushed]:
     request = push_request(state, workflow.now())
     summary = f"push the change to {request.branch}"
     handle = workflow.start_activity_method(
-        ChangeReturn.push_change,
+        WorkspaceSteps.push_change,
         request,
         **_named(state, options.RETURN_CHANGE, numbered("push-change", state.retries + 1), summary[:100]),
     )

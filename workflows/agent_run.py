@@ -17,7 +17,7 @@ from loom.activities.failures import fail, failure_of
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import RunResult, RunStatus
 from loom.domain.core.tool_calls import OpenCall
-from loom.domain.machine.activity_requests import origin_of
+from loom.domain.machine.activity_requests import origin_of, workspace_of
 from loom.domain.machine.checkout_step import change_told, is_wait_over, pushing_change, storing_change
 from loom.domain.machine.delegation import child_start
 from loom.domain.machine.limits import hard_end
@@ -47,7 +47,7 @@ from loom.domain.run.actions import (
     SampleModel,
     StoreParts,
 )
-from loom.domain.run.activity_payloads import PublishRequest
+from loom.domain.run.activity_payloads import PublishRequest, RunWorkspace
 from loom.domain.run.chat import MessageState
 from loom.domain.run.events import (
     AbortRequested,
@@ -194,6 +194,11 @@ class AgentRun:
         """Return what has become of a chat's message, and the answer to it."""
         chat = self._state.chat
         return MessageState() if chat is None else chat.state_of(str(message_id))
+
+    @workflow.query
+    def workspace(self, *_: object) -> RunWorkspace | None:
+        """Return where the run works, and the rules for its files. None if it isn't prepared yet."""
+        return workspace_of(self._state)
 
     @workflow.query
     def transcript(self, *_: object) -> tuple[Message, ...]:

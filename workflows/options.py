@@ -90,6 +90,16 @@ STORE_PARTS: Final = ActivityConfig(
     retry_policy=IDEMPOTENT,
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
+FILES_LIMIT: Final = timedelta(minutes=30)
+"""How long somebody waits at most for files of a run. A clone may have to be made first, and calls may hold it."""
+READ_FILES: Final = ActivityConfig(
+    start_to_close_timeout=FILES_LIMIT,
+    heartbeat_timeout=HEARTBEAT,
+    retry_policy=IDEMPOTENT,
+    cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+)
+WRITE_FILE: Final[ActivityConfig] = {**READ_FILES, "retry_policy": ONCE}
+"""A second attempt could undo what the agent has done with the file since the first one wrote it."""
 CLONE: Final = ActivityConfig(
     # A large repository takes this long, and so does a server that is away for some minutes.
     start_to_close_timeout=timedelta(minutes=30),

@@ -34,6 +34,7 @@ from temporalio.converter import (
 
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.requests import IN_LINE, RunResult
+from loom.domain.core.run_files import FilesAnswer
 
 OUT_OF_LINE_BYTES: Final = 256 * 1024
 """The minimum size of payloads that are stored outside history, if external storage is configured."""
@@ -79,7 +80,8 @@ class SparseJsonConverter(EncodingPayloadConverter):
     def to_payload(self, value: Any) -> Payload:
         """Convert a value to a payload."""
         payload = Payload(metadata={"encoding": b"json/plain"}, data=_dump(value))
-        return marked_in_line(payload) if isinstance(value, RunResult) and not _is_of_child() else payload
+        is_for_clients = isinstance(value, FilesAnswer) or (isinstance(value, RunResult) and not _is_of_child())
+        return marked_in_line(payload) if is_for_clients else payload
 
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
         """Convert a payload to a value of the hinted type. Without a hint, the payload is read as plain JSON."""

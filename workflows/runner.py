@@ -9,6 +9,7 @@ from typing import Any, Final, get_type_hints
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from loom.domain.core.requests import RunRequest, RunResult
+from loom.domain.core.run_files import FilesRequest
 from loom.domain.memory.backfill import UpkeepRequest
 from loom.domain.run.state import RunState
 from loom.domain.tree.budget import BudgetRequest
@@ -22,8 +23,9 @@ from loom.workflows.memory_upkeep import MemoryUpkeep
 from loom.workflows.moved_run import MovedRun
 from loom.workflows.notify import Notify
 from loom.workflows.payload_converter import adapter_of
+from loom.workflows.run_files import RunFiles
 
-WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep, MovedRun, Notify)
+WORKFLOWS: Final[Sequence[type]] = (AgentRun, CrewRun, MemoryUpkeep, MovedRun, Notify, RunFiles)
 """Loom's workflows. The current code must be able to replay the recorded histories of each workflow."""
 
 WORKFLOW_RUNNER: Final = InHistoryOrder(UnsandboxedWorkflowRunner())
@@ -39,6 +41,7 @@ _OF_WORKFLOWS: Final = (
     BudgetGranted,
     AncestryChanged,
     UpkeepRequest,
+    FilesRequest,
 )
 """The types that workflows pass to other executions and runs."""
 

@@ -1,6 +1,6 @@
 """Validate all values that callers send to a run. Each error names the invalid field and explains the problem."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -26,6 +26,9 @@ from loom.domain.core.media import MOST_PARTS
 from loom.domain.core.messages import JsonObject, Part, canonical
 from loom.domain.core.model_options import read_model_options
 from loom.domain.core.repositories import (
+    FORK,
+    Archive,
+    ArchiveWorkspace,
     GitWorkspace,
     Workspace,
     problem_of_address,
@@ -130,22 +133,38 @@ class GitForm(Form):
     push: Annotated[_Text, _right(problem_of_branch)] | None = None
 
 
-_FOLDER, _REPOSITORY = "<folder>", "<repository>"
+class ArchiveContentForm(Form):
+    """The content of an archive: itself, or the digest of one that is stored."""
+
+    data: _Text | None = None
+    digest: Annotated[str, StringConstraints(pattern=DIGEST)] | None = None
+    name: str = Field("", max_length=300)
+
+
+class ArchiveForm(Form):
+    """An archive whose files a run works on, in a clone of its own."""
+
+    archive: ArchiveContentForm
+
+
+_FOLDER, _REPOSITORY, _ARCHIVE = "<folder>", "<repository>", "<archive>"
 """The kinds of workspaces. The library adds them to the place of an error, from which they are left out."""
 
 
 def _kind_of_workspace(value: object) -> str | None:
+    if isinstance(value, ArchiveForm) or (isinstance(value, Mapping) and "archive" in value):
+        return _ARCHIVE
     if isinstance(value, Mapping | GitForm):
         return _REPOSITORY
     return _FOLDER if isinstance(value, str) else None
 
 
 _Workspace = Annotated[
-    Annotated[_Text, Tag(_FOLDER)] | Annotated[GitForm, Tag(_REPOSITORY)],
+    Annotated[_Text, Tag(_FOLDER)] | Annotated[GitForm, Tag(_REPOSITORY)] | Annotated[ArchiveForm, Tag(_ARCHIVE)],
     Discriminator(
         _kind_of_workspace,
         custom_error_type="neither_folder_nor_repository",
-        custom_error_message="must be a path, or an object with `git`",
+        custom_error_message="must be a path, or an object with `git` or `archive`",
     ),
 ]
 
@@ -358,12 +377,22 @@ def _request(checked: RequestForm) -> RunRequest:
 
 
 def _workspace(checked: RequestForm) -> Workspace | None:
-    if not isinstance(checked.workspace, GitForm):
-        return checked.workspace
-    if checked.forked_from is not None:
-        raise BadRequest("workspace: a fork can't clone a repository: name a folder", field="workspace")
     named = checked.workspace
-    return GitWorkspace(git=named.git, revision=named.revision or "", push=named.push or "")
+    if named is None or isinstance(named, str):
+        return named
+    if checked.forked_from is not None:
+        raise BadRequest(f"workspace: {FORK}", field="workspace")
+    if isinstance(named, GitForm):
+        return GitWorkspace(git=named.git, revision=named.revision or "", push=named.push or "")
+    return _archive(named.archive)
+
+
+def _archive(given: ArchiveContentForm) -> ArchiveWorkspace:
+    if (given.data is None) == (given.digest is None):
+        raise BadRequest(
+            "workspace.archive: an archive has one of `data` (base64) and `digest`", field="workspace.archive"
+        )
+    return ArchiveWorkspace(archive=Archive(data=given.data or "", digest=given.digest or "", name=given.name))
 
 
 def _budget(checked: BudgetForm | None) -> Budget:
@@ -403,7 +432,7 @@ def read_from_relative(name: str, payload: object) -> ChildReported | AncestryCh
             case _:
                 return adapter_of(AncestryChanged).validate_python(payload)
     except ValidationError as error:
-        where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
+        where = field_path(error.errors(include_url=False, include_input=False)[0]["loc"])
         raise BadRequest(
             f"the payload of `{name}` is not a valid message from a run in the same tree: {where}", field=where
         ) from None
@@ -414,7 +443,7 @@ def read_lineage(payload: object) -> Lineage:
     try:
         return adapter_of(Lineage).validate_python(payload)
     except ValidationError as error:
-        where = _path(error.errors(include_url=False, include_input=False)[0]["loc"])
+        where = field_path(error.errors(include_url=False, include_input=False)[0]["loc"])
         raise BadRequest(f"the second argument is only for a run's own children: {where}", field=where) from None
 
 
@@ -477,19 +506,20 @@ def _check(form: type[FormT], payload: object, what: str) -> FormT:
     except ValidationError as error:
         problems = sorted(error.errors(include_url=False), key=lambda each: each["type"] != "missing")
         named = [_explain(problem, form) for problem in problems]
-        raise BadRequest(f"{what} is wrong: {'; '.join(named)}", field=_path(problems[0]["loc"])) from None
+        raise BadRequest(f"{what} is wrong: {'; '.join(named)}", field=field_path(problems[0]["loc"])) from None
 
 
-def _path(location: tuple[int | str, ...]) -> str:
-    steps = (str(step) for step in location if step not in (_FOLDER, _REPOSITORY))
+def field_path(location: Sequence[int | str]) -> str:
+    """Return the path of the field at this place, for people."""
+    steps = (str(step) for step in location if step not in (_FOLDER, _REPOSITORY, _ARCHIVE))
     return ".".join(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}…" for text in steps)
 
 
 def _explain(problem: Mapping[str, Any], form: type[Form]) -> str:
     location = problem["loc"]
     if problem["type"] != "extra_forbidden":
-        return f"{_path(location)} {problem_of_value(problem)}"
-    return f"unknown field {_path(location)!r}{known_fields(location, form)}"
+        return f"{field_path(location)} {problem_of_value(problem)}"
+    return f"unknown field {field_path(location)!r}{known_fields(location, form)}"
 
 
 def known_fields(location: tuple[int | str, ...], form: type[BaseModel]) -> str:
@@ -499,11 +529,13 @@ def known_fields(location: tuple[int | str, ...], form: type[BaseModel]) -> str:
         "budget": BudgetForm,
         "forked_from": _ForkedFrom,
         "parts": PartForm,
-        "workspace": GitForm,
+        _REPOSITORY: GitForm,
+        _ARCHIVE: ArchiveForm,
+        "archive": ArchiveContentForm,
     }
-    meant = inner.get(str(outer[0])) if outer else form
+    meant = next((inner[str(step)] for step in reversed(outer) if str(step) in inner), None) if outer else form
     if meant is None:
         return ""
     known = sorted(meant.model_fields)
     close = get_close_matches(str(name), known, n=1)
-    return f", did you mean {_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"
+    return f", did you mean {field_path((*outer, close[0]))!r}?" if close else f"; known: {', '.join(known)}"

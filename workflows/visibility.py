@@ -113,7 +113,7 @@ def markdown(state: RunState) -> str:
     if (lineage := state.tree.lineage) is not None:
         lines.append(f"sub-agent of {_code(lineage.parent_run_id)}, for: {_inline(lineage.description)}")
     if (repository := workspace_view(state.checkout, state.change)) is not None:
-        lines.append(f"repository {_inline(repository_line(repository))}")
+        lines.append(_inline(repository_line(repository)))
     if (waiting := waiting_on(state)) is not None:
         lines.append(f"waiting on {_inline(waiting)}")
     lines += [_child(child) for child in state.tree.children]

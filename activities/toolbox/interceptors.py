@@ -76,10 +76,19 @@ async def after_call(
     return replace(result, content=content)
 
 
+def changes_results(registered: Sequence[Registered]) -> str:
+    """Return the name of an interceptor that may change results of tools, or an empty string."""
+    return next((each.name for each in _around_all_tools(registered) if each.after is not None), "")
+
+
+def _around_all_tools(registered: Sequence[Registered]) -> list[Interceptor]:
+    return [each for each in registered if isinstance(each, Interceptor) and TOOL in each.around]
+
+
 def _around_tools(call: ToolCall, registered: Sequence[Registered]) -> list[Interceptor]:
     if call.name in FREE:
         return []
-    return [each for each in registered if isinstance(each, Interceptor) and TOOL in each.around]
+    return _around_all_tools(registered)
 
 
 async def _before(each: Interceptor, met: Intercepted, run_id: str, agent: str) -> Intercepted:

@@ -53,7 +53,7 @@ from loom.domain.core.tool_calls import (
     failed,
 )
 from loom.domain.core.tool_names import ASK_USER, CALL_TOOL, DONE, MADE, SAMPLING, SEARCH_TOOLS
-from loom.domain.permissions.judge import GUARD, Judgement, Level, judge_under
+from loom.domain.permissions.judge import Judgement, Level, judge_under
 from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
 from loom.domain.permissions.patterns import escaped
 from loom.domain.permissions.rules import Kind, kind_of
@@ -351,8 +351,11 @@ def authorize(
     *,
     obeyed: WorkerFiles = NO_FILES,
     own: AgentSpec | None = None,
+    judging: Callable[..., Judgement] = judge_under,
 ) -> Authorized:
-    """Judge a call with valid arguments. For an unknown tool, patterns can't match. `own` is explained in `plan`."""
+    """Judge a call with valid arguments. For an unknown tool, patterns can't match. `own` is explained in `plan`, and
+    `judging` is `judge_by_hand` if a person makes the call.
+    """
     place = Place(workspace=spec.workspace, home=str(Path.home()), obeyed=obeyed)
     subjects = tool.subjects(arguments, Path(spec.workspace)) if tool else ()
     given = _validated(arguments, call)
@@ -360,7 +363,7 @@ def authorize(
         judged = Judgement(verdict=Verdict.ALLOW, rule="built-in", reason=f"a run may always call {call.name}")
         return Authorized(judgement=judged, subjects=subjects, arguments=given, place=place)
     pinned = _pinned(call.name, tool, spec)
-    judged = judge_under(
+    judged = judging(
         call.name,
         subjects,
         chain_of(spec, grants),
@@ -433,7 +436,7 @@ def _grants(made: Authorized, tool: Tool, arguments: object) -> tuple[str, ...]:
     judged = made.judgement
     if judged.verdict is not Verdict.ASK or not judged.can_be_granted:
         return ()
-    if "(" not in judged.rule and not judged.rule.startswith(GUARD):
+    if "(" not in judged.rule and not judged.is_guarded:
         return tuple(tool.grants(arguments))[:MAX_GRANTS]
     needed = [subject for subject in made.subjects if subject.words or not subject.passive]
     if any(subject.opaque or (None in subject.words and not subject.passive) for subject in needed):

@@ -2,11 +2,12 @@
 
 import getpass
 import os
+import sys
 import tomllib
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -14,7 +15,7 @@ from loom.domain.core.errors import BadRequest
 from loom.domain.core.media import MOST_BYTES
 
 if TYPE_CHECKING:
-    from loom.request_fields import PartFields
+    from loom.request_fields import ArchiveContentFields, ArchiveFields, GitFields, PartFields
 
 
 def _started(incomplete: str) -> list[str]:
@@ -50,6 +51,14 @@ Push: TypeAlias = Annotated[
     typer.Option(
         metavar="BRANCH",
         help="With --git: new branch to push the change to if the run completes. {run} stands for the run's ID.",
+    ),
+]
+Archive: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--archive",
+        metavar="FILE",
+        help="Archive (.tar, .tar.gz, .tar.bz2, .tar.xz or .zip) that the agent works on; `-`: standard input.",
     ),
 ]
 Permissions: TypeAlias = Annotated[
@@ -117,20 +126,53 @@ def read_fields(**options: Any) -> dict[str, Any]:
 
 
 def named_workspace(
-    folder: str | None, git: str | None, revision: str | None, push: str | None = None
-) -> str | dict[str, str] | None:
-    """Return the folder or the repository that the options name, or None. Raises BadRequest if they contradict."""
-    of_git = {"revision": revision, "push": push}
-    given = {name: value for name, value in of_git.items() if value is not None}
-    if git is None:
-        if given:
-            raise BadRequest(f"--{next(iter(given))} needs --git, which names the repository", field="workspace")
-        return folder
-    if folder is not None:
+    folder: str | None,
+    git: str | None,
+    revision: str | None,
+    push: str | None = None,
+    archive: str | None = None,
+    *,
+    on_stdin: str = "",
+) -> "str | GitFields | ArchiveFields | None":
+    """Return the folder, the repository or the archive that the options name, or None. `on_stdin` is what else the
+    command reads from standard input. Raises BadRequest if they contradict.
+    """
+    named = [
+        option for option, value in {"workspace": folder, "git": git, "archive": archive}.items() if value is not None
+    ]
+    if len(named) > 1:
         raise BadRequest(
-            "--workspace and --git can't be combined: with --git, the run works in its own clone", field="workspace"
+            f"--{named[0]} and --{named[1]} can't be combined: with --git or --archive, the run works in a clone of its"
+            " own",
+            field="workspace",
         )
-    return {"git": git, **given}
+    of_git = [option for option, value in {"revision": revision, "push": push}.items() if value is not None]
+    if git is None and of_git:
+        raise BadRequest(f"--{of_git[0]} needs --git, which names the repository", field="workspace")
+    if archive == "-" and on_stdin:
+        raise BadRequest(
+            f"standard input can't be both {on_stdin} and --archive: name a file for --archive",
+            field="workspace.archive",
+        )
+    if archive is not None:
+        return {"archive": _read_archive(archive)}
+    return folder if git is None else _repository(git, revision, push)
+
+
+def _repository(git: str, revision: str | None, push: str | None) -> "GitFields":
+    given: GitFields = {"git": git}
+    if revision is not None:
+        given["revision"] = revision
+    if push is not None:
+        given["push"] = push
+    return given
+
+
+def _read_archive(name: str) -> "ArchiveContentFields":
+    if name == "-":
+        return {"data": b64encode(_limited(sys.stdin.buffer, "standard input", "--archive")).decode()}
+    data, plain = _read_file(name, "--archive")
+    return {"data": data, "name": plain}
 
 
 def read_object(text: str, option: str) -> dict[str, Any]:
@@ -169,17 +211,28 @@ def read_attachments(names: Sequence[str], option: str = "--attach") -> "list[Pa
 
 
 def _attached_file(name: str, option: str) -> "PartFields":
+    data, plain = _read_file(name, option)
+    return {"data": data, "name": plain}
+
+
+def _read_file(name: str, option: str) -> tuple[str, str]:
+    """Return the content in base64, and the name without folders."""
     path = local_path(name, option)
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = _limited(file, name, option)
     except OSError as error:
         raise BadRequest(f"{option}: {name} cannot be read: {error.strerror or error}", field=option) from None
+    return b64encode(data).decode(), path.name
+
+
+def _limited(file: IO[bytes], name: str, option: str) -> bytes:
+    data = file.read(MOST_BYTES + 1)
     if not data:
         raise BadRequest(f"{option}: {name} is empty", field=option)
     if len(data) > MOST_BYTES:
         raise BadRequest(f"{option}: {name} is larger than {MOST_BYTES:,} bytes", field=option)
-    return {"data": b64encode(data).decode(), "name": path.name}
+    return data
 
 
 def read_schema(text: str, option: str = "--output-schema") -> dict[str, Any]:

@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "report": ("report", "Show where a run's time, tokens and money went."),
     "export": ("export", "Export a run's complete record as JSON lines."),
     "artifact": ("export", "List and read the outputs and files that a run has stored."),
+    "files": ("files", "List, read and write files in a run's workspace."),
     "costs": ("costs", "Show what runs cost, by agent, session, tenant, user, model or day."),
     "fork": ("forks", "Start a new run from a past turn of another run."),
     "diff-runs": ("forks", "Compare two runs turn by turn."),

@@ -59,7 +59,7 @@ def _body(report: RunReport) -> Iterator[str]:
     began, ended = (at.isoformat(sep=" ", timespec="seconds") for at in (report.began, report.ended))
     yield f'<p class="dim">{_text(began)} to {_text(ended)}</p>'
     if report.workspace:
-        yield f'<p class="task">repository {_text(repository_line(report.workspace))}</p>'
+        yield f'<p class="task">{_text(repository_line(report.workspace))}</p>'
     if report.error:
         said = f"{report.error.get('type')}: {report.error.get('message')}"
         yield f'<p class="bad">{_text(said)}</p>'

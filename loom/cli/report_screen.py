@@ -111,7 +111,7 @@ def _lines(report: RunReport, out: Console) -> Iterator[RenderableType]:
     yield Text(" · ".join([f"agent {one_line(report.agent)}", *headline(report)]), style="dim")
     yield Text(" · ".join(expenses(report)), style="dim")
     if report.workspace:
-        yield Text(one_line(f"repository {repository_line(report.workspace)}", 400), style="dim")
+        yield Text(one_line(repository_line(report.workspace), 400), style="dim")
     if report.error:
         yield Text(one_line(f"{report.error.get('type')}: {report.error.get('message')}", 400), style="red")
     yield Text("")

@@ -1,4 +1,4 @@
-"""A worker's interceptor: it notes which runs somebody has started or steered, so that the audit log reads them soon.
+"""A worker's interceptor: it notes what somebody has started or steered, so that the audit log reads them soon.
 
 It only saves time. The audit log also finds these runs if the worker dies before it has read them.
 """
@@ -17,6 +17,7 @@ from temporalio.worker import (
 
 from loom.domain.audit.entries import STEERING
 from loom.workflows.agent_run import AgentRun
+from loom.workflows.run_files import RunFiles
 
 
 class Note(Protocol):
@@ -43,7 +44,7 @@ class AuditedRuns(Interceptor):
 
         def note_run(*, is_update: bool = False) -> None:
             info = workflow.info()
-            if not workflow.unsafe.is_replaying() and isinstance(workflow.instance(), AgentRun):
+            if not workflow.unsafe.is_replaying() and isinstance(workflow.instance(), AgentRun | RunFiles):
                 note(info.workflow_id, info.run_id, is_update=is_update)
 
         class Inbound(WorkflowInboundInterceptor):

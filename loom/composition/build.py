@@ -18,7 +18,7 @@ from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.adapters.models.prices import GenaiPrices
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
-from loom.activities.adapters.postgres.clones import PostgresCloneChanges
+from loom.activities.adapters.postgres.clones import PostgresClonePatches
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresAnswers, PostgresEffects, PostgresReplies
 from loom.activities.adapters.postgres.knowledge import PostgresKnowledge
@@ -33,6 +33,7 @@ from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.snapshots.shadow_git import ShadowGit
+from loom.activities.archives import Archives
 from loom.activities.bus import Transport
 from loom.activities.bus_stream import BusStream
 from loom.activities.effects import Effects
@@ -45,7 +46,6 @@ from loom.activities.model_permits import PermitRules, Permits
 from loom.activities.parts_for_models import PartLoader
 from loom.activities.ports import EventStream, Pasts, Providers
 from loom.activities.publish import AbsentStream
-from loom.activities.return_change import ChangeReturn
 from loom.activities.run_workspaces import RunWorkspaces
 from loom.activities.start_gate import SigningKey, StartGate
 from loom.activities.tenants.metered import MeteredProviders
@@ -56,6 +56,7 @@ from loom.activities.toolbox.built_in.python_sessions import PythonSessions
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import JoinedToolSets, RunTools
 from loom.activities.traces import SpanOutbox
+from loom.activities.workspace_steps import WorkspaceSteps
 from loom.app.extensions import Extensions
 from loom.app.loom_app import LoomApp
 from loom.composition.bus import transport_from
@@ -196,10 +197,12 @@ def parts_for(
     sanitizer = OutputSanitizer(mask, artifacts)
     clones = RunClones(settings.clones_folder, settings.home, sanitizer.clean)
     repositories = Repositories(clone=settings.repositories, push=settings.push_repositories)
+    archives = Archives(attachments)
     workspaces = RunWorkspaces(
         clones=clones,
         repositories=repositories,
-        changes=PostgresCloneChanges(database) if database else None,
+        archives=archives,
+        patches=PostgresClonePatches(database) if database else None,
         redact=sanitizer.clean,
     )
     return WorkerParts(
@@ -208,6 +211,7 @@ def parts_for(
         servers=servers,
         default=default_agent(settings),
         workspace=Path(settings.workspace or Path.cwd()),
+        home=settings.home,
         bounds=settings.bounds,
         owner_bounds=settings.owner_bounds,
         providers=called if meters is None else MeasuredProviders(called, meters),
@@ -236,11 +240,13 @@ def parts_for(
         spans=SpanOutbox(meters) if settings.otlp_endpoint and settings.redis_url else None,
         notify=notify_plan(settings),
         receivers=receivers_from(settings),
+        archives=archives,
         workspaces=workspaces,
-        change_return=ChangeReturn(
+        workspace_steps=WorkspaceSteps(
             workspaces=workspaces,
             clones=clones,
             repositories=repositories,
+            archives=archives,
             artifacts=artifacts,
             push_ci_files=settings.push_ci_files == "on",
             redact=sanitizer.clean,

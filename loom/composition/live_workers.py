@@ -26,7 +26,7 @@ from loom.composition.encryption import encryption_with
 from loom.domain.agents.worker_catalog import WorkerCatalog
 from loom.domain.agents.worker_report import WorkerReport, problem_with
 from loom.domain.core.errors import BadRequest
-from loom.domain.core.repositories import GitWorkspace
+from loom.domain.core.repositories import Repository
 from loom.domain.core.requests import RunRequest
 from loom.stack.state import lived_at
 
@@ -150,7 +150,7 @@ def _seen_from(report: WorkerReport, request: RunRequest) -> RunRequest:
     """Return the request with the real path of its workspace. The paths of another machine aren't known here."""
     if request.workspace is None:
         return request
-    if isinstance(request.workspace, GitWorkspace):  # the worker makes a folder for it
+    if isinstance(request.workspace, Repository):  # the worker makes a folder for it
         return replace(request, workspace=None)
     is_here = report.host == socket.gethostname()
     return replace(request, workspace=_real_path(request.workspace) if is_here else None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loom.activities.adapters.definition_files import DefinitionFiles
 from loom.activities.adapters.mcp.servers import McpServers
 from loom.activities.admit_moved_run import AdmitMovedRun
+from loom.activities.archives import Archives
 from loom.activities.bus import Transport
 from loom.activities.call_model import LanguageModel
 from loom.activities.child_runs import ChildRuns
@@ -18,6 +19,7 @@ from loom.activities.crew_lookup import Crews
 from loom.activities.effects import Effects
 from loom.activities.encryption import Cipher
 from loom.activities.evaluate_answer import Evaluator
+from loom.activities.file_access import FileAccess
 from loom.activities.forks import Forks
 from loom.activities.knowledge.ports import KnowledgeStore
 from loom.activities.leases import Leases
@@ -39,12 +41,12 @@ from loom.activities.ports import (
     ToolSet,
     TranscriptStore,
     UsedStarts,
+    WorkspaceLookup,
 )
 from loom.activities.prepare_run import Preparation
 from loom.activities.publish import Progress
 from loom.activities.quick_reads import QuickReads
 from loom.activities.recall import AppSource, InheritedNotes, Knowledge, PersonMemory, RecallSource, SessionMemory
-from loom.activities.return_change import ChangeReturn
 from loom.activities.run_hook import HookRunner
 from loom.activities.run_node import NodeRunner
 from loom.activities.run_tool import ToolRunner
@@ -58,6 +60,7 @@ from loom.activities.tenants.ports import TenantQueue, WaitingRuns
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.activities.traces import SpanOutbox, TracedSource
+from loom.activities.workspace_steps import WorkspaceSteps
 from loom.app.extensions import Extensions
 from loom.app.forms.crew import read_crew
 from loom.app.registry import Registry
@@ -90,6 +93,8 @@ class WorkerParts:
     default: AgentSpec
     """The default spec. An agent inherits these values unless its definition overrides them."""
     workspace: Path
+    home: Path
+    """The folder with Loom's own state."""
     bounds: Bounds
     """The workspaces and modes that the worker serves."""
     owner_bounds: Bounds
@@ -127,9 +132,11 @@ class WorkerParts:
     """Redacts a model's text, and emits complete words."""
     gate: StartGate
     """Decides which runs may start."""
+    archives: Archives
+    """The archives that runs work on."""
     workspaces: RunWorkspaces
     """The clones of repositories that runs work in."""
-    change_return: ChangeReturn
+    workspace_steps: WorkspaceSteps
     """Returns the changes to these repositories."""
     approval_keys: "ApprovalKeys | None" = None
     """The keys that approvals must be proven with. None if they need no proof."""
@@ -222,6 +229,8 @@ class WorkerParts:
         waiting: WaitingRuns,
         children: ChildRunsOnServer,
         notifications: Notifications,
+        *,
+        lookup: WorkspaceLookup,
     ) -> list[Callable[..., Any]]:
         """Return all of Loom's activities."""
         agents = {DEFAULT_AGENT: AgentDefinition(name=DEFAULT_AGENT), **self.registry.agents}
@@ -252,6 +261,7 @@ class WorkerParts:
             gate=self.gate,
             tenants=tenants,
             notify=self.notify,
+            archives=self.archives,
             workspaces=self.workspaces,
             proofs=self.approval_keys is not None,
             parts=self.part_keeper,
@@ -272,13 +282,27 @@ class WorkerParts:
             redact=self.sanitizer.clean,
             workspaces=self.workspaces,
         )
+        files = FileAccess(
+            lookup=lookup,
+            workspaces=self.workspaces,
+            gate=self.gate,
+            bounds=self.bounds,
+            owner_bounds=self.owner_bounds,
+            planner=self.planner,
+            tools=self.tools,
+            obeyed=self.obeyed,
+            contents=self.attachments,
+            home=self.home,
+            redact=self.sanitizer.clean,
+        )
         reviewer = CallReviewer(planner=self.planner, stream=self.stream)
         return [
             preparation.prepare_run,
-            self.workspaces.prepare_workspace,
-            self.change_return.store_change,
-            self.change_return.push_change,
+            self.workspace_steps.prepare_workspace,
+            self.workspace_steps.store_change,
+            self.workspace_steps.push_change,
             arrivals.admit_moved_run,
+            files.access_files,
             tenants.await_admission,
             tenants.leave_tenant,
             hooks.run_hook,

@@ -23,12 +23,26 @@ from loom.serve.http_input import EncodedSlashes, refuse_unknown_parameters
 from loom.serve.metrics import Measured, Requests
 from loom.serve.problems import MEDIA_TYPE, Problem, add_problem_handlers
 from loom.serve.readiness import Readiness
-from loom.serve.routes import a2a, agui, artifacts, catalog, chats, costs, events, health, inbox, me, runs, steering
+from loom.serve.routes import (
+    a2a,
+    agui,
+    artifacts,
+    catalog,
+    chats,
+    costs,
+    events,
+    files,
+    health,
+    inbox,
+    me,
+    runs,
+    steering,
+)
 
 PAGE: Final = Path(__file__).with_name("page")
 """The web page. It is public: what it shows comes from the API, with the token of the person who uses it."""
 LARGEST_BODY: Final = MOST_BYTES * 4 // 3 + 1_000_000
-"""Maximum number of bytes of a request's body: the largest parts of a message in base64, and some text."""
+"""Maximum number of bytes of a request's body: the largest parts or the largest archive in base64, and some text."""
 PROBLEM: Final[dict[str, Any]] = {
     "description": "The request was refused.",
     "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}},
@@ -93,7 +107,7 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
     app.state.service = service
     app.state.requests = Requests()
     app.state.readiness = Readiness(service.client, service.settings)
-    for each in (health, runs, steering, events, inbox, chats, costs, catalog, artifacts, agui, a2a, me):
+    for each in (health, runs, steering, events, inbox, chats, costs, catalog, artifacts, files, agui, a2a, me):
         # Probes and A2A's clients may add parameters of their own.
         strict = () if each in {health, a2a} else (Depends(refuse_unknown_parameters),)
         app.include_router(each.router, dependencies=strict)
@@ -111,7 +125,7 @@ def build_app(service: Service, authenticator: Authenticator) -> FastAPI:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=service.settings.serve_origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "PUT"],
             allow_headers=["Authorization", "Authorization-Extras", "Content-Type", "Last-Event-ID", "X-Namespace"],
         )
     return app

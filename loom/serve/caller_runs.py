@@ -26,11 +26,15 @@ from loom.domain.agents.worker_report import WorkerReport
 from loom.domain.core.errors import AccessDeniedError, BadRequest, RunNotFoundError, TooManyStreamsError
 from loom.domain.core.messages import JsonObject, Message
 from loom.domain.core.requests import ForkedFrom, RunRequest, RunResult
+from loom.domain.core.run_files import CallerLimits
+from loom.domain.core.tool_calls import Effect, PreparedCall
 from loom.domain.history.costs import Costs, cost_key, costs_of
 from loom.domain.permissions.judge import Mode
+from loom.domain.permissions.risk import risk_of
 from loom.domain.run.chat import MessageState, WhenBusy
 from loom.inbox import PendingCall, Waiting, waiting_view
 from loom.run_artifacts import Artifact
+from loom.run_files import FileContent, FileList, RunFiles, WrittenFile
 from loom.run_lists import RunsFound, page_of_runs
 from loom.serve.access.approvals import Approval, Approvals
 from loom.serve.access.audit_trail import AuditTrail
@@ -379,6 +383,28 @@ class CallerRuns:
         await self._may(Operation.READ_RUNS, run_id)
         return await self._client.artifact_bytes(run_id, artifact_id)
 
+    async def list_files(self, run_id: str, path: str) -> FileList:
+        """List a folder in the run's workspace."""
+        files = await self._files(Operation.READ_FILES, run_id, "list_dir", Effect.READ)
+        return await files.list(run_id, path, by=self.caller.name)
+
+    async def read_file(self, run_id: str, path: str) -> FileContent:
+        """Return a file in the run's workspace, or a folder as an archive."""
+        files = await self._files(Operation.READ_FILES, run_id, "read_file", Effect.READ)
+        return await files.read(run_id, path, by=self.caller.name)
+
+    async def write_file(self, run_id: str, path: str, content: bytes) -> WrittenFile:
+        """Create or replace a file in the run's workspace."""
+        files = await self._files(Operation.WRITE_FILES, run_id, "write_file", Effect.IDEMPOTENT)
+        return await files.write(run_id, path, content, by=self.caller.name)
+
+    async def _files(self, operation: Operation, run_id: str, tool: str, effect: Effect) -> RunFiles:
+        """Return the files of the run for the caller, who uses them as an agent does with this tool."""
+        await self._may(operation, run_id)
+        risk = risk_of(tool, PreparedCall(effect=effect))
+        objection = await self._approvals.objection_by_hand(run_id, tool, risk, self.caller)
+        return self._client.files.for_caller(CallerLimits(roots=self._settings.bounds.roots, objection=objection))
+
     async def workers(self) -> tuple[WorkerReport, ...]:
         """Return the reports of the running workers, the newest worker first. Raises StreamUnavailable."""
         self.require(Operation.READ_CATALOG)
@@ -438,7 +464,7 @@ class CallerRuns:
             case str() as folder:
                 self._settings.bounds.refuse_workspace(_real_path(folder))
             case _:
-                pass  # the worker knows which repositories it clones
+                pass  # the worker knows which repositories it clones, and an archive is the caller's own
         if self.caller.may(Operation.GRANT):
             return
         match request.get("workspace"):
@@ -459,7 +485,7 @@ class CallerRuns:
 
     def _in_tenant(self, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the request's fields with the caller's tenant."""
-        self._refuse_digests(fields.get("parts"))
+        self._refuse_digests(fields.get("parts"), fields.get("workspace"))
         if self.caller.tenant is None:
             return fields
         if fields.get("tenant") not in (None, self.caller.tenant):
@@ -481,12 +507,16 @@ class CallerRuns:
             raise BadRequest(f"run_id: must begin with {prefix!r}, the name of your tenant", field="run_id")
         return run_id
 
-    def _refuse_digests(self, parts: Any) -> None:
+    def _refuse_digests(self, parts: Any, workspace: Any = None) -> None:
         """Raise AccessDeniedError if a caller with a tenant refers to content that another tenant may have stored."""
-        if self.caller.tenant is not None and any(part.get("digest") for part in parts or ()):
-            raise AccessDeniedError(
-                "parts: send the content as `data`; you may not refer to it by `digest`", field="parts"
-            )
+        if self.caller.tenant is None:
+            return
+        archive = workspace.get("archive") if isinstance(workspace, Mapping) else None
+        for name, contents in (("parts", parts or ()), ("workspace.archive", (archive,) if archive else ())):
+            if any(content.get("digest") for content in contents):
+                raise AccessDeniedError(
+                    f"{name}: send the content as `data`; you may not refer to it by `digest`", field=name
+                )
 
 
 def _rights_of_fork(request: RunRequest, changes: Mapping[str, Any]) -> dict[str, Any]:

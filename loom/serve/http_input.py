@@ -85,13 +85,25 @@ def _parameters(dependant: Dependant) -> set[str]:
 
 
 def refuse_long(fields: Mapping[str, Any]) -> None:
-    """Raise BadRequest if a field is too long. The `data` of `parts` may be longer: its content is stored elsewhere."""
-    texts = {"parts": [{**part, "data": None} for part in fields.get("parts") or ()]}
+    """Raise BadRequest if a field is too long. The `data` of `parts` and of an archive may be longer: its content is
+    stored elsewhere.
+    """
+    texts = {
+        "parts": [{**part, "data": None} for part in fields.get("parts") or ()],
+        "workspace": _without_archive(fields.get("workspace")),
+    }
     for name, value in {**fields, **texts}.items():
         if len(value if isinstance(value, str) else canonical({name: value})) > LONGEST_TEXT:
             raise BadRequest(
                 f"{name} must have at most {LONGEST_TEXT:,} characters: attach longer content as `parts`", field=name
             )
+
+
+def _without_archive(workspace: Any) -> Any:
+    match workspace:
+        case {"archive": {"data": str()} as archive}:
+            return {**workspace, "archive": {**archive, "data": None}}
+    return workspace
 
 
 async def disconnected(receive: Receive) -> None:

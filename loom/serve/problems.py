@@ -21,6 +21,7 @@ from loom.domain.core.errors import (
     BadRequest,
     LoomError,
     MessageNotFoundError,
+    NoSuchFileError,
     NotAuthenticatedError,
     RefusedError,
     RunExistsError,
@@ -29,7 +30,7 @@ from loom.domain.core.errors import (
     UnreachableError,
 )
 from loom.domain.core.value_problems import problem_of_value
-from loom.workflows.validation import known_fields
+from loom.workflows.validation import field_path, known_fields
 
 _log = structlog.get_logger("loom.serve")
 
@@ -42,6 +43,7 @@ ANTICIPATED: Final = (LoomError, StreamUnavailable, StoreUnavailable, RPCError)
 
 _STATUS: Final[Mapping[type[Exception], HTTPStatus]] = {
     ArtifactNotFoundError: HTTPStatus.NOT_FOUND,
+    NoSuchFileError: HTTPStatus.NOT_FOUND,
     BadRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
     NotAuthenticatedError: HTTPStatus.UNAUTHORIZED,
     AccessDeniedError: HTTPStatus.FORBIDDEN,
@@ -149,7 +151,7 @@ def _headers(error: HTTPException, request: Request) -> Mapping[str, str] | None
     route = request.scope.get("route")
     if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED or not isinstance(route, APIRoute):
         return error.headers
-    return {"Allow": ", ".join(map(str.upper, request.app.openapi()["paths"][route.path]))}
+    return {"Allow": ", ".join(map(str.upper, request.app.openapi()["paths"][route.path_format]))}
 
 
 def _status_of(error: Exception) -> HTTPStatus:
@@ -168,7 +170,7 @@ def _invalid(errors: Sequence[Any], form: Any) -> Response:
 def _described(problem: Mapping[str, Any], form: Any) -> str:
     if problem["type"] == "json_invalid":
         return f"is not valid JSON: {problem['ctx']['error']}"
-    if problem["type"] == "model_attributes_type":
+    if problem["type"] == "model_attributes_type" and len(problem["loc"]) == 1:
         return "must be a JSON object, with the header Content-Type: application/json"
     said, location = problem_of_value(problem), tuple(problem["loc"])
     is_unknown = problem["type"] == "extra_forbidden" and location[0] == "body" and isinstance(form, type)
@@ -177,8 +179,9 @@ def _described(problem: Mapping[str, Any], form: Any) -> str:
 
 def _field(location: Sequence[int | str]) -> str:
     """Return the path of a field in the body, or the name of a parameter."""
-    inner = [str(step) for step in location[1:]]
-    return "the body" if location[0] == "body" and (not inner or inner[0].isdecimal()) else ".".join(inner)
+    inner = location[1:]
+    is_body = location[0] == "body" and (not inner or str(inner[0]).isdecimal())
+    return "the body" if is_body else field_path(inner)
 
 
 def _camel(status: HTTPStatus) -> str:

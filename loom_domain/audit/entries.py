@@ -22,6 +22,8 @@ class Act(StrEnum):
     RETRY = "retry"
     SEND_MESSAGE = "send_message"
     SET_PERMISSIONS = "set_permissions"
+    WRITE_FILE = "write_file"
+    """Somebody asked for a file in the run's workspace to be written."""
     CANCEL = "cancel"
     """Temporal was asked to cancel the run, which aborts it."""
     TERMINATE = "terminate"

@@ -2,7 +2,8 @@
 
     LoomError
     ├── BadRequest                the caller made a mistake: unknown field, agent, model, or workspace
-    │   └── ArtifactNotFoundError  the run has no artifact with that id
+    │   ├── ArtifactNotFoundError  the run has no artifact with that id
+    │   └── NoSuchFileError   the run's workspace has no file or folder at that path
     ├── RunNotFoundError          no run with that id
     ├── MessageNotFoundError      the chat knows no message with that id
     ├── RunExistsError            a run with that id exists already
@@ -68,6 +69,10 @@ class BadRequest(LoomError):
 
 class ArtifactNotFoundError(BadRequest):
     """The run has stored no artifact with this id."""
+
+
+class NoSuchFileError(BadRequest):
+    """The run's workspace has no file or folder at this path."""
 
 
 class RunNotFoundError(LoomError):

@@ -1,7 +1,8 @@
-"""Git repositories that runs work on: how a request names one, and which ones a worker clones.
+"""Repositories that runs work on: how a request names one, and which ones a worker clones.
 
-A request names the repository (`GitWorkspace`). A worker clones it into a folder of the run and pins the commit
-(`Checkout`). All runs of a tree work in this clone. At its end, the root returns the change (`WorkspaceChange`).
+A request names a Git repository (`GitWorkspace`), or has an archive (`ArchiveWorkspace`), whose files become the only
+commit of a repository. A worker clones it into a folder of the run and pins the commit (`Checkout`). All runs of a tree
+work in this clone. At its end, the root returns the change (`ReturnedChange`).
 """
 
 import re
@@ -27,6 +28,10 @@ PATCH: Final = "workspace.patch"
 """The id of the artifact with the run's change."""
 RUN: Final = "{run}"
 """Stands for the run's id in the name of a branch."""
+FORK: Final = "a fork can't have a repository or an archive: name a folder"
+"""Why a fork's request is refused."""
+ARCHIVE: Final = "archive:"
+"""The beginning of the URL of a checkout of an archive. The archive's SHA-256 follows."""
 
 _PORTS: Final = {"https": 443, "ssh": 22}
 _SUFFIX: Final = ".git"
@@ -64,9 +69,50 @@ class GitWorkspace:
             plain = f"{plain[:_LONGEST_ID]}-{folder_name(run_id, '')}".strip("-")
         return self.push.replace(RUN, plain)
 
+    @property
+    def summary(self) -> str:
+        """What the worker does to make the clone."""
+        return f"clone {self.git}"
 
-Workspace: TypeAlias = str | GitWorkspace
-"""Where a run works: in a folder on its worker's machine, or in a clone of a repository."""
+    @property
+    def named(self) -> str:
+        """What the run works on, for a sentence."""
+        return self.git
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Archive:
+    """An archive: its content, or the digest of a content that is stored."""
+
+    data: str = ""
+    """The content in base64."""
+    digest: str = ""
+    """The SHA-256 of the content, in hexadecimal digits."""
+    name: str = ""
+    """The name for people."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArchiveWorkspace:
+    """The files of an archive that a run works on, in a clone of its own."""
+
+    archive: Archive
+
+    @property
+    def summary(self) -> str:
+        """What the worker does to make the clone."""
+        return f"unpack {self.named}"
+
+    @property
+    def named(self) -> str:
+        """What the run works on, for a sentence."""
+        return f"the archive {self.archive.name or self.archive.digest[:SHORT]}".rstrip()
+
+
+Repository: TypeAlias = GitWorkspace | ArchiveWorkspace
+"""What a run works on in a clone of its own."""
+Workspace: TypeAlias = str | Repository
+"""Where a run works: in a folder on its worker's machine, or in a clone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,16 +120,24 @@ class Checkout:
     """The clone that the runs of a tree work in."""
 
     url: str
+    """The repository's URL, or `archive:` and the digest of an archive."""
     commit: str
     """The commit that the run began with."""
     revision: str
-    """The branch, tag or commit that was cloned."""
+    """The branch, tag or commit that was cloned, or the archive's name."""
     folder: str
     """The clone's path, which is the same on all workers."""
+    left_out: tuple[str, ...] = ()
+    """The `.git` folders of an archive, which the clone doesn't have."""
+
+    @property
+    def archive(self) -> str:
+        """The digest of the archive. Empty for a Git repository."""
+        return self.url.removeprefix(ARCHIVE) if self.url.startswith(ARCHIVE) else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WorkspaceChange:
+class ReturnedChange:
     """What has become of a run's change to its repository."""
 
     files: int = 0
@@ -103,31 +157,45 @@ class WorkspaceChange:
     problem: str = ""
     """Why the patch isn't stored, or the branch wasn't pushed."""
 
-    def with_problem(self, problem: str) -> "WorkspaceChange":
+    def with_problem(self, problem: str) -> "ReturnedChange":
         """Return the change with one more problem."""
         return replace(self, problem="; ".join(filter(None, (self.problem, problem))))
 
 
-def workspace_view(checkout: Checkout | None, change: WorkspaceChange | None) -> JsonObject | None:
-    """Return a run's repository, and the change once the run has ended. None if the run works in a folder."""
+def workspace_view(checkout: Checkout | None, change: ReturnedChange | None) -> JsonObject | None:
+    """Return a run's repository or archive, and the change once the run has ended. None if it works in a folder."""
     if checkout is None:
         return None
-    view = {"git": checkout.url, "revision": checkout.revision, "commit": checkout.commit}
+    view = _source_view(checkout)
     if change is None:
         return view
     told = {"patch": change.patch, "branch": change.branch, "pushed": change.commit, "problem": change.problem}
     return {**view, "files": change.files, **{name: value or None for name, value in told.items()}}
 
 
+def _source_view(checkout: Checkout) -> JsonObject:
+    if not checkout.archive:
+        return {"git": checkout.url, "revision": checkout.revision, "commit": checkout.commit}
+    left_out = {"left_out": list(checkout.left_out)} if checkout.left_out else {}
+    return {"archive": checkout.archive, "name": checkout.revision or None, "commit": checkout.commit, **left_out}
+
+
 def repository_line(view: Mapping[str, Any]) -> str:
-    """Describe a run's repository for people, in one line. `view` comes from `workspace_view`."""
-    line = f"{view['git']}, {view['revision']} at {str(view['commit'])[:SHORT]}"
+    """Describe a run's repository or archive for people, in one line. `view` comes from `workspace_view`."""
+    line = f"{_source_line(view)} at {str(view['commit'])[:SHORT]}"
+    line += f", without {', '.join(view['left_out'])}" if view.get("left_out") else ""
     if (files := view.get("files")) is None:
         return line
     line += f" · {files} changed file{'s' * (files != 1)}"
     line += f", patch {view['patch']}" if view.get("patch") else ""
     line += f", pushed to {view['branch']} as {str(view.get('pushed'))[:SHORT]}" if view.get("branch") else ""
     return f"{line} · {view['problem']}" if view.get("problem") else line
+
+
+def _source_line(view: Mapping[str, Any]) -> str:
+    if "git" in view:
+        return f"repository {view['git']}, {view['revision']}"
+    return f"archive {view.get('name') or str(view['archive'])[:SHORT]}"
 
 
 def folder_name(run_id: str, execution: str) -> str:

@@ -145,7 +145,7 @@ class RunRequest:
     session_id: str | None = None
     model: str | None = None
     workspace: Workspace | None = None
-    """A folder on the worker's machine, or a repository to clone."""
+    """A folder on the worker's machine, or a repository or an archive of which the worker makes a clone."""
     permissions: Mapping[str, str] = field(default_factory=dict)
     mode: str | None = None
     max_turns: int | None = None

@@ -15,7 +15,7 @@ from loom.domain.agents.request_options import FIELD, KEY
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.messages import JsonObject, Message, ToolCall, user
-from loom.domain.core.repositories import GitWorkspace
+from loom.domain.core.repositories import Repository
 from loom.domain.core.requests import ForkedFrom, RunRequest
 from loom.domain.core.tool_calls import Effect, PreparedCall, ToolResult, kept_artifact, made_tool, tool_message
 from loom.domain.core.tool_names import CREATE_TOOL, DONE, HANDED_ON, TODO
@@ -105,9 +105,9 @@ def refuse_changes(point: ForkPoint, request: RunRequest) -> None:
     """Raise BadRequest if the request makes a change that a fork would ignore. A fork uses the pinned agent or crew."""
     was, options = point.request, request.metadata.get(KEY)
     refuse_other_owner(was, request)
-    if isinstance(was.workspace, GitWorkspace) and request.workspace is None:
+    if isinstance(was.workspace, Repository) and request.workspace is None:
         raise BadRequest(
-            f"the other run worked in its own clone of {was.workspace.git}, whose state after that turn isn't stored:"
+            f"the other run worked in its own clone of {was.workspace.named}, whose state after that turn isn't stored:"
             " name a folder for the fork in `workspace`",
             field="workspace",
         )

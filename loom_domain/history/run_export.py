@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import JsonObject, Message, Part, message_digest
+from loom.domain.core.repositories import Archive, ArchiveWorkspace
 from loom.domain.core.requests import RunRequest
 from loom.domain.core.tasks import FINAL_ACTIONS, SHOWN_ONLY, Action, Task
 from loom.domain.core.tool_calls import ToolResult
@@ -70,6 +71,22 @@ def execution_in(records: Iterable[Record]) -> str:
             case _:
                 pass
     return found
+
+
+def archive_in(records: Iterable[Record]) -> Archive | None:
+    """Return the archive that the run works on, with the digest under which it is stored. None if it works on something
+    else.
+    """
+    digest = name = ""
+    for record in records:
+        match record:
+            case RunRequest(workspace=ArchiveWorkspace(archive=archive)):
+                name = archive.name
+            case Prepared(archive=str() as stored) if stored:
+                digest = stored
+            case _:
+                pass
+    return Archive(digest=digest, name=name) if digest else None
 
 
 def contents_in(records: Iterable[Record]) -> dict[str, Part]:

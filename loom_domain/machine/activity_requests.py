@@ -8,7 +8,7 @@ from loom.domain.agents.hook_steps import HookPoint
 from loom.domain.context.compression import KnownFacts
 from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import ResultRef, ToolCall, arguments_digest, canonical, message_digest, short_digest
-from loom.domain.core.repositories import Checkout, GitWorkspace
+from loom.domain.core.repositories import Checkout, GitWorkspace, Repository
 from loom.domain.core.tasks import Origin, correlation_of
 from loom.domain.core.tool_calls import Effect, OpenCall, PreparedCall, ToolSpec, Verdict, describe
 from loom.domain.core.tool_input import Exchange
@@ -25,6 +25,7 @@ from loom.domain.run.activity_payloads import (
     PrepareCallsRequest,
     PrepareRequest,
     PushRequest,
+    RunWorkspace,
     SampleRequest,
     StorePartsRequest,
     ToolRequest,
@@ -65,6 +66,19 @@ def origin_of(state: RunState) -> Origin:
     )
 
 
+def workspace_of(state: RunState) -> RunWorkspace | None:
+    """Return where the run works, and the rules for its files. None if it isn't prepared yet."""
+    is_folder = state.request.workspace is None or isinstance(state.request.workspace, str)
+    if state.spec is None or (state.checkout is None and not is_folder):
+        return None
+    return RunWorkspace(
+        origin=origin_of(state),
+        spec=state.spec,
+        checkout=state.checkout,
+        steering_key=state.signature_checks.key,
+    )
+
+
 def prepare_request(state: RunState) -> PrepareRequest:
     """Return the request to resolve the run's agent."""
     return PrepareRequest(origin=origin_of(state), request=state.request, lineage=state.tree.lineage)
@@ -89,7 +103,7 @@ def push_request(state: RunState, at: datetime) -> PushRequest:
         origin=origin_of(state),
         checkout=_checkout(state),
         tree=change.tree,
-        branch=_repository(state).branch(state.run_id),
+        branch=_branch(state),
         title=next(iter(state.request.task.splitlines()), "")[:_TITLE],
         at=at,
     )
@@ -101,10 +115,16 @@ def _checkout(state: RunState) -> Checkout:
     return state.checkout
 
 
-def _repository(state: RunState) -> GitWorkspace:
+def _repository(state: RunState) -> Repository:
     workspace = state.request.workspace
-    assert isinstance(workspace, GitWorkspace)  # noqa: S101 - `is_clone_due` and `returns_change` have checked it
+    assert isinstance(workspace, Repository)  # noqa: S101 - `is_clone_due` has checked it
     return workspace
+
+
+def _branch(state: RunState) -> str:
+    workspace = state.request.workspace
+    assert isinstance(workspace, GitWorkspace)  # noqa: S101 - nothing else can be pushed
+    return workspace.branch(state.run_id)
 
 
 def hook_request(state: RunState, step: HookPoint) -> HookRequest:

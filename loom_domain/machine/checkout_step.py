@@ -1,4 +1,4 @@
-"""Work in a clone of a Git repository: clone it before the first turn, and return the change at the end.
+"""Work in a clone of a repository or an archive: make it before the first turn, and return the change at the end.
 
 Only the root of a tree clones and returns. Its sub-agents work in the same clone, which their lineage names.
 
@@ -13,7 +13,7 @@ from datetime import datetime
 
 from loom.domain.core.frozen import replace
 from loom.domain.core.messages import JsonObject
-from loom.domain.core.repositories import PATCH, GitWorkspace, WorkspaceChange, workspace_view
+from loom.domain.core.repositories import PATCH, GitWorkspace, Repository, ReturnedChange, workspace_view
 from loom.domain.core.requests import RunStatus
 from loom.domain.core.tasks import Action
 from loom.domain.machine.turn_start import is_clone_due, ready
@@ -35,7 +35,7 @@ def awaits_clone(state: RunState, _event: WorkspacePrepared | None = None) -> bo
 
 def returns_change(state: RunState) -> bool:
     """Whether this run returns the change to its repository."""
-    return state.checkout is not None and isinstance(state.request.workspace, GitWorkspace)
+    return state.checkout is not None and isinstance(state.request.workspace, Repository)
 
 
 def storing_change(state: RunState) -> RunState:
@@ -57,7 +57,7 @@ def _names_branch(state: RunState) -> bool:
     return isinstance(state.request.workspace, GitWorkspace) and bool(state.request.workspace.push)
 
 
-def _why_not_pushed(state: RunState, change: WorkspaceChange) -> str:
+def _why_not_pushed(state: RunState, change: ReturnedChange) -> str:
     if state.outcome is not None and state.outcome.status is not RunStatus.COMPLETED:
         return f"nothing was pushed, because the run didn't complete (status: {state.outcome.status})"
     if not change.tree:
@@ -91,7 +91,7 @@ def change_stored(state: RunState, event: ChangeStored) -> RunState:
 
 def change_pushed(state: RunState, event: ChangePushed) -> RunState:
     """Return the run with the commit that was pushed, or with the reason that nothing was pushed."""
-    change, workspace = state.change or WorkspaceChange(), state.request.workspace
+    change, workspace = state.change or ReturnedChange(), state.request.workspace
     if event.commit and isinstance(workspace, GitWorkspace):
         change = replace(change, branch=workspace.branch(state.run_id), commit=event.commit)
     return _returned(replace(state, change=change.with_problem(event.problem)), event.at)
@@ -103,7 +103,7 @@ def return_stopped(state: RunState, event: ReturnStopped) -> RunState:
         return _heard(state, event.at)
     what = "wasn't stored" if state.returning.step == "store" else "may not have been pushed"
     why = f"the change {what}, because the wait was {state.returning.given_up}"
-    change = (state.change or WorkspaceChange()).with_problem(why)
+    change = (state.change or ReturnedChange()).with_problem(why)
     return _returned(replace(state, change=change), event.at)
 
 

@@ -7,7 +7,7 @@ from loom.domain.agents.reflection import Reflection
 from loom.domain.agents.spec import window_size
 from loom.domain.core.frozen import replace
 from loom.domain.core.messages import Message, is_from_person, reminder, transcript_of, user, with_parts
-from loom.domain.core.repositories import GitWorkspace
+from loom.domain.core.repositories import Archive, ArchiveWorkspace, Repository, Workspace
 from loom.domain.core.requests import RunError, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.machine.chatting import said_in_chat
@@ -33,7 +33,12 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
         state = _forked(state, prepared.earlier)
     resolved = replace(
         state,
-        request=replace(state.request, budget=state.request.budget.or_else(spec.budget), parts=prepared.parts),
+        request=replace(
+            state.request,
+            budget=state.request.budget.or_else(spec.budget),
+            parts=prepared.parts,
+            workspace=_stored(state.request.workspace, prepared.archive),
+        ),
         spec=spec,
         conversation=replace(state.conversation, spec_digest=spec.digest, send_spec=spec != prepared.spec),
         environment=Environment(
@@ -60,6 +65,13 @@ def run_prepared(state: RunState, event: RunPrepared) -> RunState:
     return ready(replace(resolved, hooks_left=steps_before_run(spec.hooks)) if spec.hooks else resolved)
 
 
+def _stored(workspace: Workspace | None, digest: str) -> Workspace | None:
+    """Return the workspace with the digest of an archive instead of its content."""
+    if not isinstance(workspace, ArchiveWorkspace):
+        return workspace
+    return ArchiveWorkspace(archive=Archive(digest=digest, name=workspace.archive.name))
+
+
 def _forked(state: RunState, earlier: Earlier) -> RunState:
     conversation = state.conversation.cached_as(transcript_of(earlier.messages))
     work = replace(state.work, todos=earlier.todos, artifacts=earlier.artifacts)
@@ -68,7 +80,7 @@ def _forked(state: RunState, earlier: Earlier) -> RunState:
 
 def is_clone_due(state: RunState) -> bool:
     """Whether the run's repository isn't cloned yet."""
-    return isinstance(state.request.workspace, GitWorkspace) and state.checkout is None
+    return isinstance(state.request.workspace, Repository) and state.checkout is None
 
 
 def ready(state: RunState) -> RunState:

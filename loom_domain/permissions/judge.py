@@ -15,6 +15,7 @@ over a wider one.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from loom.domain.core.messages import JsonObject
@@ -76,6 +77,8 @@ class Judgement:
     """Whether a grant for the rest of the run would cover the same call if it is made again."""
     whose: str = ""
     """The agent whose rules decided, if several agents are involved."""
+    is_guarded: bool = False
+    """Whether a guard decided, and not a rule."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -290,7 +293,13 @@ def _unless_guarded_text(call: _Call, judged: Judgement) -> Judgement:
 
 def _held_back(guard: guards.Guard, *, can_be_granted: bool) -> Judgement:
     reason = f"{guard.what} is never approved by itself"
-    return Judgement(verdict=Verdict.ASK, rule=GUARD + guard.what, reason=reason, can_be_granted=can_be_granted)
+    return Judgement(
+        verdict=Verdict.ASK,
+        rule=GUARD + guard.what,
+        reason=reason,
+        can_be_granted=can_be_granted,
+        is_guarded=True,
+    )
 
 
 def _named(call: _Call, scoped: Sequence[Rule], given: Sequence[Rule], subject: Subject) -> bool:
@@ -397,3 +406,34 @@ def judge_under(
     if strictest is said[-1]:
         return strictest
     return replace(strictest, reason=f"{strictest.reason}, in the rules of {strictest.whose} above")
+
+
+def judge_by_hand(
+    tool: str,
+    subjects: Sequence[Subject],
+    chain: Sequence[Level],
+    *,
+    arguments: JsonObject = _NOTHING,
+    reads: bool = False,
+    declared: Verdict | None = None,
+    place: Place = _NOWHERE,
+) -> Judgement:
+    """Judge a call that a person makes by hand in place of an agent, under the rules of that agent.
+
+    An ask means that only a person who may approve the call may make it. Nobody looks at the call a second time, so
+    what an agent's call would need an approval for in any case is denied: guards deny, and a scoped ask rule opens
+    nothing that is denied without it.
+    """
+    judging = partial(judge_under, tool, subjects, arguments=arguments, reads=reads, declared=declared, place=place)
+    for level in chain:
+        without = judging((replace(level, rules=_without_scoped_asks(level.rules)),))
+        if without.is_guarded:
+            reason = f"{without.rule.removeprefix(GUARD)} needs a rule that allows {tool} of exactly this file"
+            return replace(without, verdict=Verdict.DENY, reason=reason, can_be_granted=False)
+        if without.verdict is Verdict.DENY:
+            return without
+    return judging(chain)
+
+
+def _without_scoped_asks(rules: Mapping[str, str]) -> Mapping[str, str]:
+    return {rule.text: rule.verdict for rule in parse_rules(rules) if rule.pattern is None or rule.verdict != "ask"}

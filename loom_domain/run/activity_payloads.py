@@ -17,8 +17,9 @@ from loom.domain.context.model_context import Measures
 from loom.domain.core.messages import Group, JsonObject, Message, Part, Tail, ToolCall, Usage
 from loom.domain.core.notifications import NotifyPlan
 from loom.domain.core.output_schema import CheckedAnswer
-from loom.domain.core.repositories import Checkout, GitWorkspace
+from loom.domain.core.repositories import Checkout, Repository
 from loom.domain.core.requests import ModelOptions, RunError, RunRequest, RunResult
+from loom.domain.core.run_files import FilesRequest
 from loom.domain.core.signatures import SignedStart
 from loom.domain.core.tasks import Notice, Origin
 from loom.domain.core.tenants import Admission
@@ -92,6 +93,8 @@ class Prepared:
     """Whom the worker tells of what waits for people. None if it tells nobody."""
     proofs: bool = False
     """Whether the workers run calls only with proven approvals."""
+    archive: str = ""
+    """The digest of the archive that the run works on, which is stored. Empty if it works on something else."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,9 +102,30 @@ class WorkspaceRequest:
     """The request to clone the run's repository."""
 
     origin: Origin
-    workspace: GitWorkspace
+    workspace: Repository
     folder: str
     """The clone's path, which is pinned in the run's spec."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunWorkspace:
+    """Where a run works, and the rules for its files. A run answers the query `workspace` with it."""
+
+    origin: Origin
+    spec: AgentSpec
+    checkout: Checkout | None = None
+    """Set if the run works in a clone."""
+    steering_key: str = ""
+    """The public key that requests to the run must be signed with. Empty if they need no signature."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilesCall:
+    """A person's request to list, read or write files of a run."""
+
+    request: FilesRequest
+    start: SignedStart | None = None
+    """The signature that came with the request, if there is one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

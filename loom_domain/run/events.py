@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from loom.domain.agents.hook_steps import HookPoint, HookResult
 from loom.domain.core.messages import JsonObject, Part
 from loom.domain.core.notifications import NotifyPlan
-from loom.domain.core.repositories import Checkout, WorkspaceChange
+from loom.domain.core.repositories import Checkout, ReturnedChange
 from loom.domain.core.requests import Budget, RunError
 from loom.domain.core.tool_calls import ToolResult
 from loom.domain.run.activity_payloads import Compressed, Evaluated, ModelReply, Prepared, PreparedCalls, Sampled
@@ -43,7 +43,7 @@ class WorkspacePrepared:
 class ChangeStored:
     """The change to the run's repository has been stored, as far as that was possible."""
 
-    change: WorkspaceChange
+    change: ReturnedChange
     at: datetime
 
 

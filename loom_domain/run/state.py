@@ -24,7 +24,7 @@ from loom.domain.core.messages import (
     usage_view,
 )
 from loom.domain.core.notifications import NotifyPlan
-from loom.domain.core.repositories import Checkout, GitWorkspace, WorkspaceChange, workspace_view
+from loom.domain.core.repositories import Checkout, GitWorkspace, Repository, ReturnedChange, workspace_view
 from loom.domain.core.requests import ParkedOn, RunError, RunRequest, RunResult, RunStatus
 from loom.domain.core.signatures import SignatureChecks
 from loom.domain.core.tasks import Action, Notice
@@ -352,7 +352,7 @@ class RunState:
     """The keys of the notifications about what waits for people now."""
     checkout: Checkout | None = None
     """The clone that the run works in, if its request or that of a run above names a repository."""
-    change: WorkspaceChange | None = None
+    change: ReturnedChange | None = None
     """What has become of the change to the repository, once the run has ended."""
     returning: Returning | None = None
     """Set while the end of the run waits until the change is returned."""
@@ -499,9 +499,9 @@ def waiting_on(state: RunState) -> str | None:
 
 def _waiting_on_return(state: RunState) -> str | None:
     workspace = state.request.workspace
-    if state.returning is None or not isinstance(workspace, GitWorkspace):
+    if state.returning is None or not isinstance(workspace, Repository):
         return None
-    if state.returning.step == "store":
+    if state.returning.step == "store" or not isinstance(workspace, GitWorkspace):
         return "its change to be stored (`loom abort` ends the wait)"
     return f"its change to be pushed to {workspace.branch(state.run_id)} (`loom abort` ends the wait)"
 

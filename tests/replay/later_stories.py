@@ -4,7 +4,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,9 @@ from pydantic import SecretStr
 from temporalio.client import WorkflowHistory
 
 from loom.chat_session import ChatSession
+from loom.domain.core.errors import AccessDeniedError
 from loom.domain.core.requests import AGENT_RUN
+from loom.domain.core.run_files import RUN_FILES
 from loom.domain.skills.catalog import LOAD_SKILL
 from loom.domain.tools.mcp_servers import McpServer
 from loom.testing.harness import Addresses, Harness, harness
@@ -575,9 +577,31 @@ async def _sampled(addresses: Addresses, *, works: bool) -> Sequence[WorkflowHis
         return await loom.histories(run_id)
 
 
+async def _files(addresses: Addresses) -> Sequence[WorkflowHistory]:
+    """A file of a run that a person writes, and one that the run's rules keep from people."""
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = Path(folder) / "workspace"
+        workspace.mkdir()
+        async with harness(addresses, workspace, script([text("done")])) as (loom, _):
+            run_id = await loom.start("write it", permissions={"read_file(a.txt)": "deny"})
+            await loom.client.result(run_id)
+            await loom.client.files.write(run_id, "a.txt", b"alpha", by="ann")
+            with suppress(AccessDeniedError):
+                await loom.client.files.read(run_id, "a.txt", by="ann")
+            query = f"WorkflowType = '{RUN_FILES}' AND TaskQueue = '{loom.settings.task_queue}'"
+
+            async def requests() -> Sequence[str] | None:
+                found = [each.id async for each in loom.client.temporal.list_workflows(query)]
+                return found[::-1] if len(found) > 1 else None  # the newest is listed first
+
+            ids = await eventually(requests)
+            return [await loom.client.temporal.get_workflow_handle(each).fetch_history() for each in ids]
+
+
 OTHERS: Final[Mapping[str, Callable[[Addresses], Awaitable[Sequence[WorkflowHistory]]]]] = {
     "worker-lost": _worker_lost,
     "skilled": _skilled,
+    "files": _files,
     "booked": _booked,
     "sampled": partial(_sampled, works=True),
     "sampling-failed": partial(_sampled, works=False),

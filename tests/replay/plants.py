@@ -451,6 +451,22 @@ PLANTED: Final = (
         "pass\n",
         by="0.4.0-moved-0",
     ),
+    Planted(
+        "requests",
+        "access_files",
+        "workflows/run_files.py",
+        "FilesCall(request=_read(request), start=start)",
+        'FilesCall(request=_read({**request, "path": "."}), start=start)',
+        by="0.4.0-files-0",
+    ),
+    Planted(
+        "requests",
+        "access_files",
+        "workflows/run_files.py",
+        "start = signed_start([request]) if workflow.info().headers else None",
+        "start = None",
+        by="0.4.0-files-0",
+    ),
     # What becomes of failures
     Planted(
         "failures",
@@ -1217,8 +1233,8 @@ PLANTED: Final = (
         "steps",
         "ReturnStopped",
         "loom_domain/machine/checkout_step.py",
-        "(state.change or WorkspaceChange()).with_problem(why)",
-        "state.change or WorkspaceChange()",
+        "(state.change or ReturnedChange()).with_problem(why)",
+        "state.change or ReturnedChange()",
         by="0.4.0-cloned-given-up-0",
     ),
     Planted(

@@ -23,7 +23,7 @@ from loom.activities.adapters.encryption.key_ring import KeyRing
 from loom.activities.adapters.postgres.access import PostgresCallApprovals, PostgresTokens
 from loom.activities.adapters.postgres.artifacts import PostgresArtifacts
 from loom.activities.adapters.postgres.audit import AuditFilter, PostgresAuditLog
-from loom.activities.adapters.postgres.clones import PostgresCloneChanges
+from loom.activities.adapters.postgres.clones import PostgresClonePatches
 from loom.activities.adapters.postgres.collection import PostgresStoredData
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
@@ -120,7 +120,7 @@ async def store(url: str) -> None:
         await PostgresParts(database).save("run", PICTURE, "acme")
         await PostgresStoredData(database).look_up("server", "run", "")
         await PostgresUsedStarts(database).use("start", "run", "execution")
-        clones, holder = PostgresCloneChanges(database), uuid4()
+        clones, holder = PostgresClonePatches(database), uuid4()
         await clones.hold(CLONE, holder)
         await clones.begin(CLONE, holder, "call", "generation")
         await clones.save(CLONE, holder, b"a patch", "call", 0)
@@ -305,5 +305,5 @@ async def _read_later_tables(database: Database) -> dict[str, Any]:
         "running": (await tenants.advance("acme", 1)).admitted,
         "spent": await tenants.used("acme", TODAY),
         "owners of keys": key_owners,
-        "change to the clone": await PostgresCloneChanges(database).load(CLONE),
+        "change to the clone": await PostgresClonePatches(database).load(CLONE),
     }

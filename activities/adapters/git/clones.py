@@ -19,7 +19,8 @@ from uuid import uuid4
 
 import structlog
 
-from loom.activities.adapters.git.clone import RunClone, run_to_completion
+from loom.activities.adapters.git.bare_repository import run_to_completion
+from loom.activities.adapters.git.clone import RunClone
 from loom.activities.adapters.git.deletion import delete
 from loom.activities.adapters.git.remotes import RemoteGit
 from loom.activities.adapters.snapshots.store import Store

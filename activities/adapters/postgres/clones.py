@@ -20,7 +20,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from loom.activities.adapters.postgres.database import Database, storable
-from loom.activities.ports import CloneKey, CloneRecord, StoredChange
+from loom.activities.ports import CloneKey, CloneRecord, StoredPatch
 
 LEASE: Final = timedelta(seconds=10)
 """How long a call holds a clone without a renewal."""
@@ -79,8 +79,8 @@ WHERE (run_id, execution) = (%(run_id)s, %(execution)s) AND holder = %(holder)s
 """
 
 
-class PostgresCloneChanges:
-    """A `CloneChanges` that uses Loom's own database."""
+class PostgresClonePatches:
+    """A `ClonePatches` that uses Loom's own database."""
 
     def __init__(self, database: Database) -> None:
         """Use the database. The caller must close it."""
@@ -90,16 +90,16 @@ class PostgresCloneChanges:
         """See the port."""
         return await self._record(_SELECT, key) or CloneRecord()
 
-    async def load(self, key: CloneKey) -> StoredChange:
+    async def load(self, key: CloneKey) -> StoredPatch:
         """See the port."""
         async with self._database.connection(within=_WITHIN) as connection:
             row: tuple[int, bytes] | None = await (
                 await connection.execute(_PATCH, _values(key), binary=True)
             ).fetchone()
         if row is None or not row[1]:
-            return StoredChange(version=row[0] if row else 0, patch=b"")
+            return StoredPatch(version=row[0] if row else 0, patch=b"")
         packed = await self._database.cipher.open(row[1], _place(key))
-        return StoredChange(version=row[0], patch=await asyncio.to_thread(zlib.decompress, packed))
+        return StoredPatch(version=row[0], patch=await asyncio.to_thread(zlib.decompress, packed))
 
     async def hold(self, key: CloneKey, holder: UUID) -> CloneRecord | None:
         """See the port."""

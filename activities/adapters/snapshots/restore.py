@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Final, TypeAlias
 
 from loom.activities.adapters.snapshots.store import Blobs, StoredTree
@@ -168,7 +167,7 @@ class Restoration:
     def _write(self, parent: int, name: str, path: str, *, content: Content) -> None:
         data = self._blobs.read(content.oid)
         self._check(parent, name, path)
-        draft = f".loom-draft-{token_hex(6)}"
+        draft = beneath.draft_name()
         try:
             _write_draft(parent, draft, name, data, content.mode)
             os.replace(draft, name, src_dir_fd=parent, dst_dir_fd=parent)

@@ -182,9 +182,9 @@ class Store:
         """
         longest = LONGEST if seconds is None else seconds
         process = subprocess.Popen(
-            [_program(), *_OPTIONS, *words],
+            command_line(*words),
             cwd=self.path,
-            env={**_environment(self.path), **variables},
+            env={**environment(self.path), **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -362,7 +362,13 @@ def _program() -> str:
     return program
 
 
-def _environment(store: Path) -> dict[str, str]:
+def command_line(*words: str) -> Sequence[str]:
+    """Return the command that runs Git for a store. Raises StoreUnavailable if Git isn't installed."""
+    return (_program(), *_OPTIONS, *words)
+
+
+def environment(store: Path) -> dict[str, str]:
+    """Return the environment in which Git uses the store, and no configuration from elsewhere."""
     return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(store),

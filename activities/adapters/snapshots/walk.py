@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from loom.activities.ports import StoreUnavailable
+from loom.activities.toolbox.workspace.confined_open import is_draft
 from loom.activities.toolbox.workspace.paths import HIDDEN, READ_ONLY, REGENERABLE, is_placeholder
 
 LARGEST: Final = 50 * 2**20
@@ -127,6 +128,8 @@ class _Walk:
         if kind == stat.S_IFDIR:
             return self._folder(here, name, path, depth, status)
         if name.lower() == READ_ONLY:  # in a worktree or submodule, this is a file that names the repository
+            return False
+        if is_draft(name):
             return False
         if kind not in (stat.S_IFREG, stat.S_IFLNK):
             self.not_kept[path] = "a pipe, socket or device"

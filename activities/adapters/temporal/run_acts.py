@@ -2,6 +2,7 @@
 
     event in the history             act
     execution started                start, or fork; not after continue-as-new
+    execution of RunFiles started    write_file, if that is what it is for
     update accepted                  approve, deny, pause, … The run has accepted it.
     signaled                         the same, if it was sent as a signal
     cancel requested                 cancel
@@ -40,6 +41,7 @@ from loom.domain.audit.entries import STEERING, Act, AuditEntry, Source, content
 from loom.domain.core.approval_proofs import LONGEST
 from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.requests import AGENT_RUN, CREW_RUN, STARTED_BY
+from loom.domain.core.run_files import RUN_FILES
 
 _AT_ONCE: Final = 200
 _ACTS: Final = frozenset(
@@ -105,7 +107,7 @@ class TemporalRunActs:
     async def executions(self, since: datetime | None) -> AsyncIterator[RunExecution]:
         """Yield the executions that haven't ended, and those that ended after `since`."""
         ended = "ExecutionStatus != 'Running'" + (f" AND CloseTime > '{since.isoformat()}'" if since else "")
-        own = f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}') AND TaskQueue = '{self.task_queue}'"
+        own = f"WorkflowType IN ('{AGENT_RUN}', '{CREW_RUN}', '{RUN_FILES}') AND TaskQueue = '{self.task_queue}'"
         async for each in self._client.list_workflows(f"{own} AND (ExecutionStatus = 'Running' OR ({ended}))"):
             if each.status is WorkflowExecutionStatus.CONTINUED_AS_NEW:
                 continue  # it is read together with the execution after it
@@ -129,7 +131,7 @@ class TemporalRunActs:
                 until = until or _at(newest)
             if here.acts:
                 first = here.acts[-1]
-                is_start = first.act in (Act.START, Act.FORK)
+                is_start = first.act in (Act.START, Act.FORK, Act.WRITE_FILE)
                 tenant = first.tenant if is_start else await self._tenant(run_id, execution)
                 found += [replace(entry, tenant=tenant) for entry in here.acts]
             execution = here.before
@@ -204,7 +206,9 @@ class TemporalRunActs:
         """Return the act that this event records, or None. Only the entry of a start contains the run's tenant."""
         match event.event_type:
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
-                return await self._start(run_id, event)
+                started = event.workflow_execution_started_event_attributes
+                is_run = started.workflow_type.name != RUN_FILES
+                return await (self._start(run_id, event) if is_run else self._file_access(run_id, event))
             case EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED:
                 asked = event.workflow_execution_update_accepted_event_attributes.accepted_request
                 name, args, sender = asked.input.name, asked.input.args.payloads, asked.meta.identity
@@ -251,6 +255,26 @@ class TemporalRunActs:
             subject=_text(forked, "run_id") or _text(request, "agent") or _text(request, "crew"),
             digest="" if request is None else content_digest(request),
         )
+
+    async def _file_access(self, workflow_id: str, event: HistoryEvent) -> AuditEntry | None:
+        """Return the act of writing a file, or None."""
+        started = event.workflow_execution_started_event_attributes
+        request = await self._content(workflow_id, started.input.payloads[:1])
+        if request is not None and _text(request, "operation") != "write":
+            return None
+        memo = await self._content(workflow_id, [each] if (each := started.memo.fields.get(STARTED_BY)) else [])
+        entry = _entry(
+            event,
+            workflow_id,
+            Act.WRITE_FILE,
+            Source.TEMPORAL,
+            identity=started.identity,
+            tenant=_tenant_in(request, started),
+            by=memo if isinstance(memo, str) else "",
+            subject=_text(request, "path"),
+            digest="" if request is None else content_digest(request),
+        )
+        return replace(entry, run_id=_text(request, "run_id") or workflow_id)
 
     async def _tenant(self, run_id: str, execution: str) -> str:
         """Return the tenant of a run, from the request in the first event of its execution."""

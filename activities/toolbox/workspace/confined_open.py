@@ -5,9 +5,11 @@ This module imports only the standard library, because the search process import
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from secrets import token_hex
 from typing import Final, Literal, NamedTuple
 
 _STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -15,6 +17,18 @@ _FILE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for opening a file. They are non-blocking, because opening a pipe without a writer would otherwise block
 indefinitely.
 """
+
+_DRAFT: Final = re.compile(r"\.loom-draft-[0-9a-f]{12}")
+
+
+def draft_name() -> str:
+    """Return a new name for a file that will replace another one as soon as it is written."""
+    return f".loom-draft-{token_hex(6)}"
+
+
+def is_draft(name: str) -> bool:
+    """Whether a file has such a name. If the worker was killed, it is still there."""
+    return _DRAFT.fullmatch(name) is not None
 
 
 class Entry(NamedTuple):
@@ -108,7 +122,7 @@ def _entry(found: os.DirEntry[str]) -> Entry:
     return Entry(found.name, "other", 0)
 
 
-def replace_file(root: str, parts: Sequence[str], data: bytes, token: str) -> bool:
+def replace_file(root: str, parts: Sequence[str], data: bytes) -> bool:
     """Write `data` to `root/parts…` atomically, with the mode and owner of the replaced file. Return True if the file
     is new.
     """
@@ -116,7 +130,7 @@ def replace_file(root: str, parts: Sequence[str], data: bytes, token: str) -> bo
         before = _status(parts[-1], parent)
         if before is not None and not stat.S_ISREG(before.st_mode):
             raise NotAFile("it is not a regular file")
-        draft = f".loom-draft-{token}"
+        draft = draft_name()
         try:
             _write(draft, parent, data, before)
             os.replace(draft, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)

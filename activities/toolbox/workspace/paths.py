@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from secrets import token_hex
 from typing import Annotated, BinaryIO, Final
 
 from pydantic import AfterValidator
@@ -147,6 +146,15 @@ def entries(workspace: Path, real: Path) -> Sequence[beneath.Entry]:
         return beneath.entries(str(workspace), _parts(workspace, real))
 
 
+def visible_entries(workspace: Path, real: Path, home: Path | None) -> Iterator[beneath.Entry]:
+    """Yield the entries of a folder, sorted by name, without `.git`, Loom's own state and drafts."""
+    own = own_state(workspace, home)
+    for entry in entries(workspace, real):
+        is_own = entry.name in (READ_ONLY, HIDDEN) or real / entry.name == own or beneath.is_draft(entry.name)
+        if not is_own:
+            yield entry
+
+
 def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
     """Write a whole file atomically, and create its parent folders. Return True if the file is new."""
     parts = _parts(workspace, real)
@@ -155,7 +163,7 @@ def replace_file(workspace: Path, real: Path, data: bytes) -> bool:
     if READ_ONLY in parts:
         raise ToolValidationError(f"{shown(workspace, real)} is protected: choose a path outside .git")
     with _explained(workspace, real):
-        return beneath.replace_file(str(workspace), parts, data, token_hex(6))
+        return beneath.replace_file(str(workspace), parts, data)
 
 
 def delete_file(workspace: Path, path: Path) -> None:

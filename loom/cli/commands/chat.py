@@ -21,6 +21,7 @@ from loom.chat_ids import chat_run_id
 from loom.chat_session import ChatSession, SentMessage
 from loom.cli.arguments import (
     Agent,
+    Archive,
     Attach,
     Budget,
     Git,
@@ -104,6 +105,7 @@ def chat(
     workspace: Workspace = None,
     git: Git = None,
     revision: Revision = None,
+    archive: Archive = None,
     permissions: Permissions = None,
     model_options: ModelOptions = None,
     mode: PermissionMode = None,
@@ -136,7 +138,9 @@ def chat(
     request = read_fields(
         agent=agent,
         model=model,
-        workspace=named_workspace(workspace, git, revision),
+        workspace=named_workspace(
+            workspace, git, revision, archive=archive, on_stdin="" if message else "the messages"
+        ),
         permissions=permissions,
         model_options=model_options,
         mode=mode,

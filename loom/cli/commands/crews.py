@@ -13,6 +13,7 @@ from loom.app.crew_files import FOLDER, read_crew_file
 from loom.app.document_files import read_document
 from loom.cli.arguments import (
     App,
+    Archive,
     Budget,
     Git,
     Json,
@@ -64,6 +65,7 @@ def run(
     git: Git = None,
     revision: Revision = None,
     push: Push = None,
+    archive: Archive = None,
     permissions: Annotated[
         str | None, typer.Option(metavar="FILE|JSON", help="Rules that override every member's rules.")
     ] = None,
@@ -88,7 +90,7 @@ def run(
     request = read_fields(
         model=model,
         session_id=session,
-        workspace=named_workspace(workspace, git, revision, push),
+        workspace=named_workspace(workspace, git, revision, push, archive, on_stdin="TASK" if task == "-" else ""),
         permissions=permissions,
         mode=mode,
         max_turns=max_turns,

@@ -15,6 +15,7 @@ from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.ports import StreamUnavailable
 from loom.cli.arguments import (
     Agent,
+    Archive,
     Attach,
     Budget,
     Git,
@@ -86,6 +87,7 @@ def run(
     git: Git = None,
     revision: Revision = None,
     push: Push = None,
+    archive: Archive = None,
     permissions: Permissions = None,
     model_options: ModelOptions = None,
     mode: PermissionMode = None,
@@ -120,7 +122,7 @@ def run(
         agent=agent,
         model=model,
         session_id=session,
-        workspace=named_workspace(workspace, git, revision, push),
+        workspace=named_workspace(workspace, git, revision, push, archive, on_stdin="TASK" if task == "-" else ""),
         permissions=permissions,
         model_options=model_options,
         mode=mode,

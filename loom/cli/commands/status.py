@@ -133,7 +133,7 @@ def _status_lines(status: JsonObject, out: Console) -> list[RenderableType]:
     if ui := web_ui(str(status.get("run_id", ""))):
         lines.append(Text(ui, style="dim"))
     if repository := status.get("workspace"):
-        lines.append(Text(f"repository {one_line(repository_line(repository), 400)}", style="dim"))
+        lines.append(Text(one_line(repository_line(repository), 400), style="dim"))
     if status.get("waiting_on"):
         lines.append(Text(f"waiting on {one_line(str(status['waiting_on']), 400)}"))
     if fault := status.get("fault"):

@@ -7,15 +7,17 @@ from hashlib import sha256
 from typing import Any, Final, Literal
 
 from loom.activities.adapters.postgres.access import PostgresCallApprovals
+from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.client import LoomClient
 from loom.domain.audit.entries import Act
-from loom.domain.core.errors import BadRequest, RefusedError, UnreachableError
+from loom.domain.core.errors import AccessDeniedError, BadRequest, RefusedError, UnreachableError
 from loom.domain.core.messages import JsonObject, canonical
 from loom.inbox import PendingCall
 from loom.serve.access.approval_policy import ApprovalPolicy, JudgedCall
 from loom.serve.access.audit_trail import AuditTrail
 from loom.serve.access.people import different_people
-from loom.serve.access.roles import Caller
+from loom.serve.access.roles import Caller, Operation
+from loom.visibility import summary_of
 
 AND: Final = ", "
 """Separates the names of several people in `by`. No caller's name contains a comma."""
@@ -87,6 +89,22 @@ class Approvals:
             return {"accepted": True, "run_id": asked.run_id, "call_id": call_id, "tool": str(call["tool"])}
         await self._store.forget(asked.run_id, call_id, exact[-1])
         return receipt
+
+    async def objection_by_hand(self, run_id: str, tool: str, risk: str, caller: Caller) -> str:
+        """Return why the caller may not approve calls of this tool alone, and so not make one by hand where the run's
+        rules ask. Empty if the caller may.
+        """
+        try:
+            caller.refuse_unless_allowed(Operation.APPROVE)
+        except AccessDeniedError as error:
+            return error.message
+        if not self.policy.rules:
+            return ""
+        run = summary_of(await TemporalRuns(self._client.temporal).described(run_id))
+        needed = self.policy.requirement(JudgedCall(tool=tool, agent=run.agent or None, tenant=run.tenant, risk=risk))
+        if needed.approvals > 1:
+            return f"the approval policy requires {needed.approvals} people for such a call: have the agent make it"
+        return needed.objection(caller.name, started_by=await self._client.started_by(run_id))
 
     async def views(self, calls: Collection[PendingCall]) -> Mapping[tuple[str, str], JsonObject]:
         """Return, by run and call, how many approvals each call needs, and who has approved it."""

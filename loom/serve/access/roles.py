@@ -28,6 +28,8 @@ class Operation(StrEnum):
     """Something that a caller does."""
 
     READ_RUNS = "read runs"
+    READ_FILES = "read files of runs"
+    WRITE_FILES = "write files of runs"
     READ_CATALOG = "read the catalog"
     READ_METRICS = "read metrics"
     START = "start"
@@ -44,6 +46,8 @@ class Operation(StrEnum):
 
 NEEDED: Final[Mapping[Operation, Role]] = {
     Operation.READ_RUNS: Role.VIEWER,
+    Operation.READ_FILES: Role.OPERATOR,
+    Operation.WRITE_FILES: Role.APPROVER,
     Operation.READ_CATALOG: Role.VIEWER,
     Operation.READ_METRICS: Role.VIEWER,
     Operation.START: Role.OPERATOR,
@@ -57,7 +61,11 @@ NEEDED: Final[Mapping[Operation, Role]] = {
     Operation.DENY: Role.APPROVER,
     Operation.GRANT: Role.ADMIN,
 }
-"""The least role that each operation needs. `GRANT` is a change of a run's permissions that may give it more rights."""
+"""The least role that each operation needs. `GRANT` is a change of a run's permissions that may give it more rights.
+
+A workspace may have more files than a run has shown, but an operator can have an agent read them. An agent's writes may
+need an approval, so whoever writes files must be able to give it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from loom.activities.adapters.postgres.clones import PostgresCloneChanges
+from loom.activities.adapters.postgres.clones import PostgresClonePatches
 from loom.activities.adapters.postgres.database import Database
 from loom.activities.adapters.postgres.effects import PostgresEffects
+from loom.activities.archives import Archives
 from loom.activities.call_files import INTERRUPTED, CallFiles, files_of
 from loom.activities.clone_holds import TAKEN_OVER, CloneTakenOver
 from loom.activities.effects import Effects
@@ -77,7 +78,8 @@ class Caller:
         self.workspaces = RunWorkspaces(
             clones=disk,
             repositories=Repositories(clone=(CHECKOUT.url,)),
-            changes=PostgresCloneChanges(database),
+            archives=Archives(None),
+            patches=PostgresClonePatches(database),
             redact=str,
         )
 

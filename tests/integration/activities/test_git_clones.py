@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from loom.activities.adapters.git import changes as changes_module
 from loom.activities.adapters.git import clone as clone_module
 from loom.activities.adapters.git import clones as clones_module
 from loom.activities.adapters.git import remotes
-from loom.activities.adapters.git.clone import RunClone, run_to_completion
+from loom.activities.adapters.git.bare_repository import run_to_completion
+from loom.activities.adapters.git.clone import RunClone
 from loom.activities.adapters.git.clones import KEEP_SECONDS, RunClones
 from loom.activities.adapters.git.deletion import delete
 from loom.activities.adapters.git.remotes import RemoteGit
@@ -520,7 +522,7 @@ async def test_a_change_whose_patch_is_too_large_can_still_be_pushed(
     repository(desk.bare, {"a.txt": "one\n"})
     checkout = await desk.cloned()
     (desk.folder / "large").write_bytes(random.Random(1).randbytes(200_000))
-    monkeypatch.setattr(clone_module, "LARGEST_PATCH", 100_000)
+    monkeypatch.setattr(changes_module, "LARGEST_PATCH", 100_000)
 
     change = await desk.change(checkout)
 
@@ -613,7 +615,7 @@ async def test_ignore_rules_that_take_git_too_long_end_with_a_reason(
     for number in range(500):
         (desk.folder / f"{number}{'x' * 200}").touch()
     (desk.folder / ".gitignore").write_text("".join(f"*{number}*x*y*z\n" for number in range(50_000)))
-    monkeypatch.setattr(clone_module, "IGNORING_SECONDS", 0.1)
+    monkeypatch.setattr(changes_module, "IGNORING_SECONDS", 0.1)
 
     with pytest.raises(BadRequest, match="to apply the .gitignore files in"):
         await desk.change(checkout)
@@ -624,7 +626,7 @@ async def test_only_so_many_bytes_of_ignore_rules_apply(desk: Desk, monkeypatch:
     checkout = await desk.cloned()
     (desk.folder / "sub" / "x.one").touch()
     (desk.folder / "sub" / "x.two").touch()
-    monkeypatch.setattr(clone_module, "LARGEST_IGNORING", 10)
+    monkeypatch.setattr(changes_module, "LARGEST_IGNORING", 10)
 
     change = await desk.change(checkout)
 
@@ -843,7 +845,7 @@ async def test_a_push_from_a_commit_that_is_on_no_branch_brings_its_ci_files(des
 async def test_a_clone_that_changes_often_needs_no_more_and_more_room(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clone_module, "_MAY_GROW", 10**6)
+    monkeypatch.setattr(changes_module, "_MAY_GROW", 10**6)
     first = repository(desk.bare, {"a.txt": "one\n"})
     committed(desk.bare.with_name("app.git-source"), {"a.txt": "two\n"}, desk.bare)
     checkout = await desk.cloned()

@@ -18,7 +18,7 @@ from loom.activities.adapters.postgres.schema_migrations import (
     pending,
     read_migrations,
 )
-from loom.activities.ports import StoredChange
+from loom.activities.ports import StoredPatch
 from loom.domain.memory.layers import Layer
 from loom.domain.tree.budget import Spend
 from loom.testing.harness import Addresses
@@ -59,7 +59,7 @@ OF_0_2_0: Final[dict[str, Any]] = {
     "running": frozenset(),
     "spent": Spend(),
     "owners of keys": [],
-    "change to the clone": StoredChange(version=0, patch=b""),
+    "change to the clone": StoredPatch(version=0, patch=b""),
 }
 OF_0_3_0: Final[dict[str, Any]] = OF_0_2_0 | {
     "memories of nobody": [(CAPTAIN, Layer.L2), (BAKERY, Layer.L2), (HARBOUR, Layer.L2)],

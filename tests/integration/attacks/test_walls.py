@@ -100,7 +100,7 @@ ABOUT_NO_OWNER: Final = {
     "PostgresAuditLog.set_read_until": "a time",
     "PostgresAuditLog.unread": "ids of runs that the worker reads",
     "PostgresAuditLog.verify": "hashes of all rows, for operators",
-    "PostgresCloneChanges": "the change of one tree of runs, whose execution only its workers know",
+    "PostgresClonePatches": "the change of one tree of runs, whose execution only its workers know",
     "PostgresCallApprovals": "names of those who approved a call of one run, whose id the caller has",
     "PostgresLedger": "results of one call of one run, by a key that only this run's worker makes",
     "PostgresMemory.by_id": "one memory, whosever it is, for operators",

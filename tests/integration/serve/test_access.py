@@ -2,7 +2,10 @@
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -15,6 +18,7 @@ from loom.serve.app import CODEC, PUBLIC, build_app
 from loom.serve.faces.mcp_server import PATH as MCP
 from loom.serve.routes.caller import ROLE
 from loom.testing.model_server import ToolUse, calls, script, text
+from tests.archives import member, tar
 from tests.integration.serve.conftest import Serving
 from tests.integration.serve.served import Served
 
@@ -38,7 +42,7 @@ NEEDED_OVER_A2A: Final = {
     "SendMessage to deny": Role.APPROVER,
 }
 """The least role for each method of A2A."""
-NAMES: Final = {"artifact_id": "none", "agent": "default", "session": "none", "message_id": "none"}
+NAMES: Final = {"artifact_id": "none", "agent": "default", "session": "none", "message_id": "none", "path": "none"}
 """The other parameters of paths."""
 ELSEWHERE: Final = {MCP: "test_mcp_server.py", CODEC: "test_codec.py", "": "test_page.py"}
 """Routes that the schema doesn't describe, and the files that test who may use them."""
@@ -50,7 +54,7 @@ def paths_of(routes: Iterable[Any]) -> Iterator[str]:
         if (included := getattr(route, "original_router", None)) is not None:
             yield from paths_of(included.routes)
         else:
-            yield route.path
+            yield route.path.replace(":path}", "}")
 
 
 def test_no_route_is_left_out_of_the_tests_of_access() -> None:
@@ -208,6 +212,21 @@ async def test_an_operator_gives_no_run_more_rights_than_its_agent_has(
     http = await api.with_token("ann", Role.OPERATOR)
     answer = await http.post("/v1/runs", json={"task": "x", **given})
     assert (answer.status_code, answer.json()["title"], answer.json()["field"]) == (403, "AccessDeniedError", field)
+
+
+async def test_an_operator_of_a_tenant_starts_a_run_on_a_large_archive(serving: Serving) -> None:
+    api = await serving(script([text("done")]))
+    http = await api.with_token("ann", Role.OPERATOR, tenant="acme")
+    content = tar(member("large", Random(1).randbytes(1_500_000)))
+    archive = {"data": b64encode(content).decode(), "name": "large.tar"}
+
+    started = await http.post("/v1/runs", json={"task": "x", "workspace": {"archive": archive}})
+
+    assert started.status_code == 201, started.text
+    api.loom.started.append(started.json()["run_id"])
+    result = await api.result(started.json()["run_id"])
+    assert result["workspace"]["archive"] == sha256(content).hexdigest()
+    assert result["workspace"]["name"] == "large.tar"
 
 
 async def test_the_first_token_closes_a_service_that_was_open(serving: Serving) -> None:

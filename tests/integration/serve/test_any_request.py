@@ -45,6 +45,8 @@ BODIES: Final[dict[str, Any]] = {
     },
 }
 """Valid bodies of protocols, which the schema doesn't describe in full."""
+FILE: Final = "known.txt"
+"""A file in the workspace of the runs."""
 REFUSED: Final = frozenset({"retry_run"})
 """Operations that the test's runs aren't ready for."""
 
@@ -61,7 +63,13 @@ class Known:
     def parameters(self, path: str) -> dict[str, str]:
         """Values for the parameters of a path."""
         run_id = self.waiting.get(path.rpartition("/")[2].replace("resume", "pause"), self.ended)
-        others = {"session": "known", "message_id": "m-1", "agent": "default", "artifact_id": self.artifact}
+        others = {
+            "session": "known",
+            "message_id": "m-1",
+            "agent": "default",
+            "artifact_id": self.artifact,
+            "path": FILE,
+        }
         return {"run_id": run_id, **others}
 
 
@@ -69,6 +77,7 @@ async def known(serving: Serving) -> tuple[Served, Known]:
     """A service with a run that has ended, runs that wait, and a chat that rests."""
     asks = [ASKS] * len(CONTROLS)
     api = await serving(script([STORES, text("done"), text("Hello."), *asks, text("done")], repeat_last=True))
+    (api.loom.workspace / FILE).write_text("a")
     ended = await api.start(permissions={"bash": "allow"})
     await api.result(ended)
     (stored,) = (await api.http.get(f"/v1/runs/{ended}/artifacts")).json()["artifacts"]

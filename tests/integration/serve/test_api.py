@@ -67,6 +67,12 @@ async def test_a_misspelt_field_or_rule_is_answered_with_the_one_that_was_meant(
         return answer.status_code, answer.json()["detail"]
 
     assert await said(agnet="x") == (422, "agnet is not a known field, did you mean 'agent'?")
+    archive = {"archive": {"data": "x", "nmae": "y"}}
+    assert await said(workspace=archive) == (
+        422,
+        "workspace.archive.nmae is not a known field, did you mean 'workspace.archive.name'?",
+    )
+    assert await said(workspace={"archive": "x"}) == (422, "workspace.archive must be an object")
     assert await said(budget={"tokns": 1}) == (422, "budget.tokns is not a known field, did you mean 'budget.tokens'?")
     assert await said(run_id="@1") == (422, "the run's id '@1' begins with @, as the names of other runs do")
 

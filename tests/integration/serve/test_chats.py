@@ -101,8 +101,8 @@ async def test_a_chat_is_its_tenants_own(serving: Serving) -> None:
     assert (await eve.post("/v1/chats/s/messages", json=body)).status_code == 403
     for given in ({"mode": "accept-edits"}, {"permissions": {"bash": "allow"}}):
         assert (await ann.post("/v1/chats/s/messages", json={"text": "x", **given})).status_code == 403
-    stored = {"text": "x", "parts": [{"digest": "0" * 64}]}
-    assert (await ann.post("/v1/chats/s/messages", json=stored)).status_code == 403
+    for stored in ({"parts": [{"digest": "0" * 64}]}, {"workspace": {"archive": {"digest": "0" * 64}}}):
+        assert (await ann.post("/v1/chats/s/messages", json={"text": "x", **stored})).status_code == 403
     # A run without a tenant that has the id of a chat of the tenant isn't the tenant's chat.
     taken = await api.http.post("/v1/runs", json={"task": "x", "run_id": f"chat-{tenant}%3A%3At", "chat": True})
     assert taken.status_code == 201, taken.text

@@ -35,6 +35,7 @@ def roles_table() -> str:
             .replace("{agent}", "AGENT")
             .replace("{session}", "SESSION")
             .replace("{message_id}", "ID")
+            .replace("{path}", "PATH")
             for path, methods in schema["paths"].items()
             for method, what in methods.items()
             if what.get(ROLE) == role.value

@@ -64,7 +64,7 @@ def requests_about(described: Sequence[tuple[str, str, Any]], run_id: str, call_
     about = [
         (
             verb.upper(),
-            path.format(run_id=in_path, artifact_id=artifact, agent="default"),
+            path.format(run_id=in_path, artifact_id=artifact, agent="default", path="a.txt"),
             bodies.get(what["operationId"]),
         )
         for verb, path, what in described

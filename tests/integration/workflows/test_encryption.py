@@ -31,6 +31,7 @@ from loom.composition.live_workers import live_catalogs
 from loom.composition.settings import Settings
 from loom.domain.core.errors import EncryptionKeyError
 from loom.domain.core.requests import RunStatus
+from loom.domain.core.run_files import RUN_FILES
 from loom.run_overviews import RunOverviews
 from loom.serve.task_summaries import TaskSummaries
 from loom.stack.services import temporal_database
@@ -345,6 +346,26 @@ async def test_the_key_of_a_tenant_encrypts_its_notifications(
         history = await loom.client.temporal.get_workflow_handle(notify).fetch_history()
         named = set(re.findall(r'"encryption-key-id": "([^"]+)"', history.to_json()))
         assert {b64decode(name).decode() for name in named} == {own}
+
+
+async def test_the_key_of_a_tenant_encrypts_the_files_that_people_exchange_with_its_runs(
+    addresses: Addresses, url: str, keys: Path, workspace: Path
+) -> None:
+    tenant, content = f"acme-{uuid4().hex[:8]}", uuid4().bytes
+    given: dict[str, Any] = {"database_url": url, "encryption_keys": keys}
+    async with harness(addresses, workspace, script([text("the end")]), **given) as (loom, _):
+        await loom.run(tenant=tenant)
+        await loom.client.files.write(loom.started[0], "secret-plan.txt", content)
+        assert (await loom.client.files.read(loom.started[0], "secret-plan.txt")).data == content
+        async with aclosing(encryption_from(loom.settings)) as encryption:
+            assert encryption.keys is not None
+            (own,) = [key.id for key in await encryption.keys.listed() if key.tenant == tenant]
+        query = f"WorkflowType = '{RUN_FILES}' AND TaskQueue = '{loom.settings.task_queue}'"
+        for each in await eventually(lambda: _listed(loom, query)):
+            history = (await loom.client.temporal.get_workflow_handle(each).fetch_history()).to_json()
+            named = set(re.findall(r'"encryption-key-id": "([^"]+)"', history))
+            assert {b64decode(name).decode() for name in named} == {own}
+    assert content.hex().encode() not in await _tables(as_superuser(addresses.home, url))
 
 
 async def _listed(loom: Harness, query: str) -> list[str] | None:

@@ -22,6 +22,7 @@ from loom.testing.model_server import ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from loom.workflows.moved_run import MOVED_RUN
 from loom.workflows.options import TASK_TIMEOUT
+from tests.archives import tar_of
 from tests.git_server import repository
 from tests.webhook_receiver import SECRET, WebhookReceiver
 
@@ -91,15 +92,18 @@ async def test_a_run_that_waits_for_an_approval_goes_on_elsewhere_as_it_was(
         new.started.append(run_id)
 
 
+@pytest.mark.parametrize("kind", ["repository", "archive"])
 async def test_a_run_in_a_clone_finds_its_files_on_the_machine_that_it_moves_to(
-    addresses: Addresses, workspace: Path, elsewhere: str, tmp_path: Path
+    addresses: Addresses, workspace: Path, elsewhere: str, tmp_path: Path, kind: str
 ) -> None:
-    repository(tmp_path / "app.git", {"a.txt": "one\n"})
+    files = {"a.txt": "one\n"}
+    repository(tmp_path / "app.git", files)
     url = f"file://{tmp_path}/app.git"
+    named: Any = {"git": url} if kind == "repository" else {"archive": {"data": tar_of(files)}}
     fix = calls(ToolUse("edit_file", {"path": "a.txt", "old_string": "one", "new_string": "two"}, "e1"))
     settings: dict[str, Any] = {"repositories": (url,), "run_workspaces": tmp_path / "clones"}
     async with harness(addresses, workspace, script([fix, WRITE]), replay=False, **settings) as (old, _):
-        run_id = await old.start("fix it", workspace={"git": url}, permissions={"edit_file": "allow", **ASK})
+        run_id = await old.start("fix it", workspace=named, permissions={"edit_file": "allow", **ASK})
         await old.asked(run_id)
         home = old.settings.home
     for disk in (home / "clones", tmp_path / "clones"):

@@ -26,6 +26,7 @@ PUBLIC = [
     "Answer",
     "AnthropicProvider",
     "ApprovalFields",
+    "ArchiveFields",
     "Artifact",
     "Ask",
     "BudgetFields",

@@ -17,8 +17,8 @@ ARGUMENTS: Final = {
     "artifact_id": "a1",
     "ended_at": datetime(2026, 1, 1, tzinfo=UTC),
 }
-ASK_NO_SERVER: Final = {"events", "latest_offset", "upload"}
-"""The first two read the live stream only, and `upload` stores files for a run that begins later."""
+ASK_NO_SERVER: Final = {"events", "latest_offset", "upload", "upload_archive"}
+"""The first two read the live stream only, and the others store files for a run that begins later."""
 OF_A_RUN: Final = sorted(
     name
     for name, method in inspect.getmembers(LoomClient, inspect.isfunction)

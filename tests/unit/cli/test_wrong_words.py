@@ -78,6 +78,8 @@ def test_a_blank_value_and_bytes_that_are_no_text_are_refused_by_each_command(wo
         (("--push", "fix"), "--push needs --git, which names the repository"),
         (("--revision", "main"), "--revision needs --git, which names the repository"),
         (("--git", "https://git.example/app", "--workspace", "."), "--workspace and --git can't be combined"),
+        (("--archive", "app.zip", "--git", "https://git.example/app"), "--git and --archive can't be combined"),
+        (("--archive", "no-such.zip"), "--archive: no-such.zip cannot be read: No such file or directory"),
         (("--git", "git@git.example:app"), "workspace.git must begin with https://, ssh:// or file://"),
         (("--git", "https://git.example/app", "--revision", "a..b"), "workspace.revision must be a branch, a tag, or"),
         (("--git", "https://git.example/app", "--push", "a b"), "workspace.push must be a name that Git accepts"),
@@ -87,6 +89,15 @@ def test_wrong_git_options_are_refused_with_the_reason(words: tuple[str, ...], s
     ran = command("run", "Fix it.", *words)
     assert (ran.code, ran.out) == (USAGE, "")
     assert says in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "first"), [(("run", "-"), "TASK"), (("crew", "run", "team", "-"), "TASK"), (("chat",), "the messages")]
+)
+def test_standard_input_is_read_once(words: tuple[str, ...], first: str, command: Commands) -> None:
+    ran = command(*words, "--archive", "-")
+    assert (ran.code, ran.out) == (USAGE, "")
+    assert ran.err == f"standard input can't be both {first} and --archive: name a file for --archive"
 
 
 def test_a_blank_value_after_an_equals_sign_is_refused(command: Commands) -> None:

@@ -5,7 +5,15 @@ from datetime import timedelta
 import pytest
 
 from loom.domain.core.frozen import replace
-from loom.domain.core.repositories import Checkout, GitWorkspace, WorkspaceChange, repository_line, workspace_view
+from loom.domain.core.repositories import (
+    Archive,
+    ArchiveWorkspace,
+    Checkout,
+    GitWorkspace,
+    ReturnedChange,
+    repository_line,
+    workspace_view,
+)
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.machine.activity_requests import push_request
 from loom.domain.machine.checkout_step import change_told, is_wait_over, pushing_change, storing_change
@@ -32,7 +40,7 @@ from tests.unit.domain.story import AT, SPEC
 
 REPOSITORY = GitWorkspace(git="https://git.example/app.git", push="fix/{run}")
 CHECKOUT = Checkout(url=REPOSITORY.git, commit="1" * 40, revision="main", folder="/clones/1")
-CHANGE = WorkspaceChange(files=2, patch="workspace.patch", characters=9, tree="2" * 40)
+CHANGE = ReturnedChange(files=2, patch="workspace.patch", characters=9, tree="2" * 40)
 LIMIT = RunError(type="BudgetExceededError", message="no more", context={"limit": "tool_calls"})
 
 
@@ -45,7 +53,7 @@ def ended(status: RunStatus, error: RunError | None = None) -> RunState:
     return storing_change(replace(state, outcome=Outcome(status=status, error=error)))
 
 
-def stored(state: RunState, change: WorkspaceChange = CHANGE) -> RunState:
+def stored(state: RunState, change: ReturnedChange = CHANGE) -> RunState:
     """The run once its change is stored, and about to be pushed if it is."""
     return pushing_change(evolve(state, ChangeStored(change=change, at=AT)))
 
@@ -64,8 +72,8 @@ def test_the_change_of_a_run_that_completed_is_stored_and_then_pushed() -> None:
     assert state.change == replace(CHANGE, branch="fix/run-1", commit="3" * 40)
     assert change_told(state, AT).notices.pending[-1].parameters["pushed"] == "3" * 40
     line = (
-        "https://git.example/app.git, main at 111111111111 · 2 changed files, patch workspace.patch, pushed to"
-        " fix/run-1 as 333333333333"
+        "repository https://git.example/app.git, main at 111111111111 · 2 changed files, patch workspace.patch, pushed"
+        " to fix/run-1 as 333333333333"
     )
     assert repository_line(workspace_view(state.checkout, state.change) or {}) == line
     assert "pushed to fix/run-1 as 333333333333" in markdown(state)
@@ -78,11 +86,11 @@ def test_the_change_of_a_run_that_completed_is_stored_and_then_pushed() -> None:
         (RunStatus.FAILED, CHANGE, "(status: failed)"),
         (RunStatus.LIMIT_REACHED, CHANGE, "(status: limit_reached)"),
         (RunStatus.COMPLETED, replace(CHANGE, withheld="it has .gitlab-ci.yml"), "nothing was pushed: it has .gitlab"),
-        (RunStatus.COMPLETED, WorkspaceChange(), ""),
-        (RunStatus.COMPLETED, WorkspaceChange(problem="the change wasn't stored: no"), "the change wasn't stored: no"),
+        (RunStatus.COMPLETED, ReturnedChange(), ""),
+        (RunStatus.COMPLETED, ReturnedChange(problem="the change wasn't stored: no"), "the change wasn't stored: no"),
     ],
 )
-def test_a_change_that_may_not_be_pushed_says_why(status: RunStatus, change: WorkspaceChange, why: str) -> None:
+def test_a_change_that_may_not_be_pushed_says_why(status: RunStatus, change: ReturnedChange, why: str) -> None:
     state = stored(ended(status), change)
     assert state.returning is None
     assert state.change is not None
@@ -90,9 +98,35 @@ def test_a_change_that_may_not_be_pushed_says_why(status: RunStatus, change: Wor
     assert bool(why) == bool(state.change.problem)
 
 
+def test_an_archive_is_in_the_state_by_its_digest_and_its_change_is_stored_but_never_pushed() -> None:
+    workspace = ArchiveWorkspace(archive=Archive(data="UEs=", name="app.zip"))
+    checkout = Checkout(url="archive:12", commit="1" * 40, revision="app.zip", folder="/clones/1", left_out=(".git",))
+    state = start("run:1", RunRequest(task="Fix it.", workspace=workspace), AT)
+
+    state = evolve(state, RunPrepared(prepared=Prepared(spec=SPEC, limits=TreeLimits(), archive="12")))
+
+    assert state.request.workspace == ArchiveWorkspace(archive=Archive(digest="12", name="app.zip"))
+    state = evolve(evolve(state, WorkspacePrepared(checkout=checkout, at=AT)), TurnBegan(at=AT))
+    state = storing_change(replace(state, outcome=Outcome(status=RunStatus.COMPLETED)))
+    assert "to be stored" in (waiting_on(state) or "")
+    state = stored(state)
+    assert state.returning is None
+    assert workspace_view(state.checkout, state.change) == {
+        "archive": "12",
+        "name": "app.zip",
+        "commit": "1" * 40,
+        "left_out": [".git"],
+        "files": 2,
+        "patch": "workspace.patch",
+        "branch": None,
+        "pushed": None,
+        "problem": None,
+    }
+
+
 def test_the_patch_of_a_later_end_replaces_the_earlier_one() -> None:
     state = stored(ended(RunStatus.FAILED), CHANGE)
-    for change in (replace(CHANGE, characters=20), WorkspaceChange(tree="4" * 40)):
+    for change in (replace(CHANGE, characters=20), ReturnedChange(tree="4" * 40)):
         state = stored(storing_change(state), change)
         assert [each["characters"] for each in state.work.artifacts] == [change.characters] * bool(change.patch)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loom.domain.agents.sub_agent import SUB_AGENT
 from loom.domain.core.tool_calls import ToolSpec, Verdict
 from loom.domain.permissions.dead_rules import dead_rules
-from loom.domain.permissions.judge import BUILT_IN, Judgement, Level, Mode, judge, judge_under
+from loom.domain.permissions.judge import BUILT_IN, Judgement, Level, Mode, judge, judge_by_hand, judge_under
 from loom.domain.permissions.subjects import Place, Subject
 
 ALLOW, ASK, DENY = Verdict.ALLOW, Verdict.ASK, Verdict.DENY
@@ -171,3 +171,39 @@ def test_every_rule_and_every_argument_gets_an_answer(
     assert judged.rule
     assert judged.reason
     assert all(complaint.startswith("permission rule ") for complaint in dead_rules(rules, TOOLS, place=PLACE))
+
+
+PATHS = st.sampled_from(["conftest.py", ".env", ".github/workflows/a.yml", "src/a.py"])
+PATTERNS = st.sampled_from(["*", "**", "conftest.py", ".env", "src/**", ".github/**", "path:.env"])
+WRITES = st.just("write_file") | st.just("*") | PATTERNS.map(lambda pattern: f"write_file({pattern})")
+OF_FILES = st.dictionaries(WRITES, VERDICTS, max_size=5).filter(lambda rules: rules.get("*") != "allow")
+
+
+def by_hand(path: str, *levels: Level) -> bool:
+    """Whether a person who may approve calls may write this file."""
+    subjects, arguments = (Subject(text=path, loose=f"/home/ann/work/{path}"),), {"path": path, "content": ""}
+    return judge_by_hand("write_file", subjects, levels, arguments=arguments, place=PLACE).verdict is not DENY
+
+
+@given(PATHS, st.lists(st.tuples(OF_FILES, MODES), min_size=1, max_size=3), st.data())
+def test_no_stricter_rule_and_no_further_ancestor_lets_a_person_write_a_file(
+    path: str, levels: list[tuple[dict[str, str], Mode]], data: st.DataObject
+) -> None:
+    chain = [Level(whose="agent", rules=rules, mode=mode) for rules, mode in levels]
+    rules, mode = levels[-1]
+    scoped = data.draw(PATTERNS.map(lambda pattern: f"write_file({pattern})"))
+    stricter = [{**rules, scoped: verdict} for verdict in ("ask", "deny") if rules.get(scoped) != "deny"]
+    stricter += [{**rules, key: "ask"} for key, verdict in rules.items() if verdict == "allow"]
+    for changed in stricter:
+        last = Level(whose="agent", rules=changed, mode=mode)
+        assert by_hand(path, *chain) or not by_hand(path, *chain[:-1], last)
+    assert by_hand(path, *chain) or not by_hand(path, Level(whose="root", rules={scoped: "ask"}), *chain)
+
+
+@pytest.mark.parametrize("rule", ["write_file(**)", "write_file(*)", "write_file(conftest.py)", "write_file"])
+def test_a_guard_holds_for_a_person_whatever_else_the_rules_ask(rule: str) -> None:
+    asks, names_it = Level(whose="a", rules={rule: "ask"}), Level(whose="b", rules={"write_file(conftest.py)": "allow"})
+    assert not by_hand("conftest.py", asks)
+    assert not by_hand("conftest.py", asks, names_it)
+    assert by_hand("conftest.py", names_it)
+    assert by_hand("src/a.py", asks)

@@ -250,7 +250,15 @@ def test_pushing_needs_a_listing_of_its_own() -> None:
 
 def test_people_see_the_repository_and_what_has_become_of_the_change() -> None:
     view = {"git": "https://h/a", "revision": "main", "commit": "0123456789abcdef"}
+    packed: dict[str, object] = {"archive": "fedcba9876543210", "name": "app.zip", "commit": "0123456789abcdef"}
 
-    assert repository_line(view) == "https://h/a, main at 0123456789ab"
+    assert repository_line(packed) == "archive app.zip at 0123456789ab"
+    assert repository_line({**packed, "name": None, "left_out": ["a/.git"], "files": 2}) == (
+        "archive fedcba987654 at 0123456789ab, without a/.git · 2 changed files"
+    )
+    assert repository_line(view) == "repository https://h/a, main at 0123456789ab"
     ended = {**view, "files": 1, "branch": "fix", "pushed": "abcdef0123456789", "problem": None}
-    assert repository_line(ended) == "https://h/a, main at 0123456789ab · 1 changed file, pushed to fix as abcdef012345"
+    assert (
+        repository_line(ended)
+        == "repository https://h/a, main at 0123456789ab · 1 changed file, pushed to fix as abcdef012345"
+    )

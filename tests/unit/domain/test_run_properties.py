@@ -13,7 +13,7 @@ from loom.domain.agents.spec import AgentSpec
 from loom.domain.context.compression import staying
 from loom.domain.core.messages import Message, Part, Usage, transcript_of
 from loom.domain.core.output_schema import CheckedAnswer
-from loom.domain.core.repositories import Checkout, GitWorkspace, WorkspaceChange
+from loom.domain.core.repositories import Checkout, GitWorkspace, ReturnedChange
 from loom.domain.core.requests import Budget, RunError, RunRequest, RunStatus
 from loom.domain.core.tasks import Action as TaskAction
 from loom.domain.core.tenants import Admission
@@ -586,8 +586,8 @@ def test_a_run_that_is_retried_after_any_end_goes_on_or_stays_as_it_ended(seed: 
 
 
 RETURNING: Final[tuple[Event, ...]] = (
-    ChangeStored(change=WorkspaceChange(files=1, patch="workspace.patch", tree="2" * 40), at=AT),
-    ChangeStored(change=WorkspaceChange(problem="the change wasn't stored: no"), at=AT),
+    ChangeStored(change=ReturnedChange(files=1, patch="workspace.patch", tree="2" * 40), at=AT),
+    ChangeStored(change=ReturnedChange(problem="the change wasn't stored: no"), at=AT),
     ChangePushed(commit="3" * 40, at=AT),
     ChangePushed(problem="the change wasn't pushed: no", at=AT),
     ReturnStopped(at=AT),

@@ -86,7 +86,7 @@ async def test_every_path_names_all_its_methods_to_whoever_uses_another(app: Fas
 
 
 async def test_nothing_is_at_other_paths(app: FastAPI, http: httpx2.AsyncClient) -> None:
-    places = [filled(path) for path in app.openapi()["paths"]]
+    places = [filled(path) for path in app.openapi()["paths"] if "/files" not in path]  # these take any path
     for place in ("/v1", "/favicon.ico", "/v2/runs", *(f"{place}/x/y/z" for place in places)):
         for method in ("GET", "POST"):
             answer = await http.request(method, place)

@@ -1,7 +1,8 @@
-"""Return a run's change to its repository: `store_change` stores the patch, and `push_change` pushes it to a branch.
+"""Prepare the clone of a run before its first turn, and return its change at the end.
 
-The branch gets the Git tree that the patch was made from, so both always have the same content. An outage is no answer:
-the activities raise, and Temporal tries again.
+`prepare_workspace` clones the repository, or unpacks the archive. At the end, `store_change` stores the patch, and
+`push_change` pushes it to a branch, which gets the Git tree that the patch was made from, so both always have the same
+content. An outage is no answer: the activities raise, and Temporal tries again.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +12,15 @@ from typing import Final
 import structlog
 from temporalio import activity
 
-from loom.activities.ports import ArtifactStore, CloneChange, Clones
+from loom.activities.archives import Archives
+from loom.activities.failures import to_application_error
+from loom.activities.ports import ArtifactStore, Clone, CloneChange, Clones
 from loom.activities.publish import heartbeating
 from loom.activities.run_workspaces import LOST, RunWorkspaces
 from loom.domain.core.errors import LoomError, UnreachableError
-from loom.domain.core.repositories import PATCH, GitWorkspace, Repositories, WorkspaceChange
+from loom.domain.core.repositories import PATCH, ArchiveWorkspace, Checkout, GitWorkspace, Repositories, ReturnedChange
 from loom.domain.core.tool_calls import ARTIFACT_LENGTH, MOST_PARTS, artifact_parts, stored_artifact
-from loom.domain.run.activity_payloads import ChangeRequest, Pushed, PushRequest
+from loom.domain.run.activity_payloads import ChangeRequest, Pushed, PushRequest, WorkspaceRequest
 
 _log = structlog.get_logger("loom.workspace")
 
@@ -28,8 +31,8 @@ _MOST_TOLD: Final = 5
 _LONGEST_PATH: Final = 200
 
 
-class ChangeReturn:
-    """Stores and pushes the changes of runs that have ended."""
+class WorkspaceSteps:
+    """Prepares the clones of runs, and stores and pushes what they have changed."""
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class ChangeReturn:
         workspaces: RunWorkspaces,
         clones: Clones,
         repositories: Repositories,
+        archives: Archives,
         artifacts: ArtifactStore | None,
         push_ci_files: bool,
         redact: Callable[[str], str],
@@ -47,12 +51,41 @@ class ChangeReturn:
         self._workspaces = workspaces
         self._clones = clones
         self._repositories = repositories
+        self._archives = archives
         self._artifacts = artifacts
         self._push_ci_files = push_ci_files
         self._redact = redact
 
+    @activity.defn(name="prepare_workspace")
+    async def prepare_workspace(self, request: WorkspaceRequest) -> Checkout:
+        """Clone the run's repository or unpack its archive, and pin the commit. Raises an application failure of the
+        type BadRequest if that isn't possible.
+        """
+        async with heartbeating():
+            try:
+                async with self._clones.opened(request.folder) as clone:
+                    checkout = await self._pinned(clone, request)
+                    state = clone.state
+                    if state is None or (state.commit, state.version) != (checkout.commit, 0):
+                        await clone.build(checkout)
+            except UnreachableError:
+                raise  # Temporal retries the activity
+            except LoomError as error:
+                raise to_application_error(error, self._redact) from None
+        _log.info("workspace_cloned", **request.origin.log_ids, url=checkout.url, commit=checkout.commit)
+        return checkout
+
+    async def _pinned(self, clone: Clone, request: WorkspaceRequest) -> Checkout:
+        match request.workspace:
+            case GitWorkspace() as workspace:
+                self._repositories.refuse(workspace)
+                return await clone.pin(workspace)
+            case ArchiveWorkspace(archive=archive):
+                content = await self._archives.content(archive.digest, request.origin)
+                return await clone.unpack(content, archive.name)
+
     @activity.defn(name="store_change")
-    async def store_change(self, request: ChangeRequest) -> WorkspaceChange:
+    async def store_change(self, request: ChangeRequest) -> ReturnedChange:
         """Store the patch as an artifact of the run. What isn't possible is told in the result."""
         checkout = request.checkout
         try:
@@ -68,12 +101,12 @@ class ChangeReturn:
         except UnreachableError:
             raise  # Temporal retries the activity
         except LoomError as error:
-            return WorkspaceChange(problem=f"the change wasn't stored: {self._redact(error.message)}")
+            return ReturnedChange(problem=f"the change wasn't stored: {self._redact(error.message)}")
         _log.info("change_stored", **request.origin.log_ids, files=stored.files, patch=stored.patch)
         return stored
 
-    async def _stored(self, change: CloneChange, request: ChangeRequest) -> WorkspaceChange:
-        stored = WorkspaceChange(files=change.files, tree=change.tree, withheld=self._withheld(change.ci_files))
+    async def _stored(self, change: CloneChange, request: ChangeRequest) -> ReturnedChange:
+        stored = ReturnedChange(files=change.files, tree=change.tree, withheld=self._withheld(change.ci_files))
         if change.left_out:
             stored = stored.with_problem(f"the change doesn't contain {_named(change.left_out)}: Git refuses the names")
         if self._artifacts is None:

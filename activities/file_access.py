@@ -1,0 +1,409 @@
+"""The `access_files` activity, which lists, reads and writes files in a run's workspace for a person.
+
+The request names only the run. Where the run works, whose it is, and what its rules are, the worker takes from the run
+itself. A person may then do what anybody who starts a run on this worker may do there, and no more than the run's rules
+allow the agent's own tools:
+
+    list     list_dir
+    read     read_file, for each file of a folder
+    write    write_file
+
+What a rule, a hook or an interceptor denies is refused. Where one of them asks, nobody is asked, because a person does
+it. A service refuses that to callers who may not approve the call. Files that a guard protects are different: whoever
+writes them decides what programs do, so only a rule that names such a file lets it be written (`judge_by_hand`).
+
+A path is resolved once. The rules judge it as it is written and where it leads, and that very file is opened.
+
+In a clone, a write holds the clone as a tool call does, so that no call changes files at the same time, and what was
+written is stored with the run's other changes.
+"""
+
+import asyncio
+import os
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from temporalio import activity
+
+from loom.activities.failures import to_application_error
+from loom.activities.plan_calls import CallPreparer
+from loom.activities.ports import PartStore, ToolSet, WorkspaceLookup
+from loom.activities.publish import heartbeating
+from loom.activities.run_workspaces import HeldClone, RunWorkspaces
+from loom.activities.start_gate import StartGate
+from loom.activities.toolbox.pipeline import authorize
+from loom.activities.toolbox.workspace import paths as workspace
+from loom.activities.toolbox.workspace.folder_archive import files_below, packed
+from loom.domain.agents.hooks import stricter_of
+from loom.domain.core.errors import (
+    AccessDeniedError,
+    BadRequest,
+    LoomError,
+    NoSuchFileError,
+    RecoverableError,
+    RefusedError,
+    RunNotFoundError,
+    ToolExecutionError,
+    UnreachableError,
+)
+from loom.domain.core.media import MOST_BYTES
+from loom.domain.core.messages import ToolCall
+from loom.domain.core.run_files import INLINE_LIMIT, CarriedContent, FileEntry, FilesAnswer, FilesRequest
+from loom.domain.core.tool_calls import Verdict
+from loom.domain.permissions.bounds import Bounds
+from loom.domain.permissions.judge import Judgement, judge_by_hand
+from loom.domain.permissions.obeyed import NO_FILES, WorkerFiles
+from loom.domain.run.activity_payloads import FilesCall, RunWorkspace
+
+_log = structlog.get_logger("loom.workspace")
+
+MOST_LISTED: Final = 1_000
+"""The maximum number of entries in an answer."""
+HOOKED_AT_ONCE: Final = 20
+"""How many files of a folder hooks judge at the same time."""
+LIST_DIR: Final = "list_dir"
+READ_FILE: Final = "read_file"
+WRITE_FILE: Final = "write_file"
+
+
+class FileAccess:
+    """The files of runs, for people."""
+
+    def __init__(
+        self,
+        *,
+        lookup: WorkspaceLookup,
+        workspaces: RunWorkspaces,
+        gate: StartGate,
+        bounds: Bounds,
+        owner_bounds: Bounds,
+        planner: CallPreparer,
+        tools: ToolSet,
+        obeyed: Callable[[str], WorkerFiles] | None,
+        contents: PartStore | None,
+        home: Path,
+        redact: Callable[[str], str],
+    ) -> None:
+        """`obeyed` returns the files that this worker reads, for a workspace. `home` contains Loom's own state. Without
+        a database, `contents` is None.
+        """
+        self._lookup = lookup
+        self._workspaces = workspaces
+        self._gate = gate
+        self._bounds = bounds
+        self._owner_bounds = owner_bounds
+        self._planner = planner
+        self._tools = tools
+        self._obeyed = obeyed
+        self._contents = contents
+        self._home = home
+        self._redact = redact
+        self._packing = asyncio.Lock()  # an archive takes memory and a processor, so they are made one at a time
+
+    @activity.defn(name="access_files")
+    async def access_files(self, call: FilesCall) -> FilesAnswer:
+        """List, read or write files. Raises an application failure with the type of the error that the caller gets."""
+        try:
+            async with heartbeating():
+                run = await self._admitted(call)
+                answer = await self._answer(call.request, run)
+        except UnreachableError:
+            raise  # Temporal retries the activity, as if a store is unavailable
+        except LoomError as error:
+            raise to_application_error(_for_caller(error, call.request), self._redact) from None
+        _log.info("files_accessed", **run.origin.log_ids, operation=call.request.operation)
+        return answer
+
+    async def _admitted(self, call: FilesCall) -> RunWorkspace:
+        """Return where the run works. Raises a LoomError if the caller has no access to its files."""
+        request = call.request
+        request.refuse_unusable()
+        run = await self._lookup.workspace_of(request.run_id, activity.info().task_queue)
+        if run is None:
+            raise RefusedError(f"run {request.run_id!r} has no files: it hasn't begun its work, or was refused")
+        if run.origin.run_id != request.run_id or run.origin.tenant != request.tenant:
+            raise RunNotFoundError(f"there is no run {request.run_id!r} of this tenant")
+        is_signed = (call.start is not None or self._gate.requires_signature) and self._gate.is_signed_by_owner(
+            call.start
+        )
+        if run.steering_key and not is_signed:
+            raise BadRequest(
+                f"run {request.run_id!r} takes only signed requests: use `loom` or LoomClient with the worker's key"
+                " (LOOM_HOME or LOOM_SIGNING_KEY)",
+                field="signature",
+            )
+        bounds = self._owner_bounds if is_signed and request.limits is None else self._bounds
+        for each in (bounds, Bounds(roots=request.limits.roots if request.limits else None)):
+            each.with_clone(run.checkout.folder if run.checkout else "").refuse_workspace(run.spec.workspace)
+        if run.checkout is None:
+            self._workspaces.refuse_folder(Path(run.spec.workspace))
+        elif run.checkout.folder != run.spec.workspace:
+            raise BadRequest(f"run {request.run_id!r} doesn't work in its own clone", field="run_id")
+        if is_signed and call.start is not None:
+            await self._gate.use(call.start, activity.info().workflow_run_id or "")
+        return run
+
+    async def _answer(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
+        match request.operation:
+            case "list":
+                return await self._list(request, run)
+            case "read":
+                return await self._read(request, run)
+            case "write":
+                return await self._write(request, run)
+
+    async def _list(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
+        files = self._files(run)
+        note = await self._here(run)
+        self._refuse_changed_results(LIST_DIR, run)
+        real = await asyncio.to_thread(files.real, request.path)
+        await self._refuse_unless_allowed(_calls(LIST_DIR, request.path, files.named(real)), request, run)
+        found = await asyncio.to_thread(files.entries, real)
+        return FilesAnswer(entries=found[:MOST_LISTED], left_out=len(found[MOST_LISTED:]), note=note)
+
+    async def _read(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
+        files = self._files(run)
+        note = await self._here(run)
+        most = MOST_BYTES if request.by_reference and self._contents is not None else INLINE_LIMIT
+        self._refuse_changed_results(READ_FILE, run)
+        real = await asyncio.to_thread(files.real, request.path)
+        await self._refuse_unless_allowed(_calls(READ_FILE, request.path, files.named(real)), request, run)
+        if not real.is_dir():
+            data = await asyncio.to_thread(files.content, real, most)
+            return FilesAnswer(content=await self._carried(data, request, run), note=note)
+        below = await asyncio.to_thread(files.below, real)
+        judged = await self._judged([_call(READ_FILE, files.named(path)) for path in below], run)
+        allowed = [path for path, each in zip(below, judged, strict=True) if _refusal(READ_FILE, each, request) is None]
+        async with self._packing:
+            data, unread = await asyncio.to_thread(files.archive, real, allowed, most)
+        content = await self._carried(data, request, run)
+        left_out = len(below) - len(allowed) + unread
+        return FilesAnswer(content=content, is_archive=True, left_out=left_out, note=note)
+
+    async def _write(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
+        files, data = self._files(run), await self._given(request, run)
+        async with self._held(run, request.path) as clone:
+            real = await asyncio.to_thread(files.to_write, request.path)
+            text = data.decode("utf-8", "replace")  # what hooks and rules about the content see
+            calls = _calls(WRITE_FILE, request.path, files.named(real), content=text)
+            await self._refuse_unless_allowed(calls, request, run)
+            async with clone.changing():
+                # Not in a thread: it would go on, and write the file, after the request was withdrawn.
+                is_new = files.write(real, data)
+            note = " ".join(filter(None, (clone.note, await clone.store())))
+        return FilesAnswer(path=files.named(real), is_new=is_new, note=note)
+
+    def _files(self, run: RunWorkspace) -> "_Files":
+        return _Files(root=Path(run.spec.workspace), home=self._home, run_id=run.origin.run_id)
+
+    async def _here(self, run: RunWorkspace) -> str:
+        """Have the run's clone here. Return what there is to know about the files, or an empty string."""
+        return "" if run.checkout is None else await self._workspaces.ensure_clone(run.origin, run.checkout)
+
+    @asynccontextmanager
+    async def _held(self, run: RunWorkspace, path: str) -> AsyncIterator[HeldClone]:
+        """Hold the run's clone, as soon as no call does. A folder is anybody's, so nobody holds it."""
+        if run.checkout is None:
+            yield HeldClone()
+            return
+        async with self._workspaces.held(run.origin, run.checkout, f"a person's change of {path}") as clone:
+            yield clone
+
+    def _refuse_changed_results(self, tool: str, run: RunWorkspace) -> None:
+        """Raise AccessDeniedError if an interceptor changes what the agent reads. It may hide something, and knows
+        texts for models, but no files.
+        """
+        if name := self._planner.changes_results(run.spec):
+            raise AccessDeniedError(
+                f"the interceptor {name!r} changes the results of {tool}, and can't change a file for you: look at the"
+                " files on the worker's machine",
+                field="path",
+            )
+
+    async def _refuse_unless_allowed(self, calls: Sequence[ToolCall], request: FilesRequest, run: RunWorkspace) -> None:
+        """Raise AccessDeniedError if the run's rules, hooks or interceptors don't let the caller make these calls."""
+        for call, judged in zip(calls, await self._judged(calls, run), strict=True):
+            if (refusal := _refusal(call.name, judged, request)) is not None:
+                raise refusal
+
+    async def _judged(self, calls: Sequence[ToolCall], run: RunWorkspace) -> Sequence[Judgement]:
+        """Judge calls by rules, in a thread, and then those that aren't denied by hooks and interceptors, some at a
+        time.
+        """
+        judged = await asyncio.to_thread(self._judged_by_rules, calls, run)
+        if not self._planner.is_hooked(run.spec):
+            return judged
+        open_ones = [index for index, each in enumerate(judged) if each.verdict is not Verdict.DENY]
+        for start in range(0, len(open_ones), HOOKED_AT_ONCE):
+            batch = open_ones[start : start + HOOKED_AT_ONCE]
+            met = await asyncio.gather(*(self._judged_by_hooks(calls[index], judged[index], run) for index in batch))
+            for index, each in zip(batch, met, strict=True):
+                judged[index] = each
+        return judged
+
+    def _judged_by_rules(self, calls: Sequence[ToolCall], run: RunWorkspace) -> list[Judgement]:
+        obeyed = self._obeyed(run.spec.workspace) if self._obeyed else NO_FILES
+        found: list[Judgement] = []
+        for call in calls:
+            if (tool := self._tools.get(call.name)) is None:
+                raise BadRequest(f"this worker has no tool {call.name}, whose rules decide on this", field="path")
+            arguments = tool.parse(call.arguments)
+            made = authorize(call, tool, arguments, run.spec, obeyed=obeyed, judging=judge_by_hand)
+            found.append(made.judgement)
+        return found
+
+    async def _judged_by_hooks(self, call: ToolCall, judged: Judgement, run: RunWorkspace) -> Judgement:
+        met, objection = await self._planner.met(call, run.spec, run_id=run.origin.run_id)
+        if not met.stopped and met.answer is None and met.call == call:
+            return stricter_of(judged, objection)
+        reason = met.stopped or f"it changes calls of {call.name}: read its code"
+        return Judgement(verdict=Verdict.DENY, rule=f"interceptor {met.by}", reason=reason)
+
+    async def _carried(self, data: bytes, request: FilesRequest, run: RunWorkspace) -> CarriedContent:
+        """Return the content as the answer carries it."""
+        if not request.by_reference or self._contents is None:
+            return CarriedContent(data=b64encode(data).decode())
+        return CarriedContent(digest=await self._contents.save(_owner(), data, run.origin.tenant))
+
+    async def _given(self, request: FilesRequest, run: RunWorkspace) -> bytes:
+        """Return the content to write."""
+        if (given := request.content) is None:
+            raise BadRequest("there is nothing to write: give the content", field="content")
+        if not given.digest:
+            return _decoded(given.data)
+        if self._contents is None:
+            raise BadRequest("this worker stores no contents: set LOOM_DATABASE_URL on the worker", field="content")
+        is_own = await self._contents.adopt(_owner(), given.digest, run.origin.tenant)
+        data = await self._contents.load(given.digest) if is_own else None
+        if data is None:
+            raise BadRequest(f"no content is stored under the digest {given.digest}", field="content")
+        return data
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Files:
+    """The files in one workspace. No path leads out of it, into `.git`, or into Loom's own state."""
+
+    root: Path
+    home: Path
+    run_id: str
+
+    def real(self, path: str) -> Path:
+        """Return the real path of a file or a folder. Raises NoSuchFileError if there is none."""
+        real = self._named(path)
+        if not os.path.lexists(real):
+            raise NoSuchFileError(
+                f"run {self.run_id!r} has no file or folder {path!r}: list its files to see which there are",
+                field="path",
+            )
+        return real
+
+    def named(self, path: Path) -> str:
+        """Return the name of a path, as callers see it."""
+        return workspace.shown(self.root, path)
+
+    def entries(self, real: Path) -> tuple[FileEntry, ...]:
+        """Return the entries of a folder, or the file itself."""
+        if not real.is_dir():
+            with workspace.open_file(self.root, real) as file:
+                size = os.fstat(file.fileno()).st_size
+            return (FileEntry(path=self.named(real), kind="file", bytes=size),)
+        found = workspace.visible_entries(self.root, real, self.home)
+        return tuple(FileEntry(path=self.named(real / each.name), kind=each.kind, bytes=each.size) for each in found)
+
+    def below(self, folder: Path) -> Sequence[Path]:
+        """Return the regular files below a folder."""
+        return files_below(self.root, folder, self.home)
+
+    def content(self, real: Path, most: int) -> bytes:
+        """Return the content of a file. Raises BadRequest if it has more than `most` bytes."""
+        with workspace.open_file(self.root, real) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = b"" if size > most else file.read(most + 1)
+        if max(size, len(data)) > most:
+            raise BadRequest(f"{self.named(real)} has more than {most:,} bytes{_way_out(most)}", field="path")
+        return data
+
+    def archive(self, folder: Path, paths: Sequence[Path], most: int) -> tuple[bytes, int]:
+        """Return a .tar.gz archive of these files of a folder, and how many couldn't be read."""
+        return packed(self.root, folder, paths, most)
+
+    def to_write(self, path: str) -> Path:
+        """Return the real path of a file that may not exist yet. Raises BadRequest if it can't be one."""
+        if path.endswith("/"):
+            raise BadRequest(f"{path} names a folder: name a file in it", field="path")
+        real = self._named(path)
+        there = next(each for each in (real, *real.parents) if os.path.lexists(each))
+        if there == real and there.is_dir():
+            raise BadRequest(f"{self.named(there)} is a folder: name a file in it", field="path")
+        if there != real and not there.is_dir():
+            raise BadRequest(f"{self.named(there)} is no folder: name another path", field="path")
+        return real
+
+    def write(self, real: Path, data: bytes) -> bool:
+        """Write a whole file atomically. Return whether it is new."""
+        return workspace.replace_file(self.root, real, data)
+
+    def _named(self, path: str) -> Path:
+        if not self.root.is_dir():
+            raise BadRequest(
+                f"the run's folder {str(self.root)!r} isn't on this worker's machine, or no longer", field="run_id"
+            )
+        real = workspace.resolve(self.root, path, home=self.home, must_exist=False)
+        if workspace.READ_ONLY in real.relative_to(self.root).parts:
+            raise BadRequest(f"{path} is in .git, which isn't one of the run's files: name another path", field="path")
+        return real
+
+
+def _call(tool: str, path: str, **arguments: str) -> ToolCall:
+    return ToolCall(id="files", name=tool, arguments={"path": path, **arguments})
+
+
+def _calls(tool: str, *paths: str, **arguments: str) -> Sequence[ToolCall]:
+    """Return a call for each name of the file: as it is written, and where it leads."""
+    return [_call(tool, path, **arguments) for path in dict.fromkeys(paths)]
+
+
+def _refusal(tool: str, judged: Judgement, request: FilesRequest) -> AccessDeniedError | None:
+    """Return why the caller may not make a call that was judged like this, or None."""
+    match judged.verdict:
+        case Verdict.DENY:
+            why = f"the run's rules don't allow {tool} here ({judged.rule}): {judged.reason}"
+        case Verdict.ASK if request.limits and request.limits.objection:
+            why = f"the run's rules ask a person about {tool} here ({judged.rule}). {request.limits.objection}"
+        case _:
+            return None
+    return AccessDeniedError(why, field="path")
+
+
+def _owner() -> str:
+    """Return the workflow that owns the contents of this request. They are deleted together with it."""
+    return activity.info().workflow_id or ""
+
+
+def _decoded(data: str) -> bytes:
+    try:
+        return b64decode(data, validate=True)
+    except ValueError:
+        raise BadRequest("content.data: not base64", field="content.data") from None
+
+
+def _way_out(most: int) -> str:
+    return ": set LOOM_DATABASE_URL for the worker and the client to get up to 20 MB" if most < MOST_BYTES else ""
+
+
+def _for_caller(error: LoomError, request: FilesRequest) -> LoomError:
+    """Return the error that a person gets. Errors of tools are for models. A long path isn't repeated."""
+    message = error.message.replace(request.path, request.short_path)
+    match error:
+        case ToolExecutionError():
+            return RefusedError(message)
+        case RecoverableError():
+            return BadRequest(message, field="path")
+        case _:
+            return type(error)(message, **error.context)

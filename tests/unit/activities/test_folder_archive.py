@@ -1,0 +1,106 @@
+"""Folders of a workspace as archives: what they contain, and that the same files give the same bytes."""
+
+import io
+import os
+import tarfile
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from loom.activities.toolbox.workspace import folder_archive
+from loom.activities.toolbox.workspace.confined_open import draft_name
+from loom.activities.toolbox.workspace.folder_archive import files_below, packed
+from loom.domain.core.errors import BadRequest
+
+MOST = 1_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A workspace with a script, a link, a repository and Loom's own state."""
+    for name in ("src/.git/config", ".loom/password", "own/state", "src/b.txt", "src/sub/a.txt", "src/.env"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "src" / "sub" / "a.txt").chmod(0o700)
+    (tmp_path / "src" / "link").symlink_to("/etc/passwd")
+    return tmp_path
+
+
+def contents(archive: bytes) -> dict[str, tuple[int, bytes]]:
+    """The mode and the content of each file in an archive."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        return {each.name: (each.mode, opened.extractfile(each).read()) for each in opened}  # type: ignore[union-attr]
+
+
+def test_an_archive_has_the_regular_files_below_its_folder(root: Path) -> None:
+    folder = root / "src"
+    archive, unread = packed(root, folder, files_below(root, folder, root / "own"), MOST)
+    assert (contents(archive), unread) == (
+        {
+            ".env": (0o644, b"src/.env"),
+            "b.txt": (0o644, b"src/b.txt"),
+            "sub/a.txt": (0o755, b"src/sub/a.txt"),
+        },
+        0,
+    )
+
+
+def test_loom_s_own_state_is_in_no_archive(root: Path) -> None:
+    assert [path.name for path in files_below(root, root, root / "own")] == [".env", "b.txt", "a.txt"]
+
+
+def test_the_same_files_give_the_same_bytes(root: Path) -> None:
+    folder, paths = root / "src", files_below(root, root / "src", None)
+    before, _ = packed(root, folder, paths, MOST)
+    for path in paths:
+        os.utime(path, (1, 1))
+    assert packed(root, folder, paths, MOST)[0] == before
+
+
+def test_a_file_that_was_deleted_meanwhile_is_counted(root: Path) -> None:
+    folder, paths = root / "src", files_below(root, root / "src", None)
+    (folder / "b.txt").unlink()
+    archive, unread = packed(root, folder, paths, MOST)
+    assert (sorted(contents(archive)), unread) == ([".env", "sub/a.txt"], 1)
+
+
+def test_a_folder_that_is_too_large_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = root / "src"
+    paths = files_below(root, folder, None)
+    with pytest.raises(BadRequest, match="an archive of more than 20 bytes"):
+        packed(root, folder, paths, 20)
+    monkeypatch.setattr(folder_archive, "MOST_UNPACKED", 10)
+    with pytest.raises(BadRequest, match="files with more than 10 bytes together"):
+        packed(root, folder, paths, MOST)
+    monkeypatch.setattr(folder_archive, "MOST_FILES", 2)
+    with pytest.raises(BadRequest, match="more than 2 files"):
+        files_below(root, folder, None)
+
+
+def test_an_archive_of_large_files_takes_little_memory(root: Path) -> None:
+    with (root / "src" / "zeros").open("wb") as file:
+        file.truncate(20_000_000)
+    paths = files_below(root, root / "src", None)
+    tracemalloc.start()
+    try:
+        packed(root, root / "src", paths, MOST)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_files_that_are_too_large_together_are_not_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (root / "src" / "a-hole").open("wb") as file:
+        file.truncate(2**40)
+    monkeypatch.setattr(folder_archive, "_Pieces", None)
+    with pytest.raises(BadRequest, match="together"):
+        packed(root, root / "src", [root / "src" / "a-hole"], MOST)
+
+
+def test_the_draft_of_a_worker_that_was_killed_is_no_file_of_the_workspace(root: Path) -> None:
+    (root / "src" / draft_name()).write_text("half a fi")
+    (root / "src" / ".loom-draft-of-mine").touch()
+    names = [path.name for path in files_below(root, root / "src", None)]
+    assert names == [".env", ".loom-draft-of-mine", "b.txt", "a.txt"]
