@@ -636,7 +636,7 @@ class LoomClient:
 
     async def upload_archive(self, workspace: Any, run_id: str) -> Any:
         """Store the content of a run's archive, and return the workspace for a request that you send yourself. Return
-        another workspace as it is.
+        any other workspace unchanged.
 
         Raises BadRequest if the content can't be used, and UnreachableError if the database is unavailable.
         """

@@ -26,7 +26,7 @@ class Archives:
         self._store = store
 
     async def stored(self, archive: Archive, origin: Origin) -> str:
-        """Store the archive of a request, unless it is stored, and return its digest. Raises BadRequest if it can't be
+        """Store the archive of a request, unless it is there, and return its digest. Raises BadRequest if it can't be
         used, and StoreUnavailable.
         """
         store = self._open()

@@ -8,8 +8,8 @@ allow the agent's own tools:
     read     read_file, for each file of a folder
     write    write_file
 
-What a rule, a hook or an interceptor denies is refused. Where one of them asks, nobody is asked, because a person does
-it. A service refuses that to callers who may not approve the call. Files that a guard protects are different: whoever
+What a rule, a hook or an interceptor denies is refused. Where one asks, no approval is needed: a person already does
+it. A service refuses this to callers who may not approve the call. Files that a guard protects are different: whoever
 writes them decides what programs do, so only a rule that names such a file lets it be written (`judge_by_hand`).
 
 A path is resolved once. The rules judge it as it is written and where it leads, and that very file is opened.
@@ -220,7 +220,7 @@ class FileAccess:
         """
         if name := self._planner.changes_results(run.spec):
             raise AccessDeniedError(
-                f"the interceptor {name!r} changes the results of {tool}, and can't change a file for you: look at the"
+                f"the interceptor {name!r} changes results of {tool}, which isn't possible for files: look at the"
                 " files on the worker's machine",
                 field="path",
             )
@@ -251,7 +251,7 @@ class FileAccess:
         found: list[Judgement] = []
         for call in calls:
             if (tool := self._tools.get(call.name)) is None:
-                raise BadRequest(f"this worker has no tool {call.name}, whose rules decide on this", field="path")
+                raise BadRequest(f"this worker has no tool {call.name}, whose rules would apply here", field="path")
             arguments = tool.parse(call.arguments)
             made = authorize(call, tool, arguments, run.spec, obeyed=obeyed, judging=judge_by_hand)
             found.append(made.judgement)
@@ -261,7 +261,7 @@ class FileAccess:
         met, objection = await self._planner.met(call, run.spec, run_id=run.origin.run_id)
         if not met.stopped and met.answer is None and met.call == call:
             return stricter_of(judged, objection)
-        reason = met.stopped or f"it changes calls of {call.name}: read its code"
+        reason = met.stopped or f"it changes or answers calls of {call.name}, which isn't possible for files"
         return Judgement(verdict=Verdict.DENY, rule=f"interceptor {met.by}", reason=reason)
 
     async def _carried(self, data: bytes, request: FilesRequest, run: RunWorkspace) -> CarriedContent:
@@ -298,7 +298,7 @@ class _Files:
         real = self._named(path)
         if not os.path.lexists(real):
             raise NoSuchFileError(
-                f"run {self.run_id!r} has no file or folder {path!r}: list its files to see which there are",
+                f"run {self.run_id!r} has no file or folder {path!r}: list the files to see what there is",
                 field="path",
             )
         return real
@@ -352,11 +352,11 @@ class _Files:
     def _named(self, path: str) -> Path:
         if not self.root.is_dir():
             raise BadRequest(
-                f"the run's folder {str(self.root)!r} isn't on this worker's machine, or no longer", field="run_id"
+                f"the run's folder {str(self.root)!r} isn't on this worker's machine, or is gone", field="run_id"
             )
         real = workspace.resolve(self.root, path, home=self.home, must_exist=False)
         if workspace.READ_ONLY in real.relative_to(self.root).parts:
-            raise BadRequest(f"{path} is in .git, which isn't one of the run's files: name another path", field="path")
+            raise BadRequest(f"{path} is in .git, which isn't accessible: name another path", field="path")
         return real
 
 
@@ -375,7 +375,7 @@ def _refusal(tool: str, judged: Judgement, request: FilesRequest) -> AccessDenie
         case Verdict.DENY:
             why = f"the run's rules don't allow {tool} here ({judged.rule}): {judged.reason}"
         case Verdict.ASK if request.limits and request.limits.objection:
-            why = f"the run's rules ask a person about {tool} here ({judged.rule}). {request.limits.objection}"
+            why = f"the run's rules require an approval for {tool} here ({judged.rule}). {request.limits.objection}"
         case _:
             return None
     return AccessDeniedError(why, field="path")

@@ -396,7 +396,7 @@ def _refuse_other_content(unpacked: Checkout, checkout: Checkout) -> None:
     """Raise BadRequest if the archive makes another commit."""
     if unpacked.commit != checkout.commit:
         raise BadRequest(
-            f"the archive {checkout.archive} doesn't have the commit {checkout.commit}, which this run names",
+            f"the archive {checkout.archive} doesn't produce the commit {checkout.commit}, which this run names",
             field="workspace",
         )
 

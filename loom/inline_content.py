@@ -20,7 +20,7 @@ def refuse_large_content(request: Mapping[str, Any]) -> None:
     total = sum(_size(content) for content in contents if content)
     if total > INLINE:
         raise BadRequest(
-            f"the request contains {total:,} bytes of parts and archives, and without a database, it has at most"
+            f"the request contains {total:,} bytes of parts and archives, and without a database, it may have at most"
             f" {INLINE:,}: set LOOM_DATABASE_URL to send more",
             field="parts" if parts else DATA,
         )

@@ -53,13 +53,13 @@ from loom.visibility import SUMMARY_LENGTH, tenant_in
 from loom.workflows.options import FILES_LIMIT, TASK_TIMEOUT
 
 LOOK_EVERY: Final = 2.0
-"""Seconds between two looks whether a worker is at work."""
+"""Seconds between two checks of whether a worker is at work."""
 SILENT_LOOKS: Final = 10
-"""The number of looks in a row at which no worker is at work, after which the request is withdrawn."""
+"""The number of checks in a row that find no worker at work, after which the request is withdrawn."""
 BUSY_LOOKS: Final = 600
 """The same if a worker has taken the request, but none has begun it yet."""
 WITHDRAWAL: Final = 5.0
-"""Seconds in which a worker that has the request stops. It hears of the withdrawal with a heartbeat."""
+"""Seconds that a worker with the request has to stop. It learns of the withdrawal with a heartbeat."""
 _LONGEST_ID: Final = 970
 _ERRORS: Final[Mapping[str, type[LoomError]]] = {
     kind.__name__: kind for kind in (AccessDeniedError, BadRequest, NoSuchFileError, RefusedError, RunNotFoundError)
@@ -96,7 +96,7 @@ class FileContent:
     data: bytes
     is_archive: bool
     left_out: int
-    """How many files of a folder aren't in the archive, because they couldn't be read, or the run's rules deny it."""
+    """How many files of a folder aren't in the archive, because they couldn't be read, or the run's rules deny them."""
     note: str
     """The same as `FileList.note`."""
 
@@ -119,11 +119,11 @@ class RunFiles:
     All methods raise NoSuchFileError if there is no such file or folder, AccessDeniedError if the run's rules deny the
     access, BadRequest if the path can't be used, RefusedError if the run has no files, RunNotFoundError if there is no
     such run, and UnreachableError if no worker takes the request within about 20 seconds, or all are busy for 20
-    minutes. A request whose caller is cancelled is withdrawn.
+    minutes. If you cancel a call, its request is withdrawn.
     """
 
     def __init__(self, temporal: Client, contents: PartStore | None, limits: CallerLimits | None = None) -> None:
-        """`contents` stores what doesn't fit into a request. Without it, a content may have 1,000,000 bytes."""
+        """`contents` stores the contents of files. Without it, a file may have at most 1,000,000 bytes."""
         self._temporal = temporal
         self._contents = contents
         self._limits = limits
@@ -259,7 +259,7 @@ class RunFiles:
         most = INLINE_LIMIT if self._contents is None else MOST_BYTES
         if len(content) > most:
             way_out = ": set LOOM_DATABASE_URL to write more" if self._contents is None else ""
-            raise BadRequest(f"a file may have {most:,} bytes, not {len(content):,}{way_out}", field="content")
+            raise BadRequest(f"a file may have at most {most:,} bytes, not {len(content):,}{way_out}", field="content")
         if self._contents is None or not content:
             return CarriedContent(data=b64encode(content).decode())
         try:

@@ -390,7 +390,7 @@ def _workspace(checked: RequestForm) -> Workspace | None:
 def _archive(given: ArchiveContentForm) -> ArchiveWorkspace:
     if (given.data is None) == (given.digest is None):
         raise BadRequest(
-            "workspace.archive: an archive has one of `data` (base64) and `digest`", field="workspace.archive"
+            "workspace.archive: set exactly one of `data` (base64) and `digest`", field="workspace.archive"
         )
     return ArchiveWorkspace(archive=Archive(data=given.data or "", digest=given.digest or "", name=given.name))
 

@@ -79,7 +79,7 @@ class FilesRequest:
     def refuse_unusable(self) -> None:
         """Raise BadRequest if no file can have this path, or no content this digest."""
         if (size := len(self.path.encode("utf-8", "surrogatepass"))) > LONGEST_PATH:
-            raise BadRequest(f"path: has {size:,} bytes, but a path may have {LONGEST_PATH:,}", field="path")
+            raise BadRequest(f"path: has {size:,} bytes, but a path may have at most {LONGEST_PATH:,}", field="path")
         digest = self.content.digest if self.content else ""
         if digest and not _DIGEST.fullmatch(digest):
             raise BadRequest("content.digest: must be a SHA-256 in 64 hexadecimal digits", field="content.digest")

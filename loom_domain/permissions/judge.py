@@ -428,7 +428,7 @@ def judge_by_hand(
     for level in chain:
         without = judging((replace(level, rules=_without_scoped_asks(level.rules)),))
         if without.is_guarded:
-            reason = f"{without.rule.removeprefix(GUARD)} needs a rule that allows {tool} of exactly this file"
+            reason = f"{without.rule.removeprefix(GUARD)} needs a rule that allows {tool} for exactly this file"
             return replace(without, verdict=Verdict.DENY, reason=reason, can_be_granted=False)
         if without.verdict is Verdict.DENY:
             return without

@@ -147,7 +147,7 @@ def tar_members(content: Readable, limits: Limits) -> Iterator[Member]:
     ) as archive:
         for member in archive:
             if member.size < 0:  # in an extended header
-                raise RefusedArchive(f"{_told(member.name)} has a size below 0: pack the files again")
+                raise RefusedArchive(f"{_told(member.name)} has a negative size: pack the files again")
             if member.isdir() or _is_of_git(member.name):
                 yield Member(member.name)
             elif member.issym():
@@ -169,7 +169,7 @@ def _read_padding(rest: Readable) -> None:
     """
     while data := rest.read(CHUNK):
         if data.strip(b"\0"):
-            raise RefusedArchive("the archive goes on after its end: pack all files into one archive")
+            raise RefusedArchive("the archive has data after its end: pack all files into one archive")
 
 
 def zip_members(content: IO[bytes], limits: Limits) -> Iterator[Member]:
@@ -189,7 +189,7 @@ def zip_members(content: IO[bytes], limits: Limits) -> Iterator[Member]:
             try:
                 opened = archive.open(member)
             except NotImplementedError:
-                raise RefusedArchive(f"{_told(name)} has an unusual compression: pack it with `deflate`") from None
+                raise RefusedArchive(f"{_told(name)} has an unsupported compression: pack it with `deflate`") from None
             with opened as file:
                 if stat.S_ISLNK(mode):
                     yield _link(name, _target(file, name))
@@ -278,7 +278,7 @@ class Import:
         steps = [step for step in name.split("/") if step not in ("", ".")]
         if name.startswith("/") or ".." in steps:
             raise RefusedArchive(
-                f"{_told(name)} would be outside of the folder: pack the files with paths below one folder"
+                f"{_told(name)} would be outside the folder: pack the files with paths below one folder"
             )
         if "\0" in name:
             raise RefusedArchive(f"{_told(name)} has a NUL in its name: rename the file")
@@ -412,7 +412,7 @@ def _not_utf8(name: str) -> RefusedArchive:
 
 
 def _both(path: str) -> RefusedArchive:
-    return RefusedArchive(f"{_told(path)} is a file and a folder in the archive: pack the files again")
+    return RefusedArchive(f"{_told(path)} is both a file and a folder in the archive: pack the files again")
 
 
 def _limit_this_process(seconds: int) -> None:

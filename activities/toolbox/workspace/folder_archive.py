@@ -64,7 +64,7 @@ def packed(root: Path, folder: Path, paths: Sequence[Path], most: int) -> tuple[
             with file:
                 member = _member(file, path.relative_to(folder).as_posix())
                 if (unpacked := unpacked + member.size) > MOST_UNPACKED:
-                    raise _too_large(f"files with more than {MOST_UNPACKED:,} bytes together")
+                    raise _too_large(f"more than {MOST_UNPACKED:,} bytes in its files")
                 archive.addfile(member, _Pieces(file, target))
     target.refuse_more()
     return target.getvalue(), unread
@@ -89,7 +89,7 @@ class _Archive(io.BytesIO):
     def refuse_more(self) -> None:
         """Raise BadRequest if something didn't fit."""
         if self._written > self._most:
-            raise _too_large(f"an archive of more than {self._most:,} bytes")
+            raise _too_large(f"more than {self._most:,} bytes as an archive")
 
 
 class _Pieces(io.RawIOBase):
@@ -105,7 +105,7 @@ class _Pieces(io.RawIOBase):
         self._target.refuse_more()
         piece = self._file.read(size)
         if len(piece) < size:
-            raise BadRequest("a file of the folder has become shorter meanwhile: try again", field="path")
+            raise BadRequest("a file in the folder became shorter while it was read: try again", field="path")
         return piece
 
 

@@ -37,7 +37,7 @@ def list_files(
     for entry in found.entries:
         out.print(_line(entry), soft_wrap=True)
     if found.left_out:
-        print_notice(f"{found.left_out:,} more entries are left out")
+        print_notice(f"{found.left_out:,} more entries aren't shown")
     _print_note(found.note)
 
 
@@ -49,7 +49,7 @@ def get(
 ) -> None:
     """Print a file of a run's workspace, or write it to a file.
 
-    A folder is a .tar.gz archive. An archive or another binary file goes into a file or a pipe, but not to a terminal.
+    You get a folder as a .tar.gz archive. Binary output goes to a file or a pipe, but not to a terminal.
     """
     if output is not None and not output.parent.is_dir():
         raise BadRequest(f"--output: there is no folder {output.parent}", field="output")
@@ -72,14 +72,14 @@ def put(
         str | None,
         typer.Argument(
             metavar="[PATH]",
-            help="Where to write it, relative to the workspace. With a / at the end, it is the folder for the file."
+            help="Where to write it, relative to the workspace. If it ends with a /, it is the folder to write to."
             " Default: FILE's name.",
         ),
     ] = None,
 ) -> None:
     """Create or replace a file in a run's workspace.
 
-    The agent isn't told: `loom send` sends it a message.
+    The agent isn't notified. Use `loom send` to tell it.
     """
     if (path is None or path.endswith("/")) and file == STANDARD_INPUT:
         raise BadRequest("PATH: name the file that standard input goes into", field="PATH")
@@ -125,7 +125,7 @@ def _for_terminal(content: bytes) -> bytes:
         return plain(content.decode()).encode()
     except UnicodeDecodeError:
         raise BadRequest(
-            f"this is no text ({len(content):,} bytes): write it to a file with --output", field="output"
+            f"this isn't text ({len(content):,} bytes): write it to a file with --output", field="output"
         ) from None
 
 

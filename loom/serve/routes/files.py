@@ -51,7 +51,7 @@ class Written(BaseModel):
     bytes: int
     is_new: bool
     note: str
-    """The same, and why the file couldn't be stored with the run's change, if it couldn't."""
+    """What you have to know about the run's files, and why this one isn't stored with the change, if it isn't."""
 
 
 @router.get("", openapi_extra=needs(Operation.READ_FILES))

@@ -240,7 +240,7 @@ async def test_a_message_of_a_chat_without_a_database_has_room_for_its_parts_and
     packed = tar(member("x", bytes(900_000)))
     chat = ChatSession(client, "without-a-database", workspace={"archive": {"data": packed}})
 
-    with pytest.raises(BadRequest, match="bytes of parts and archives, and without a database, it has at most"):
+    with pytest.raises(BadRequest, match="bytes of parts and archives, and without a database, it may have at most"):
         await chat.ask("Hello.", parts=[{"data": b"word " * 100_000, "name": "a.txt"}])
 
 

@@ -131,15 +131,15 @@ def test_a_folder_of_a_zip_archive_needs_no_slash() -> None:
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "absolute": (tar(member("/etc/passwd", b"x")), "'/etc/passwd' would be outside of the folder"),
-    "parent": (tar(member("a/../../x", b"x")), "'a/../../x' would be outside of the folder"),
-    "zip parent": (zipped(("../x", b"x")), "'../x' would be outside of the folder"),
+    "absolute": (tar(member("/etc/passwd", b"x")), "'/etc/passwd' would be outside the folder"),
+    "parent": (tar(member("a/../../x", b"x")), "'a/../../x' would be outside the folder"),
+    "zip parent": (zipped(("../x", b"x")), "'../x' would be outside the folder"),
     "absolute link": (tar(link("a", "/etc/passwd")), "'a' is a link to '/etc/passwd', which may lead out"),
     "link out": (tar(link("a/b", "../../x")), "may lead out of the folder"),
     "link through a link": (tar(link("l", "."), link("m", "l/../x")), "'m' is a link to 'l/../x'"),
     "zip link out": (zipped((zip_member("a", stat.S_IFLNK), b"../x")), "may lead out of the folder"),
-    "file below a link": (tar(link("a", "b"), member("a/x", b"x")), "'a' is a file and a folder"),
-    "file and folder": (tar(member("a/x", b"x"), member("a", b"x")), "'a' is a file and a folder"),
+    "file below a link": (tar(link("a", "b"), member("a/x", b"x")), "'a' is both a file and a folder"),
+    "file and folder": (tar(member("a/x", b"x"), member("a", b"x")), "'a' is both a file and a folder"),
     "hard link out": (tar(link("a", "/etc/passwd", tarfile.LNKTYPE)), "hard link to '/etc/passwd'"),
     "hard link to a link": (
         tar(link("a/b/up", "../../x"), link("up", "a/b/up", tarfile.LNKTYPE)),
@@ -171,10 +171,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "zip bomb": (zipped(("zeros", bytes(200_000))), "content has more than"),
     "negative size": (
         tar(member("a", b"x", pax_headers={"size": "-10"})),
-        "'a' has a size below 0",
+        "'a' has a negative size",
     ),
     "cut off between members": (tar(member("a", b"x" * 512), member("b", b"y" * 512))[:1024], "cut off"),
-    "two archives": (tar_of({"a": "x"}, "w") + tar_of({"b": "y"}, "w"), "the archive goes on after its end"),
+    "two archives": (tar_of({"a": "x"}, "w") + tar_of({"b": "y"}, "w"), "the archive has data after its end"),
     "no tar": (tar_of({"a": "x"}, "w")[:200] + bytes(57) + b"ustar" + b"\1" * 500, "is damaged"),
 }
 

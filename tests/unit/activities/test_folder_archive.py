@@ -69,10 +69,10 @@ def test_a_file_that_was_deleted_meanwhile_is_counted(root: Path) -> None:
 def test_a_folder_that_is_too_large_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = root / "src"
     paths = files_below(root, folder, None)
-    with pytest.raises(BadRequest, match="an archive of more than 20 bytes"):
+    with pytest.raises(BadRequest, match="more than 20 bytes as an archive"):
         packed(root, folder, paths, 20)
     monkeypatch.setattr(folder_archive, "MOST_UNPACKED", 10)
-    with pytest.raises(BadRequest, match="files with more than 10 bytes together"):
+    with pytest.raises(BadRequest, match="more than 10 bytes in its files"):
         packed(root, folder, paths, MOST)
     monkeypatch.setattr(folder_archive, "MOST_FILES", 2)
     with pytest.raises(BadRequest, match="more than 2 files"):

@@ -123,11 +123,11 @@ def test_no_input_says_what_is_needed() -> None:
         ({"task": "x", "budget": {"seconds": float("inf")}}, "budget.seconds", "must be a finite number"),
         ({"task": "x", "budget": {"tokns": 5}}, "budget.tokns", "'budget.tokns', did you mean 'budget.tokens'?"),
         ({"task": "x", "workspace": 5}, "workspace", "workspace must be a path, or an object with `git` or `archive`"),
-        ({"task": "x", "workspace": {"archive": {}}}, "workspace.archive", "an archive has one of `data` (base64)"),
+        ({"task": "x", "workspace": {"archive": {}}}, "workspace.archive", "set exactly one of `data` (base64)"),
         (
             {"task": "x", "workspace": {"archive": {"data": "x", "digest": "0" * 64}}},
             "workspace.archive",
-            "an archive has one of `data` (base64) and `digest`",
+            "set exactly one of `data` (base64) and `digest`",
         ),
         ({"task": "x", "workspace": {"archive": {"digest": "x"}}}, "workspace.archive.digest", "archive.digest"),
         (
