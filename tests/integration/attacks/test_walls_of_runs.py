@@ -155,6 +155,7 @@ RETURNS_NO_TEXT: Final = {
     "connected": "a client",
     "costs": "numbers of all runs, for operators",
     "estimate": "numbers of an agent's runs",
+    "files": "what one run has, if it is of the tenant: tests/integration/serve/test_run_files.py",
     "has_ended": "whether a run has ended",
     "has_gone_on": "whether a run was retried",
     "latest_offset": "a number",
@@ -170,6 +171,7 @@ RETURNS_NO_TEXT: Final = {
     "set_permissions": "a receipt",
     "start_crew": "an id; its runs work as others do",
     "upload": "digests of the caller's own files",
+    "upload_archive": "the digest of the caller's own archive",
 }
 """The other methods, with what they return."""
 CHAT: Final = {"ask", "send", "answer", "look", "messages", "status", "own_run_id", "refuse_unknown"}

@@ -176,11 +176,11 @@ async def test_a_run_that_the_server_does_not_know_is_unreadable(working: Workin
 
 RECORDED = sorted(
     {path.stem.rpartition("-")[0] for path in HISTORIES.glob("*.json") if "-upkeep-" not in path.stem}
-    - {"0.4.0-child-terminated-below1", "0.4.0-moved"}
+    - {"0.4.0-child-terminated-below1", "0.4.0-moved", "0.4.0-files"}
     - {f"0.4.0-{story}-below{number}" for story in ("announced", "notified") for number in (1, 2)}
 )
 """Release and story of each recorded run, which may have several histories; the upkeep of memory and the delivery of
-notifications are no runs, a terminated run has no end, and one that moved began elsewhere.
+notifications are no runs, nor is a request for files; a terminated run has no end, and one that moved began elsewhere.
 """
 
 
