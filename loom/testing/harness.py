@@ -101,10 +101,13 @@ class Harness:
         raise AssertionError(f"not ended after {HANGS_AFTER} s:\n" + "\n".join(told))
 
     async def until(self, run_id: str, holds: Callable[[JsonObject], bool]) -> JsonObject:
-        """Wait until the run's status satisfies `holds`, and return it."""
+        """Wait until the run's status satisfies `holds`, and return it. A sub-agent may be about to start."""
 
         async def look() -> JsonObject | None:
-            status = await self.client.status(run_id)
+            try:
+                status = await self.client.status(run_id)
+            except RunNotFoundError:
+                return None
             return status if holds(status) else None
 
         return await eventually(look)

@@ -95,7 +95,7 @@ def test_files_that_are_too_large_together_are_not_read(root: Path, monkeypatch:
     with (root / "src" / "a-hole").open("wb") as file:
         file.truncate(2**40)
     monkeypatch.setattr(folder_archive, "_Pieces", None)
-    with pytest.raises(BadRequest, match="together"):
+    with pytest.raises(BadRequest, match="in its files"):
         packed(root, root / "src", [root / "src" / "a-hole"], MOST)
 
 
