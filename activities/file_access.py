@@ -40,6 +40,7 @@ from loom.activities.toolbox.pipeline import authorize
 from loom.activities.toolbox.workspace import paths as workspace
 from loom.activities.toolbox.workspace.folder_archive import files_below, packed
 from loom.domain.agents.hooks import stricter_of
+from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.errors import (
     AccessDeniedError,
     BadRequest,
@@ -85,12 +86,14 @@ class FileAccess:
         planner: CallPreparer,
         tools: ToolSet,
         obeyed: Callable[[str], WorkerFiles] | None,
+        own_rules: Callable[[str], AgentSpec] | None,
         contents: PartStore | None,
         home: Path,
         redact: Callable[[str], str],
     ) -> None:
-        """`obeyed` returns the files that this worker reads, for a workspace. `home` contains Loom's own state. Without
-        a database, `contents` is None.
+        """`obeyed` returns the files that this worker reads, for a workspace. `own_rules` returns an agent as this
+        worker defines it, and is None if approvals need no proof. `home` contains Loom's own state. Without a database,
+        `contents` is None.
         """
         self._lookup = lookup
         self._workspaces = workspaces
@@ -100,6 +103,7 @@ class FileAccess:
         self._planner = planner
         self._tools = tools
         self._obeyed = obeyed
+        self._own_rules = own_rules
         self._contents = contents
         self._home = home
         self._redact = redact
@@ -178,7 +182,9 @@ class FileAccess:
             return FilesAnswer(content=await self._carried(data, request, run), note=note)
         below = await asyncio.to_thread(files.below, real)
         judged = await self._judged([_call(READ_FILE, files.named(path)) for path in below], run)
-        allowed = [path for path, each in zip(below, judged, strict=True) if _refusal(READ_FILE, each, request) is None]
+        allowed = [
+            path for path, each in zip(below, judged, strict=True) if self._refusal(READ_FILE, each, request) is None
+        ]
         async with self._packing:
             data, unread = await asyncio.to_thread(files.archive, real, allowed, most)
         content = await self._carried(data, request, run)
@@ -228,8 +234,24 @@ class FileAccess:
     async def _refuse_unless_allowed(self, calls: Sequence[ToolCall], request: FilesRequest, run: RunWorkspace) -> None:
         """Raise AccessDeniedError if the run's rules, hooks or interceptors don't let the caller make these calls."""
         for call, judged in zip(calls, await self._judged(calls, run), strict=True):
-            if (refusal := _refusal(call.name, judged, request)) is not None:
+            if (refusal := self._refusal(call.name, judged, request)) is not None:
                 raise refusal
+
+    def _refusal(self, tool: str, judged: Judgement, request: FilesRequest) -> AccessDeniedError | None:
+        """Return why the caller may not make a call that was judged like this, or None."""
+        asks = f"the run's rules require an approval for {tool} here ({judged.rule})"
+        match judged.verdict:
+            case Verdict.DENY:
+                why = f"the run's rules don't allow {tool} here ({judged.rule}): {judged.reason}"
+            case Verdict.ASK if self._own_rules is not None:
+                why = (
+                    f"{asks}, which must be proven (LOOM_APPROVAL_KEYS). Only calls of the agent can be: let it do this"
+                )
+            case Verdict.ASK if request.limits and request.limits.objection:
+                why = f"{asks}. {request.limits.objection}"
+            case _:
+                return None
+        return AccessDeniedError(why, field="path")
 
     async def _judged(self, calls: Sequence[ToolCall], run: RunWorkspace) -> Sequence[Judgement]:
         """Judge calls by rules, in a thread, and then those that aren't denied by hooks and interceptors, some at a
@@ -248,12 +270,13 @@ class FileAccess:
 
     def _judged_by_rules(self, calls: Sequence[ToolCall], run: RunWorkspace) -> list[Judgement]:
         obeyed = self._obeyed(run.spec.workspace) if self._obeyed else NO_FILES
+        own = self._own_rules(run.origin.agent) if self._own_rules else None
         found: list[Judgement] = []
         for call in calls:
             if (tool := self._tools.get(call.name)) is None:
                 raise BadRequest(f"this worker has no tool {call.name}, whose rules would apply here", field="path")
             arguments = tool.parse(call.arguments)
-            made = authorize(call, tool, arguments, run.spec, obeyed=obeyed, judging=judge_by_hand)
+            made = authorize(call, tool, arguments, run.spec, obeyed=obeyed, own=own, judging=judge_by_hand)
             found.append(made.judgement)
         return found
 
@@ -367,18 +390,6 @@ def _call(tool: str, path: str, **arguments: str) -> ToolCall:
 def _calls(tool: str, *paths: str, **arguments: str) -> Sequence[ToolCall]:
     """Return a call for each name of the file: as it is written, and where it leads."""
     return [_call(tool, path, **arguments) for path in dict.fromkeys(paths)]
-
-
-def _refusal(tool: str, judged: Judgement, request: FilesRequest) -> AccessDeniedError | None:
-    """Return why the caller may not make a call that was judged like this, or None."""
-    match judged.verdict:
-        case Verdict.DENY:
-            why = f"the run's rules don't allow {tool} here ({judged.rule}): {judged.reason}"
-        case Verdict.ASK if request.limits and request.limits.objection:
-            why = f"the run's rules require an approval for {tool} here ({judged.rule}). {request.limits.objection}"
-        case _:
-            return None
-    return AccessDeniedError(why, field="path")
 
 
 def _owner() -> str:

@@ -291,6 +291,7 @@ class WorkerParts:
             planner=self.planner,
             tools=self.tools,
             obeyed=self.obeyed,
+            own_rules=self._own_rules.of if self.approval_keys else None,
             contents=self.attachments,
             home=self.home,
             redact=self.sanitizer.clean,

@@ -30,7 +30,7 @@ from loom.domain.core.errors import (
 from loom.domain.core.media import MOST_BYTES
 from loom.domain.core.run_files import INLINE_LIMIT, RUN_FILES, CallerLimits, FileEntry
 from loom.testing.harness import Harness
-from loom.testing.model_server import ToolUse, calls, script, text
+from loom.testing.model_server import ModelServer, ToolUse, calls, script, text
 from loom.testing.waiting import eventually
 from loom.testing.worker_processes import environment
 from tests.docs_pages import blocks_of, shell
@@ -107,6 +107,18 @@ async def test_the_commands_on_the_page_list_get_and_put(working: Working, works
     assert (workspace / "data.csv").read_text() == "a,b\n"
 
 
+async def with_held_clone(working: Working, tmp_path: Path) -> tuple[Harness, ModelServer, str, Path]:
+    """Start a run whose call holds its clone until there is a file `go` in it, and return its id and the clone."""
+    repository(tmp_path / "served" / "app.git", {"a.txt": "one\n"})
+    until = calls(ToolUse("bash", {"command": "touch begun; until [ -e go ]; do sleep 0.05; done; ls"}, "until"))
+    loom, model = await working(script([until, text("done")]), repositories=(f"file://{tmp_path}/served/",))
+    run_id = await loom.start(workspace={"git": f"file://{tmp_path}/served/app.git"}, permissions={"bash": "allow"})
+    await loom.until_runs(run_id, "bash")
+    clone = Path(await loom.client.workspace_of(run_id))
+    await eventually(lambda: asyncio.to_thread((clone / "begun").exists))
+    return loom, model, run_id, clone
+
+
 async def test_a_clone_takes_a_file_and_returns_it_with_the_run_s_change(working: Working, tmp_path: Path) -> None:
     repository(tmp_path / "served" / "app.git", {"a.txt": "one\n"})
     loom, _ = await working(script([ASK, SHOW, text("done")]), repositories=(f"file://{tmp_path}/served/",))
@@ -126,13 +138,7 @@ async def test_a_clone_takes_a_file_and_returns_it_with_the_run_s_change(working
 
 
 async def test_a_write_waits_for_a_call_that_holds_the_clone(working: Working, tmp_path: Path) -> None:
-    repository(tmp_path / "served" / "app.git", {"a.txt": "one\n"})
-    until = calls(ToolUse("bash", {"command": "touch begun; until [ -e go ]; do sleep 0.05; done; ls"}, "until"))
-    loom, model = await working(script([until, text("done")]), repositories=(f"file://{tmp_path}/served/",))
-    run_id = await loom.start(workspace={"git": f"file://{tmp_path}/served/app.git"}, permissions={"bash": "allow"})
-    await loom.until_runs(run_id, "bash")
-    clone = Path(await loom.client.workspace_of(run_id))
-    await eventually(lambda: asyncio.to_thread((clone / "begun").exists))
+    loom, model, run_id, clone = await with_held_clone(working, tmp_path)
 
     writing = asyncio.create_task(loom.client.files.write(run_id, "given.txt", b"new\n"))
     await eventually(lambda: is_at_work(loom))
@@ -146,13 +152,7 @@ async def test_a_write_waits_for_a_call_that_holds_the_clone(working: Working, t
 
 
 async def test_a_write_whose_caller_no_longer_waits_is_not_made_later(working: Working, tmp_path: Path) -> None:
-    repository(tmp_path / "served" / "app.git", {"a.txt": "one\n"})
-    until = calls(ToolUse("bash", {"command": "touch begun; until [ -e go ]; do sleep 0.05; done"}, "until"))
-    loom, _ = await working(script([until, text("done")]), repositories=(f"file://{tmp_path}/served/",))
-    run_id = await loom.start(workspace={"git": f"file://{tmp_path}/served/app.git"}, permissions={"bash": "allow"})
-    await loom.until_runs(run_id, "bash")
-    clone = Path(await loom.client.workspace_of(run_id))
-    await eventually(lambda: asyncio.to_thread((clone / "begun").exists))
+    loom, _, run_id, clone = await with_held_clone(working, tmp_path)
     writing = asyncio.create_task(loom.client.files.write(run_id, "given.txt", b"new\n"))
     await eventually(lambda: is_at_work(loom))
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from loom.activities.toolbox.built_in.files import file_tools
 from loom.activities.toolbox.output_sanitizer import OutputSanitizer
 from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hook_steps import Moment
-from loom.domain.agents.hooks import Deny, Hook, Interceptor, Registered
+from loom.domain.agents.hooks import Ask, Deny, Hook, Interceptor, Registered
 from loom.domain.agents.spec import AgentSpec
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.repositories import Repositories
@@ -63,6 +63,7 @@ def access_to(
     *registered: Registered,
     bounds: Bounds | None = None,
     requires_signature: bool = False,
+    own_rules: Callable[[str], AgentSpec] | None = None,
 ) -> FileAccess:
     """A worker's access to the files of a run, with these hooks and interceptors, and without a database."""
     sanitizer = OutputSanitizer(SecretMask(frozenset()), None)
@@ -85,6 +86,7 @@ def access_to(
         planner=planner,
         tools=TOOLS,
         obeyed=None,
+        own_rules=own_rules,
         contents=None,
         home=Path("/nowhere/.loom"),
         redact=lambda text: text,
@@ -179,6 +181,26 @@ async def test_where_rules_ask_a_service_lets_only_callers_who_may_approve(tmp_p
     assert (await ask(access, "read", ".", limits=limits)).left_out == 1
     assert (await ask(access, "write", "b.txt", b"", limits=limits)).is_new
     assert (await ask(access, "write", "c.txt", b"", limits=CallerLimits())).is_new
+
+
+@pytest.mark.parametrize("rules", [{"write_file": "ask"}, {"write_file": "allow"}])
+async def test_where_approvals_must_be_proven_only_what_the_workers_own_rules_allow_is_open(
+    tmp_path: Path, rules: Mapping[str, str]
+) -> None:
+    """Whoever reaches the Temporal server can ask for files, and can change the rules of a run."""
+    own = AgentSpec(name="default", model="demo", permissions={"write_file": "allow", "write_file(src/**)": "ask"})
+    asks = Hook(moment=Moment.TOOL_CALL, name="asks", function=lambda call, run_id: Ask("look at it"))
+    access = access_to(run_in(tmp_path, rules), own_rules=lambda _: own)
+    hooked = access_to(run_in(tmp_path, rules), asks, own_rules=lambda _: own)
+    (tmp_path / "src").mkdir()
+
+    for refused in (ask(access, "write", "src/a.py", b"x"), ask(hooked, "write", "a.txt", b"x")):
+        with pytest.raises(ApplicationError, match="must be proven"):
+            await refused
+    assert not list(tmp_path.rglob("a.*"))
+    assert (await ask(access, "list", ".")).entries
+    if rules["write_file"] == "allow":
+        assert (await ask(access, "write", "a.txt", b"x")).is_new
 
 
 async def test_a_service_and_a_worker_both_limit_the_folders(tmp_path: Path) -> None:
