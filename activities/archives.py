@@ -1,4 +1,4 @@
-"""Keep the archives that runs work on with the images and files of messages (`PartStore`), and give them to clones.
+"""Store the archives of runs in the `PartStore`, like images and files of messages, and give them to clones.
 
 Any worker that makes a run's clone needs the archive, so it is stored for as long as the root of the run's tree is on
 the server. A digest gives no right to read: the root owns the archive, or adopts one that was stored for it.

@@ -1,16 +1,17 @@
 """The `access_files` activity, which lists, reads and writes files in a run's workspace for a person.
 
-The request names only the run. Where the run works, whose it is, and what its rules are, the worker takes from the run
-itself. A person may then do what anybody who starts a run on this worker may do there, and no more than the run's rules
-allow the agent's own tools:
+The request names only the run. The worker asks the run itself where it works, whose it is, and what its rules are. A
+person may then do what anybody who starts a run on this worker may do there, and no more than the run's rules allow the
+agent's own tools:
 
     list     list_dir
     read     read_file, for each file of a folder
     write    write_file
 
-What a rule, a hook or an interceptor denies is refused. Where one asks, no approval is needed: a person already does
-it. A service refuses this to callers who may not approve the call. Files that a guard protects are different: whoever
-writes them decides what programs do, so only a rule that names such a file lets it be written (`judge_by_hand`).
+What a rule, a hook or an interceptor denies is refused. Where one asks, no approval is needed, because a person makes
+the request. It is still refused if approvals must be proven, or if a service sends it for a caller who may not approve
+the call. Files that a guard protects are different: whoever writes them decides what programs do, so only a rule that
+names such a file lets it be written (`judge_by_hand`).
 
 A path is resolved once. The rules judge it as it is written and where it leads, and that very file is opened.
 
@@ -208,12 +209,12 @@ class FileAccess:
         return _Files(root=Path(run.spec.workspace), home=self._home, run_id=run.origin.run_id)
 
     async def _here(self, run: RunWorkspace) -> str:
-        """Have the run's clone here. Return what there is to know about the files, or an empty string."""
+        """Make the run's clone if it isn't here. Return what the caller has to know about it, or an empty string."""
         return "" if run.checkout is None else await self._workspaces.ensure_clone(run.origin, run.checkout)
 
     @asynccontextmanager
     async def _held(self, run: RunWorkspace, path: str) -> AsyncIterator[HeldClone]:
-        """Hold the run's clone, as soon as no call does. A folder is anybody's, so nobody holds it."""
+        """Hold the run's clone as soon as no call does. Folders can't be held, because anybody may change them."""
         if run.checkout is None:
             yield HeldClone()
             return
@@ -245,7 +246,8 @@ class FileAccess:
                 why = f"the run's rules don't allow {tool} here ({judged.rule}): {judged.reason}"
             case Verdict.ASK if self._own_rules is not None:
                 why = (
-                    f"{asks}, which must be proven (LOOM_APPROVAL_KEYS). Only calls of the agent can be: let it do this"
+                    f"{asks}, which must be proven (LOOM_APPROVAL_KEYS). Only an agent's call can have a proof: have"
+                    " the agent do this"
                 )
             case Verdict.ASK if request.limits and request.limits.objection:
                 why = f"{asks}. {request.limits.objection}"
@@ -254,8 +256,8 @@ class FileAccess:
         return AccessDeniedError(why, field="path")
 
     async def _judged(self, calls: Sequence[ToolCall], run: RunWorkspace) -> Sequence[Judgement]:
-        """Judge calls by rules, in a thread, and then those that aren't denied by hooks and interceptors, some at a
-        time.
+        """Judge calls by rules, in a thread. Hooks and interceptors then judge the calls that no rule denies, several
+        at a time.
         """
         judged = await asyncio.to_thread(self._judged_by_rules, calls, run)
         if not self._planner.is_hooked(run.spec):
@@ -365,7 +367,7 @@ class _Files:
         if there == real and there.is_dir():
             raise BadRequest(f"{self.named(there)} is a folder: name a file in it", field="path")
         if there != real and not there.is_dir():
-            raise BadRequest(f"{self.named(there)} is no folder: name another path", field="path")
+            raise BadRequest(f"{self.named(there)} isn't a folder: name another path", field="path")
         return real
 
     def write(self, real: Path, data: bytes) -> bool:

@@ -57,7 +57,7 @@ LOOK_EVERY: Final = 2.0
 SILENT_LOOKS: Final = 10
 """The number of checks in a row that find no worker at work, after which the request is withdrawn."""
 BUSY_LOOKS: Final = 600
-"""The same if a worker has taken the request, but none has begun it yet."""
+"""The same if a worker has accepted the request, but no worker has been free to carry it out."""
 WITHDRAWAL: Final = 5.0
 """Seconds that a worker with the request has to stop. It learns of the withdrawal with a heartbeat."""
 _LONGEST_ID: Final = 970

@@ -91,7 +91,7 @@ STORE_PARTS: Final = ActivityConfig(
     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 )
 FILES_LIMIT: Final = timedelta(minutes=30)
-"""How long somebody waits at most for files of a run. A clone may have to be made first, and calls may hold it."""
+"""How long a request for a run's files may take. A clone may have to be made first, and calls may hold it."""
 READ_FILES: Final = ActivityConfig(
     start_to_close_timeout=FILES_LIMIT,
     heartbeat_timeout=HEARTBEAT,

@@ -1,6 +1,6 @@
 """The `RunFiles` workflow, which lists, reads or writes files in a run's workspace for a person.
 
-It isn't the run's own work: a run that has ended has files, too, and nobody's reading makes a run's history longer.
+It isn't part of the run: a run that has ended has files, too, and reading them must not make its history longer.
 """
 
 from typing import Final

@@ -103,8 +103,8 @@ class FilesAnswer:
     entries: tuple[FileEntry, ...] = ()
     """The entries of the folder, sorted by name."""
     left_out: int = 0
-    """How many more entries there are or, of a folder that was read, how many files aren't in the archive, because the
-    run's rules don't allow reading them.
+    """How many more entries there are. If a folder was read: how many files aren't in the archive, because they
+    couldn't be read, or the run's rules deny them.
     """
     content: CarriedContent | None = None
     """What was read."""

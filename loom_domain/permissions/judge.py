@@ -420,9 +420,9 @@ def judge_by_hand(
 ) -> Judgement:
     """Judge a call that a person makes by hand in place of an agent, under the rules of that agent.
 
-    An ask means that only a person who may approve the call may make it. Nobody looks at the call a second time, so
-    what an agent's call would need an approval for in any case is denied: guards deny, and a scoped ask rule opens
-    nothing that is denied without it.
+    An ask means that only a person who may approve the call may make it. No second person looks at the call, so
+    what would need an approval in any case is denied: guards deny instead of asking, and a scoped ask rule doesn't
+    permit what would be denied without the rule.
     """
     judging = partial(judge_under, tool, subjects, arguments=arguments, reads=reads, declared=declared, place=place)
     for level in chain:

@@ -2,11 +2,11 @@
 
 Nothing is extracted to a disk. Each file is read as a stream and becomes a blob of a repository, so no name in the
 archive ever becomes a path, and no link is followed. What leads out of the folder is refused all the same, because the
-repository is checked out later. Headers aren't trusted: bytes count when they are read.
+repository is checked out later. Headers aren't trusted: bytes are counted as they are read.
 
-The process reads the archive from its standard input, and writes blobs and one commit to its standard output. Only
-then, it writes `done`, so Git makes no commit if the process fails. Its standard error is one JSON object: `refused` is
-why the archive can't be used, and `left_out` names the `.git` folders. If it has no JSON, the archive isn't to blame.
+The process reads the archive from its standard input, and writes blobs and one commit to its standard output. It writes
+`done` only after that, so Git makes no commit if the process fails. Its standard error is one JSON object: `refused` is
+why the archive can't be used, and `left_out` names the `.git` folders. Without JSON, the archive isn't the cause.
 
 This file, and what it imports of this package, import only the standard library: the process sees no other packages.
 """
@@ -116,7 +116,7 @@ class Counted(io.RawIOBase):
 
 
 class CheckedTarInfo(tarfile.TarInfo):
-    """A member of a tar archive. What makes `tarfile` read much into memory, or stop in silence, is refused."""
+    """A member of a tar archive. Refuses what would make `tarfile` read a lot into memory, or stop silently."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "CheckedTarInfo":
@@ -127,7 +127,9 @@ class CheckedTarInfo(tarfile.TarInfo):
         except tarfile.HeaderError:
             if is_end:
                 raise
-            raise RefusedArchive("the archive is damaged, cut off, or no tar archive: pack the files again") from None
+            raise RefusedArchive(
+                "the archive is damaged, cut off, or not a tar archive: pack the files again"
+            ) from None
         if member.type == tarfile.GNUTYPE_SPARSE:
             raise RefusedArchive(f"{_told(member.name)} is a sparse file: pack the files without `--sparse`")
         if member.size < 0 or (member.type in _EXTENDED and member.size > MOST_METADATA):
@@ -322,7 +324,7 @@ class Import:
         same = self._files.get("/".join(step for step in member.same_as.split("/") if step not in ("", ".")))
         if same is None:
             raise RefusedArchive(
-                f"{_told(member.name)} is a hard link to {_told(member.same_as)}, which isn't in the archive before it:"
+                f"{_told(member.name)} is a hard link to {_told(member.same_as)}, which isn't earlier in the archive:"
                 " pack the files with `--hard-dereference`"
             )
         if same[0] == LINK:  # from another folder, it would lead elsewhere

@@ -118,7 +118,7 @@ class Changes:
         )
 
     def _ci_files(self, checkout: Checkout, tree: str, changed: Sequence[bytes]) -> tuple[str, ...]:
-        """Return the changed files that a host runs. If no branch may have the commit, a push changes all of them."""
+        """Return the changed files that a host runs. If the commit may be on no branch, all files count as changed."""
         is_anyones = COMMIT.fullmatch(checkout.revision) and not self._repository.is_on_branch(checkout.commit)
         names = set(changed)
         if changed and is_anyones:
@@ -151,7 +151,7 @@ class Changes:
 
     def _tree(self, commit: str, recorded: str) -> tuple[str, Set[bytes]]:
         """Return the tree of the clone's files, without those that Git ignores, and the files whose names Git refuses.
-        Of what a snapshot leaves out, such as large files, the tree has what the commit has.
+        For what a snapshot leaves out, such as large files, the tree keeps the commit's version.
         """
         pinned = dict(entries_of(self._repository.git("ls-tree", "-r", "-z", "--full-tree", commit)))
         kept = self._repository.store.kept(recorded)
@@ -225,7 +225,7 @@ class Changes:
                     left -= len(content)
 
     def _patch(self, commit: str, tree: str) -> bytes | None:
-        """Return the difference as UTF-8 text, or None if it is too large. Files in another encoding are told as
+        """Return the difference as UTF-8 text, or None if it is too large. Files in another encoding appear as
         binary.
         """
         path = self._repository.path / "patch"

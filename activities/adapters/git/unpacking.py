@@ -1,7 +1,7 @@
 """Make a commit of the files in an archive: `archive_import` reads the archive in a child process, and Git stores it.
 
-The child writes what Git reads. It has little memory and time, and no file of it outlives it. If it fails, Git doesn't
-make the commit. Both processes are ended if the activity is cancelled.
+The child writes what Git reads. Its memory and time are limited, and it leaves no files behind. If it fails, Git
+doesn't make the commit. Both processes are ended if the activity is cancelled.
 """
 
 import asyncio

@@ -192,7 +192,7 @@ _DRAWN: Final = re.compile(
 
 
 def _edge(literal: str) -> str:
-    """Return the pattern of the edge before a secret that begins like a word. A number goes before `:AA`."""
+    """Return the pattern of the edge before a literal that begins like a word. Others, such as `:AA`, need none."""
     return "(?<![A-Za-z0-9_])" if literal[0].isalnum() else ""
 
 

@@ -71,8 +71,8 @@ def packed(root: Path, folder: Path, paths: Sequence[Path], most: int) -> tuple[
 
 
 class _Archive(io.BytesIO):
-    """An archive of at most so many bytes. It takes what doesn't fit, so that what writes it can be closed, and doesn't
-    keep it.
+    """An archive of at most so many bytes. It accepts more, so that its writers can be closed, but discards what
+    doesn't fit.
     """
 
     def __init__(self, most: int) -> None:
