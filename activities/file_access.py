@@ -20,20 +20,22 @@ written is stored with the run's other changes.
 """
 
 import asyncio
+import json
 import os
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 from temporalio import activity
 
 from loom.activities.failures import to_application_error
 from loom.activities.plan_calls import CallPreparer
-from loom.activities.ports import PartStore, ToolSet, WorkspaceLookup
+from loom.activities.ports import PartStore, StoreUnavailable, ToolSet, WorkspaceLookup
 from loom.activities.publish import heartbeating
 from loom.activities.run_workspaces import HeldClone, RunWorkspaces
 from loom.activities.start_gate import StartGate
@@ -66,11 +68,23 @@ _log = structlog.get_logger("loom.workspace")
 
 MOST_LISTED: Final = 1_000
 """The maximum number of entries in an answer."""
+LONGEST_LIST: Final = 1_000_000
+"""The maximum length of these entries' names together, because Temporal limits an answer."""
 HOOKED_AT_ONCE: Final = 20
 """How many files of a folder hooks judge at the same time."""
+PATIENCE: Final = 60.0
+"""For so many seconds, a write that hasn't begun waits for what it needs. Temporal attempts it only once."""
+RETRY_INTERVAL: Final = 1.0
 LIST_DIR: Final = "list_dir"
 READ_FILE: Final = "read_file"
 WRITE_FILE: Final = "write_file"
+
+_FOLDERS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loom-folder")
+"""The thread for whole folders. It takes them one at a time, because their archives take memory and time, and the
+worker's other threads have to stay free.
+"""
+
+T = TypeVar("T")
 
 
 class FileAccess:
@@ -108,15 +122,13 @@ class FileAccess:
         self._contents = contents
         self._home = home
         self._redact = redact
-        self._packing = asyncio.Lock()  # an archive takes memory and a processor, so they are made one at a time
 
     @activity.defn(name="access_files")
     async def access_files(self, call: FilesCall) -> FilesAnswer:
         """List, read or write files. Raises an application failure with the type of the error that the caller gets."""
         try:
             async with heartbeating():
-                run = await self._admitted(call)
-                answer = await self._answer(call.request, run)
+                answer, run = await self._answer(call)
         except UnreachableError:
             raise  # Temporal retries the activity, as if a store is unavailable
         except LoomError as error:
@@ -133,9 +145,7 @@ class FileAccess:
             raise RefusedError(f"run {request.run_id!r} has no files: it hasn't begun its work, or was refused")
         if run.origin.run_id != request.run_id or run.origin.tenant != request.tenant:
             raise RunNotFoundError(f"there is no run {request.run_id!r} of this tenant")
-        is_signed = (call.start is not None or self._gate.requires_signature) and self._gate.is_signed_by_owner(
-            call.start
-        )
+        is_signed = self._gate.is_signed_by_owner(call.start)
         if run.steering_key and not is_signed:
             raise BadRequest(
                 f"run {request.run_id!r} takes only signed requests: use `loom` or LoomClient with the worker's key"
@@ -153,14 +163,14 @@ class FileAccess:
             await self._gate.use(call.start, activity.info().workflow_run_id or "")
         return run
 
-    async def _answer(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
-        match request.operation:
-            case "list":
-                return await self._list(request, run)
-            case "read":
-                return await self._read(request, run)
-            case "write":
-                return await self._write(request, run)
+    async def _answer(self, call: FilesCall) -> tuple[FilesAnswer, RunWorkspace]:
+        """Return the answer, and where the run works."""
+        request = call.request
+        if request.operation == "write":
+            run = await _reached(lambda: self._admitted(call))
+            return await self._write(request, run), run
+        run = await self._admitted(call)
+        return await (self._list if request.operation == "list" else self._read)(request, run), run
 
     async def _list(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
         files = self._files(run)
@@ -168,8 +178,8 @@ class FileAccess:
         self._refuse_changed_results(LIST_DIR, run)
         real = await asyncio.to_thread(files.real, request.path)
         await self._refuse_unless_allowed(_calls(LIST_DIR, request.path, files.named(real)), request, run)
-        found = await asyncio.to_thread(files.entries, real)
-        return FilesAnswer(entries=found[:MOST_LISTED], left_out=len(found[MOST_LISTED:]), note=note)
+        entries, left_out = await asyncio.to_thread(files.entries, real)
+        return FilesAnswer(entries=entries, left_out=left_out, note=note)
 
     async def _read(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
         files = self._files(run)
@@ -181,24 +191,27 @@ class FileAccess:
         if not real.is_dir():
             data = await asyncio.to_thread(files.content, real, most)
             return FilesAnswer(content=await self._carried(data, request, run), note=note)
-        below = await asyncio.to_thread(files.below, real)
-        judged = await self._judged([_call(READ_FILE, files.named(path)) for path in below], run)
+        thread = asyncio.get_running_loop().run_in_executor
+        below, unseen = await thread(_FOLDERS, files.below, real)
+        judged = await self._judged([_call(READ_FILE, files.named(path)) for path in below], run, _FOLDERS)
         allowed = [
             path for path, each in zip(below, judged, strict=True) if self._refusal(READ_FILE, each, request) is None
         ]
-        async with self._packing:
-            data, unread = await asyncio.to_thread(files.archive, real, allowed, most)
+        data, unread = await thread(_FOLDERS, files.archive, real, allowed, most)
         content = await self._carried(data, request, run)
-        left_out = len(below) - len(allowed) + unread
+        left_out = len(below) - len(allowed) + unseen + unread
         return FilesAnswer(content=content, is_archive=True, left_out=left_out, note=note)
 
     async def _write(self, request: FilesRequest, run: RunWorkspace) -> FilesAnswer:
-        files, data = self._files(run), await self._given(request, run)
-        async with self._held(run, request.path) as clone:
-            real = await asyncio.to_thread(files.to_write, request.path)
-            text = data.decode("utf-8", "replace")  # what hooks and rules about the content see
-            calls = _calls(WRITE_FILE, request.path, files.named(real), content=text)
-            await self._refuse_unless_allowed(calls, request, run)
+        files, data = self._files(run), await _reached(lambda: self._given(request, run))
+        await _reached(lambda: self._here(run))
+        real = await asyncio.to_thread(files.to_write, request.path)
+        text = data.decode("utf-8", "replace")  # what hooks and rules about the content see
+        calls = _calls(WRITE_FILE, request.path, files.named(real), content=text)
+        await self._refuse_unless_allowed(calls, request, run)  # before the clone is held: a refusal changes nothing
+        async with self._held(run, request.short_path) as clone:
+            if run.checkout is not None:
+                await self._refuse_while_returning(run)
             async with clone.changing():
                 # Not in a thread: it would go on, and write the file, after the request was withdrawn.
                 is_new = files.write(real, data)
@@ -218,8 +231,19 @@ class FileAccess:
         if run.checkout is None:
             yield HeldClone()
             return
-        async with self._workspaces.held(run.origin, run.checkout, f"a person's change of {path}") as clone:
+        call = f"a person's change of {path}"
+        async with self._workspaces.held(run.origin, run.checkout, call, takes_over=False) as clone:
             yield clone
+
+    async def _refuse_while_returning(self, run: RunWorkspace) -> None:
+        """Raise RefusedError if the tree's root is returning its change. What is pushed must be what was stored."""
+        root_run_id = run.origin.root_run_id or run.origin.run_id
+        root = await self._lookup.workspace_of(root_run_id, activity.info().task_queue)
+        if root is not None and root.is_returning:
+            raise RefusedError(
+                f"run {root.origin.run_id!r} is returning its change, which couldn't contain this file: write it when"
+                " the run has ended, or abort the wait"
+            )
 
     def _refuse_changed_results(self, tool: str, run: RunWorkspace) -> None:
         """Raise AccessDeniedError if an interceptor changes what the agent reads. It may hide something, and knows
@@ -255,11 +279,13 @@ class FileAccess:
                 return None
         return AccessDeniedError(why, field="path")
 
-    async def _judged(self, calls: Sequence[ToolCall], run: RunWorkspace) -> Sequence[Judgement]:
+    async def _judged(
+        self, calls: Sequence[ToolCall], run: RunWorkspace, thread: Executor | None = None
+    ) -> Sequence[Judgement]:
         """Judge calls by rules, in a thread. Hooks and interceptors then judge the calls that no rule denies, several
         at a time.
         """
-        judged = await asyncio.to_thread(self._judged_by_rules, calls, run)
+        judged = await asyncio.get_running_loop().run_in_executor(thread, self._judged_by_rules, calls, run)
         if not self._planner.is_hooked(run.spec):
             return judged
         open_ones = [index for index, each in enumerate(judged) if each.verdict is not Verdict.DENY]
@@ -277,9 +303,13 @@ class FileAccess:
         for call in calls:
             if (tool := self._tools.get(call.name)) is None:
                 raise BadRequest(f"this worker has no tool {call.name}, whose rules would apply here", field="path")
-            arguments = tool.parse(call.arguments)
-            made = authorize(call, tool, arguments, run.spec, obeyed=obeyed, own=own, judging=judge_by_hand)
-            found.append(made.judgement)
+            try:
+                arguments = tool.parse(call.arguments)
+                made = authorize(call, tool, arguments, run.spec, obeyed=obeyed, own=own, judging=judge_by_hand)
+            except RecoverableError as error:  # a file in a folder whose name no tool takes
+                found.append(Judgement(verdict=Verdict.DENY, rule="built-in", reason=error.message))
+            else:
+                found.append(made.judgement)
         return found
 
     async def _judged_by_hooks(self, call: ToolCall, judged: Judgement, run: RunWorkspace) -> Judgement:
@@ -332,17 +362,22 @@ class _Files:
         """Return the name of a path, as callers see it."""
         return workspace.shown(self.root, path)
 
-    def entries(self, real: Path) -> tuple[FileEntry, ...]:
-        """Return the entries of a folder, or the file itself."""
+    def entries(self, real: Path) -> tuple[tuple[FileEntry, ...], int]:
+        """Return the entries of a folder, or the file itself, and how many more there are than fit into an answer."""
         if not real.is_dir():
             with workspace.open_file(self.root, real) as file:
                 size = os.fstat(file.fileno()).st_size
-            return (FileEntry(path=self.named(real), kind="file", bytes=size),)
-        found = workspace.visible_entries(self.root, real, self.home)
-        return tuple(FileEntry(path=self.named(real / each.name), kind=each.kind, bytes=each.size) for each in found)
+            return (FileEntry(path=self.named(real), kind="file", bytes=size),), 0
+        there = tuple(workspace.visible_entries(self.root, real, self.home))
+        named = (
+            FileEntry(path=self.named(real / each.name), kind=each.kind, bytes=each.size)
+            for each in there[:MOST_LISTED]
+        )
+        entries = tuple(_that_fit(named))
+        return entries, len(there) - len(entries)
 
-    def below(self, folder: Path) -> Sequence[Path]:
-        """Return the regular files below a folder."""
+    def below(self, folder: Path) -> tuple[Sequence[Path], int]:
+        """Return the regular files below a folder, and how many folders couldn't be read."""
         return files_below(self.root, folder, self.home)
 
     def content(self, real: Path, most: int) -> bytes:
@@ -392,6 +427,29 @@ def _call(tool: str, path: str, **arguments: str) -> ToolCall:
 def _calls(tool: str, *paths: str, **arguments: str) -> Sequence[ToolCall]:
     """Return a call for each name of the file: as it is written, and where it leads."""
     return [_call(tool, path, **arguments) for path in dict.fromkeys(paths)]
+
+
+async def _reached(work: Callable[[], Awaitable[T]]) -> T:
+    """Do the work, and do it again while the server, the database or a repository doesn't respond."""
+    now = asyncio.get_running_loop().time
+    until = now() + PATIENCE
+    while True:
+        try:
+            return await work()
+        except (StoreUnavailable, UnreachableError):
+            if now() >= until:
+                raise
+        await asyncio.sleep(RETRY_INTERVAL)
+
+
+def _that_fit(entries: Iterable[FileEntry]) -> Iterable[FileEntry]:
+    """Yield entries until their names are too long for an answer."""
+    length = 0
+    for entry in entries:
+        length += len(json.dumps(entry.path))
+        if length > LONGEST_LIST:
+            return
+        yield entry
 
 
 def _owner() -> str:

@@ -38,7 +38,7 @@ from loom.activities.ports import (
     CloneState,
     StoreUnavailable,
 )
-from loom.domain.core.errors import BadRequest, LoomError, UnreachableError
+from loom.domain.core.errors import BadRequest, LoomError, RefusedError, UnreachableError
 from loom.domain.core.repositories import Checkout, GitWorkspace, Repositories, Repository, folder_name
 from loom.domain.core.tasks import Origin
 from loom.domain.core.value_problems import DIGEST
@@ -185,12 +185,15 @@ class RunWorkspaces:
             _log.warning("note_not_spent", folder=checkout.folder, error=str(error))
 
     @asynccontextmanager
-    async def held(self, origin: Origin, checkout: Checkout, call: str = "") -> AsyncIterator[HeldClone]:
+    async def held(
+        self, origin: Origin, checkout: Checkout, call: str = "", *, takes_over: bool = True
+    ) -> AsyncIterator[HeldClone]:
         """Hold the clone, so that no other call of the tree changes it in the body, and have it here. `call` names the
         call that may change files. If it is empty, the body only reads them, and is cancelled if another worker takes
         over.
 
-        Raises the errors of `ensure_clone`, and CloneTakenOver.
+        A call that takes over from another machine loses what isn't stored there, because the run has to go on. Without
+        `takes_over`, it raises RefusedError instead. Raises the errors of `ensure_clone`, and CloneTakenOver.
         """
         if self._holds is None:
             await self.ensure_clone(origin, checkout)
@@ -198,7 +201,7 @@ class RunWorkspaces:
             return
         self.refuse_checkout(origin, checkout)
         async with self._holds.held(key_of(origin)) as hold:
-            begun = await self._begun(hold, origin, checkout, call)
+            begun = await self._begun(hold, origin, checkout, call, takes_over=takes_over)
             if not call:
                 async with hold.guarding():
                     yield HeldClone(note=begun.note, lost=begun.lost)
@@ -210,7 +213,7 @@ class RunWorkspaces:
             finally:
                 await held.store(within=0.0)
 
-    async def _begun(self, hold: Hold, origin: Origin, checkout: Checkout, call: str) -> _Begun:
+    async def _begun(self, hold: Hold, origin: Origin, checkout: Checkout, call: str, *, takes_over: bool) -> _Begun:
         """Have the clone here, and begin the call."""
         record = hold.record
         async with self._clones.opened(checkout.folder) as clone:
@@ -218,6 +221,11 @@ class RunWorkspaces:
             is_as_stored = known.version == record.version
             if call:
                 if record.generation not in ("", known.generation):
+                    if record.changing and not takes_over:
+                        raise RefusedError(
+                            f"the change of {_named(record.changing)} is on another machine, isn't stored, and would"
+                            " be lost: try again later, or have the agent do this"
+                        )
                     # It is kept before the call begins, because the answer may be lost.
                     known = replace(known, note=_note(record, is_new=known.is_restored), told=())
                     await clone.keep(known)

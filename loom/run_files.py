@@ -27,6 +27,7 @@ from loom.activities.adapters.temporal.errors import answered, failure_message, 
 from loom.activities.adapters.temporal.runs import TemporalRuns
 from loom.activities.adapters.temporal.task_faults import task_fault
 from loom.activities.ports import PartStore, StoreUnavailable
+from loom.activities.toolbox.workspace.text_bytes import readable
 from loom.domain.core.errors import (
     AccessDeniedError,
     BadRequest,
@@ -40,6 +41,7 @@ from loom.domain.core.media import MOST_BYTES
 from loom.domain.core.requests import AGENT_RUN, CREW_RUN, STARTED_BY
 from loom.domain.core.run_files import (
     INLINE_LIMIT,
+    MAYBE_WRITTEN,
     PREFIX,
     RUN_FILES,
     CallerLimits,
@@ -60,6 +62,7 @@ BUSY_LOOKS: Final = 600
 """The same if a worker has accepted the request, but no worker has been free to carry it out."""
 WITHDRAWAL: Final = 5.0
 """Seconds that a worker with the request has to stop. It learns of the withdrawal with a heartbeat."""
+_NOBODY_WAITS: Final = "the caller no longer waits"
 _LONGEST_ID: Final = 970
 _ERRORS: Final[Mapping[str, type[LoomError]]] = {
     kind.__name__: kind for kind in (AccessDeniedError, BadRequest, NoSuchFileError, RefusedError, RunNotFoundError)
@@ -169,7 +172,7 @@ class RunFiles:
         request = FilesRequest(
             run_id=run_id,
             operation=operation,
-            path=path or ".",
+            path=readable(path or "."),
             tenant=tenant_in(run),
             content=None if content is None else await self._carried(content, workflow_id),
             by_reference=self._contents is not None,
@@ -177,25 +180,38 @@ class RunFiles:
         )
         request.refuse_unusable()
         with answered(run_id):
-            handle = await self._temporal.start_workflow(
-                RUN_FILES,
-                request,
-                id=workflow_id,
-                task_queue=run.task_queue,
-                result_type=FilesAnswer,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                execution_timeout=FILES_LIMIT,
-                task_timeout=TASK_TIMEOUT,
-                memo={STARTED_BY: by} if by else None,
-                static_summary=f"{request.summary} · {run_id}"[:SUMMARY_LENGTH],
-                priority=Priority(fairness_key=request.tenant or None),
+            starting = asyncio.ensure_future(
+                self._temporal.start_workflow(
+                    RUN_FILES,
+                    request,
+                    id=workflow_id,
+                    task_queue=run.task_queue,
+                    result_type=FilesAnswer,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                    execution_timeout=FILES_LIMIT,
+                    task_timeout=TASK_TIMEOUT,
+                    memo={STARTED_BY: by} if by else None,
+                    static_summary=f"{request.summary} · {run_id}"[:SUMMARY_LENGTH],
+                    priority=Priority(fairness_key=request.tenant or None),
+                )
             )
-            return await self._answer(handle)
+            try:
+                handle = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                await self._withdraw_start(starting)
+                raise
+            return await self._answer(handle, is_write=operation == "write")
 
-    async def _answer(self, handle: _Handle) -> FilesAnswer:
+    async def _withdraw_start(self, starting: "asyncio.Future[_Handle]") -> None:
+        """Withdraw a request that the server may be accepting right now."""
+        with suppress(RPCError):  # it wasn't accepted
+            handle = await starting
+            await self._withdraw(handle, asyncio.create_task(handle.result()), _NOBODY_WAITS)
+
+    async def _answer(self, handle: _Handle, *, is_write: bool) -> FilesAnswer:
         """Wait for the answer, as long as a worker is at work. If nobody waits any longer, the request is withdrawn."""
         waiting = asyncio.create_task(handle.result())
-        why = "the caller no longer waits"
+        why = _NOBODY_WAITS
         try:
             why = await self._silence(handle, waiting)
         finally:
@@ -206,7 +222,7 @@ class RunFiles:
         try:
             return waiting.result()
         except WorkflowFailureError as error:
-            raise _refusal(error) from error
+            raise _refusal(error, is_write=is_write) from error
 
     async def _silence(self, handle: _Handle, waiting: "asyncio.Task[FilesAnswer]") -> str:
         """Wait until the request has ended. Return why no worker is at work on it, or an empty string if it has."""
@@ -269,8 +285,10 @@ class RunFiles:
 
     async def _content(self, carried: CarriedContent) -> bytes:
         """Return the content that an answer carries."""
-        if not carried.digest or self._contents is None:
+        if not carried.digest:
             return b64decode(carried.data)
+        if self._contents is None:
+            raise UnreachableError("the worker has stored the content in a database: set LOOM_DATABASE_URL to that one")
         try:
             data = await self._contents.load(carried.digest)
         except StoreUnavailable as error:
@@ -284,12 +302,13 @@ def _is_withdrawn(error: BaseException | None) -> bool:
     return isinstance(error, WorkflowFailureError) and isinstance(error.cause, CancelledError | TerminatedError)
 
 
-def _refusal(error: WorkflowFailureError) -> LoomError:
+def _refusal(error: WorkflowFailureError, *, is_write: bool) -> LoomError:
     """Return the error with which a worker refused a request, or which says that it wasn't carried out."""
     cause = error.cause
     if not isinstance(cause, ApplicationError):
-        return UnreachableError(f"the request wasn't carried out: {cause}")
+        ended = f"the request ended without an answer: {cause}"
+        return UnreachableError(f"{ended}{MAYBE_WRITTEN if is_write else ''}")
     if (kind := _ERRORS.get(cause.type or "")) is None:
-        return UnreachableError(f"the request wasn't carried out: {cause.message}")
+        return UnreachableError(f"the request failed: {cause.message}")
     facts = next((each for each in cause.details if isinstance(each, Mapping)), {})
     return kind(cause.message, **facts)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from loom.domain.core.errors import BadRequest
+from loom.domain.core.value_problems import DIGEST
 
 RUN_FILES: Final = "RunFiles"
 """The name of the workflow."""
@@ -16,10 +17,11 @@ PREFIX: Final = "loom-files-"
 """The beginning of the ids of these workflows. The run's id follows."""
 INLINE_LIMIT: Final = 1_000_000
 """The maximum size in bytes of a content that travels in the request or the answer."""
+MAYBE_WRITTEN: Final = ". The file may have been written: look at it before you write it again"
+"""The end of an error that doesn't say whether a write was carried out."""
 LONGEST_PATH: Final = 4096
 """The maximum size in bytes of a path."""
 
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
 _LONGEST_SHOWN: Final = 60
 """The maximum number of characters of a path in a summary or an error."""
 
@@ -81,7 +83,7 @@ class FilesRequest:
         if (size := len(self.path.encode("utf-8", "surrogatepass"))) > LONGEST_PATH:
             raise BadRequest(f"path: has {size:,} bytes, but a path may have at most {LONGEST_PATH:,}", field="path")
         digest = self.content.digest if self.content else ""
-        if digest and not _DIGEST.fullmatch(digest):
+        if digest and not re.fullmatch(DIGEST, digest):
             raise BadRequest("content.digest: must be a SHA-256 in 64 hexadecimal digits", field="content.digest")
 
 

@@ -76,6 +76,7 @@ def workspace_of(state: RunState) -> RunWorkspace | None:
         spec=state.spec,
         checkout=state.checkout,
         steering_key=state.signature_checks.key,
+        is_returning=state.returning is not None,
     )
 
 

@@ -117,6 +117,8 @@ class RunWorkspace:
     """Set if the run works in a clone."""
     steering_key: str = ""
     """The public key that requests to the run must be signed with. Empty if they need no signature."""
+    is_returning: bool = False
+    """Whether the run is storing or pushing the change in its clone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,8 +5,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -17,29 +16,41 @@ from loom.domain.core.errors import BadRequest, LoomError
 
 MOST_FILES: Final = 10_000
 """The maximum number of files in an archive."""
+MOST_FOLDERS: Final = 10_000
+"""The maximum number of folders that are searched for them."""
 MOST_UNPACKED: Final = 200_000_000
 """The maximum total size of these files in bytes."""
 _LEVEL: Final = 6
 
 
-def files_below(root: Path, folder: Path, home: Path | None) -> Sequence[Path]:
-    """Return the regular files below a folder, sorted by path. Links, `.git` and Loom's own state are left out.
+def files_below(root: Path, folder: Path, home: Path | None) -> tuple[Sequence[Path], int]:
+    """Return the regular files below a folder, sorted by path, and how many folders couldn't be read, for example
+    because they have been deleted since. Links, `.git` and Loom's own state are left out.
 
-    Raises BadRequest if there are too many for an archive.
+    Raises BadRequest if there are too many files for an archive, or too many folders, and the error of a tool if the
+    folder itself can't be read.
     """
-    found = list(islice(_walk(root, folder, home), MOST_FILES + 1))
-    if len(found) > MOST_FILES:
-        raise _too_large(f"more than {MOST_FILES:,} files")
-    return found
-
-
-def _walk(root: Path, folder: Path, home: Path | None) -> Iterator[Path]:
-    for entry in workspace.visible_entries(root, folder, home):
-        path = folder / entry.name
-        if entry.kind == "file":
-            yield path
-        elif entry.kind == "folder":
-            yield from _walk(root, path, home)
+    found: list[Path] = []
+    unread = folders = 0
+    left = [folder]
+    while left:
+        here = left.pop()
+        try:
+            entries = list(workspace.visible_entries(root, here, home))
+        except LoomError:
+            if here == folder:
+                raise
+            unread += 1
+            continue
+        found += [here / entry.name for entry in entries if entry.kind == "file"]
+        below = [here / entry.name for entry in entries if entry.kind == "folder"]
+        left += below
+        folders += len(below)
+        if len(found) > MOST_FILES:
+            raise _too_large(f"more than {MOST_FILES:,} files")
+        if folders > MOST_FOLDERS:
+            raise _too_large(f"more than {MOST_FOLDERS:,} folders")
+    return sorted(found), unread
 
 
 def packed(root: Path, folder: Path, paths: Sequence[Path], most: int) -> tuple[bytes, int]:

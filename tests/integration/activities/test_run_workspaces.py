@@ -19,7 +19,7 @@ from loom.activities.archives import Archives
 from loom.activities.clone_holds import TAKEN_OVER, CloneTakenOver
 from loom.activities.ports import LARGEST_PATCH, CloneKey, CloneRecord, StoredPatch, StoreUnavailable
 from loom.activities.run_workspaces import HeldClone, RunWorkspaces, key_of
-from loom.domain.core.errors import BadRequest
+from loom.domain.core.errors import BadRequest, RefusedError
 from loom.domain.core.repositories import Repositories
 from loom.domain.core.tasks import Origin
 from tests.disks import CHECKOUT, Disk, lines_of
@@ -174,6 +174,23 @@ async def test_the_note_is_told_until_a_result_with_it_is_stored(patches: Postgr
     assert read == first == again
     assert await second.ensure_clone(origin, CHECKOUT) == ""
     assert await call(second, origin, there, "c4") == ("", "")
+
+
+async def test_a_persons_change_takes_nothing_over_that_another_machine_has_not_stored(
+    patches: PostgresClonePatches, origin: Origin, no_lease: None
+) -> None:
+    here, there = Disk(), Disk()
+    await call(worker(here, patches), origin, here, "c1", "one")
+    await dies_in(patches, origin, here, "bash (c2)", "two")
+    before = await patches.record(key_of(origin))
+
+    with pytest.raises(RefusedError, match=r"the change of bash \(c2\) is on another machine"):
+        async with worker(there, patches).held(origin, CHECKOUT, "a person's change", takes_over=False):
+            pass
+
+    assert await patches.record(key_of(origin)) == before
+    assert await call(worker(here, patches), origin, here, "c3", "three") == ("", "")
+    assert here.lines == {"one", "two", "three"}
 
 
 async def test_each_agent_of_a_tree_is_told(patches: PostgresClonePatches, origin: Origin) -> None:

@@ -200,6 +200,8 @@ async def test_a_push_waits_until_the_server_is_back(working: Working, server: G
     assert waiting["status"] == "completed"
     with pytest.raises(RefusedError, match="the run has completed"):
         await loom.client.retry(run_id)
+    with pytest.raises(RefusedError, match="is returning its change"):
+        await loom.client.files.write(run_id, "c.txt", b"c")  # otherwise, nothing could be pushed any more
     assert await eventually(lambda: _answered(len(server.refused) > 1))
 
     server.away.clear()
@@ -208,6 +210,7 @@ async def test_a_push_waits_until_the_server_is_back(working: Working, server: G
     assert result.workspace is not None
     assert (result.workspace["branch"], result.workspace["problem"]) == ("fix", None)
     assert shown(bare, "fix", "a.txt") == "two"
+    assert (await loom.client.files.write(run_id, "c.txt", b"c")).is_new
 
 
 async def _answered(holds: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ async def test_files_of_a_run_are_listed_read_and_written_while_it_runs_and_afte
     loom, model = await working(script([ASK, SHOW, text("done")]))
     (workspace / "sub").mkdir()
     (workspace / "sub" / "a.bin").write_bytes(b"\x00\xff")
+    (workspace / (odd := os.fsdecode(b"caf\xe9"))).write_text("an odd name")
     run_id = await asking(loom, permissions={"bash": "allow"})
     files = loom.client.files
 
@@ -68,6 +70,8 @@ async def test_files_of_a_run_are_listed_read_and_written_while_it_runs_and_afte
     listed = await files.list(run_id)
 
     assert (written.is_new, written.note) == (True, "")
+    assert (await files.read(run_id, odd)).data == b"an odd name"
+    assert ((await files.write(run_id, odd, b"new")).path, (workspace / odd).read_text()) == ("caf\\xe9", "new")
     assert FileEntry(path="given.txt", kind="file", bytes=14) in listed.entries
     assert FileEntry(path="sub", kind="folder") in listed.entries
     await loom.client.send(run_id, "given.txt")
@@ -162,6 +166,31 @@ async def test_a_write_whose_caller_no_longer_waits_is_not_made_later(working: W
 
     await loom.client.result(run_id)
     assert [each.status for each in await requests(loom)] == [WorkflowExecutionStatus.CANCELED]
+    assert not (clone / "given.txt").exists()
+
+
+async def test_a_write_that_the_server_is_accepting_when_its_caller_goes_is_withdrawn(
+    working: Working, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loom, _, run_id, clone = await with_held_clone(working, tmp_path)
+    start, accepted, answers = loom.client.temporal.start_workflow, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*given: Any, **named: Any) -> Any:
+        handle = await start(*given, **named)
+        accepted.set()
+        await answers.wait()
+        return handle
+
+    monkeypatch.setattr(loom.client.temporal, "start_workflow", slowly)
+    writing = asyncio.create_task(loom.client.files.write(run_id, "given.txt", b"new\n"))
+    await accepted.wait()
+    writing.cancel()
+    answers.set()
+    await asyncio.wait({writing})
+    (clone / "go").touch()
+
+    await loom.client.result(run_id)
+    assert writing.cancelled()
     assert not (clone / "given.txt").exists()
 
 

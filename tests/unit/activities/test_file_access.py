@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from loom.activities import file_access
 from loom.activities.adapters.redaction.mask import SecretMask
 from loom.activities.archives import Archives
 from loom.activities.file_access import HOOKED_AT_ONCE, FileAccess
@@ -25,6 +26,7 @@ from loom.activities.toolbox.tool_sets import RunTools
 from loom.domain.agents.hook_steps import Moment
 from loom.domain.agents.hooks import Ask, Deny, Hook, Interceptor, Registered
 from loom.domain.agents.spec import AgentSpec
+from loom.domain.core.errors import UnreachableError
 from loom.domain.core.messages import ToolCall
 from loom.domain.core.repositories import Repositories
 from loom.domain.core.run_files import CallerLimits, CarriedContent, FileOperation, FilesAnswer, FilesRequest
@@ -38,14 +40,18 @@ TOOLS = {tool.spec.name: tool for tool in file_tools(10.0)}
 
 
 class OneRun:
-    """The only run that there is."""
+    """The only run that there is. Its first answers fail."""
 
-    def __init__(self, run: RunWorkspace | None) -> None:
+    def __init__(self, run: RunWorkspace | None, fails: int = 0) -> None:
         self.run = run
+        self.fails = fails
 
     async def workspace_of(self, run_id: str, task_queue: str) -> RunWorkspace | None:
         """See the port."""
         del run_id, task_queue
+        if self.fails:
+            self.fails -= 1
+            raise UnreachableError("the run doesn't answer")
         return self.run
 
 
@@ -64,6 +70,7 @@ def access_to(
     bounds: Bounds | None = None,
     requires_signature: bool = False,
     own_rules: Callable[[str], AgentSpec] | None = None,
+    fails: int = 0,
 ) -> FileAccess:
     """A worker's access to the files of a run, with these hooks and interceptors, and without a database."""
     sanitizer = OutputSanitizer(SecretMask(frozenset()), None)
@@ -78,7 +85,7 @@ def access_to(
         tools=TOOLS, own=cast("RunTools", None), sanitizer=sanitizer, registered=lambda *_: registered
     )
     return FileAccess(
-        lookup=OneRun(run),
+        lookup=OneRun(run, fails),
         workspaces=workspaces,
         gate=StartGate(None, requires_signature=requires_signature),
         bounds=bounds or Bounds(),
@@ -203,6 +210,27 @@ async def test_where_approvals_must_be_proven_only_what_the_workers_own_rules_al
         assert (await ask(access, "write", "a.txt", b"x")).is_new
 
 
+async def test_a_write_waits_until_the_run_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_access, "RETRY_INTERVAL", 0.0)
+    access = access_to(run_in(tmp_path, {"write_file": "allow"}), fails=2)
+    assert (await ask(access, "write", "a.txt", b"x")).is_new
+
+
+async def test_files_and_folders_whose_names_no_tool_takes_do_not_close_the_others(tmp_path: Path) -> None:
+    for name in (" ", "\n", "a.txt"):
+        (tmp_path / name).write_text(name)
+    answer = await ask(access_to(run_in(tmp_path)), "read", ".")
+    assert (answer.is_archive, answer.left_out) == (True, 2)
+
+
+async def test_a_list_is_no_longer_than_an_answer_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(10):
+        (tmp_path / f"{number}.txt").touch()
+    monkeypatch.setattr(file_access, "LONGEST_LIST", 30)
+    answer = await ask(access_to(run_in(tmp_path)), "list", ".")
+    assert ([each.path for each in answer.entries], answer.left_out) == (["0.txt", "1.txt", "2.txt", "3.txt"], 6)
+
+
 async def test_a_service_and_a_worker_both_limit_the_folders(tmp_path: Path) -> None:
     access = access_to(run_in(tmp_path), bounds=Bounds(roots=(str(tmp_path),)))
     assert (await ask(access, "list", ".", limits=CallerLimits(roots=(str(tmp_path),)))).entries == ()
@@ -286,7 +314,7 @@ async def test_errors_are_for_people_and_do_not_repeat_a_long_path(tmp_path: Pat
     for path, said in (
         ("new/", "new/ names a folder"),
         ("folder", "folder is a folder: name a file in it"),
-        ("file/x", "file is no folder"),
+        ("file/x", "file isn't a folder"),
     ):
         with pytest.raises(ApplicationError, match=said):
             await ask(access, "write", path, b"")

@@ -2,16 +2,20 @@
 
 import io
 import os
+import shutil
+import subprocess
+import sys
 import tarfile
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from loom.activities.toolbox.workspace import folder_archive
-from loom.activities.toolbox.workspace.confined_open import draft_name
+from loom.activities.toolbox.workspace import folder_archive, paths
+from loom.activities.toolbox.workspace.confined_open import Entry, draft_name
 from loom.activities.toolbox.workspace.folder_archive import files_below, packed
-from loom.domain.core.errors import BadRequest
+from loom.domain.core.errors import BadRequest, ToolValidationError
 
 MOST = 1_000_000
 
@@ -36,7 +40,7 @@ def contents(archive: bytes) -> dict[str, tuple[int, bytes]]:
 
 def test_an_archive_has_the_regular_files_below_its_folder(root: Path) -> None:
     folder = root / "src"
-    archive, unread = packed(root, folder, files_below(root, folder, root / "own"), MOST)
+    archive, unread = packed(root, folder, files_below(root, folder, root / "own")[0], MOST)
     assert (contents(archive), unread) == (
         {
             ".env": (0o644, b"src/.env"),
@@ -48,44 +52,79 @@ def test_an_archive_has_the_regular_files_below_its_folder(root: Path) -> None:
 
 
 def test_loom_s_own_state_is_in_no_archive(root: Path) -> None:
-    assert [path.name for path in files_below(root, root, root / "own")] == [".env", "b.txt", "a.txt"]
+    assert [path.name for path in files_below(root, root, root / "own")[0]] == [".env", "b.txt", "a.txt"]
 
 
 def test_the_same_files_give_the_same_bytes(root: Path) -> None:
-    folder, paths = root / "src", files_below(root, root / "src", None)
-    before, _ = packed(root, folder, paths, MOST)
-    for path in paths:
+    folder, files = root / "src", files_below(root, root / "src", None)[0]
+    before, _ = packed(root, folder, files, MOST)
+    for path in files:
         os.utime(path, (1, 1))
-    assert packed(root, folder, paths, MOST)[0] == before
+    assert packed(root, folder, files, MOST)[0] == before
 
 
 def test_a_file_that_was_deleted_meanwhile_is_counted(root: Path) -> None:
-    folder, paths = root / "src", files_below(root, root / "src", None)
+    folder, files = root / "src", files_below(root, root / "src", None)[0]
     (folder / "b.txt").unlink()
-    archive, unread = packed(root, folder, paths, MOST)
+    archive, unread = packed(root, folder, files, MOST)
     assert (sorted(contents(archive)), unread) == ([".env", "sub/a.txt"], 1)
 
 
 def test_a_folder_that_is_too_large_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = root / "src"
-    paths = files_below(root, folder, None)
+    files, _ = files_below(root, folder, None)
     with pytest.raises(BadRequest, match="more than 20 bytes as an archive"):
-        packed(root, folder, paths, 20)
+        packed(root, folder, files, 20)
     monkeypatch.setattr(folder_archive, "MOST_UNPACKED", 10)
     with pytest.raises(BadRequest, match="more than 10 bytes in its files"):
-        packed(root, folder, paths, MOST)
+        packed(root, folder, files, MOST)
     monkeypatch.setattr(folder_archive, "MOST_FILES", 2)
     with pytest.raises(BadRequest, match="more than 2 files"):
         files_below(root, folder, None)
+    monkeypatch.setattr(folder_archive, "MOST_FOLDERS", 0)
+    monkeypatch.setattr(folder_archive, "MOST_FILES", 10)
+    with pytest.raises(BadRequest, match="more than 0 folders"):
+        files_below(root, folder, None)
+
+
+def test_a_folder_that_is_deleted_meanwhile_is_counted(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = paths.visible_entries
+
+    def deleting(workspace: Path, real: Path, home: Path | None) -> Iterator[Entry]:
+        entries = list(seen(workspace, real, home))
+        if real == root / "src":
+            shutil.rmtree(root / "src" / "sub")
+        return iter(entries)
+
+    monkeypatch.setattr(paths, "visible_entries", deleting)
+    found, unread = files_below(root, root / "src", None)
+    assert ([path.name for path in found], unread) == ([".env", "b.txt"], 1)
+    with pytest.raises(ToolValidationError):
+        files_below(root, root / "gone", None)
+
+
+def test_folders_may_be_nested_more_deeply_than_python_calls_itself(root: Path) -> None:
+    deep = os.open(root / "src", os.O_RDONLY)
+    for _ in range(sys.getrecursionlimit() + 100):
+        os.mkdir("a", dir_fd=deep)
+        below = os.open("a", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    try:
+        found, unread = files_below(root, root / "src", None)
+    finally:
+        subprocess.run(["rm", "-r", root / "src" / "a"], check=True)  # Python can't delete it
+    assert ([path.name for path in found], unread) == ([".env", "b.txt", "a.txt"], 0)
 
 
 def test_an_archive_of_large_files_takes_little_memory(root: Path) -> None:
     with (root / "src" / "zeros").open("wb") as file:
         file.truncate(20_000_000)
-    paths = files_below(root, root / "src", None)
+    files, _ = files_below(root, root / "src", None)
     tracemalloc.start()
     try:
-        packed(root, root / "src", paths, MOST)
+        packed(root, root / "src", files, MOST)
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
@@ -102,5 +141,5 @@ def test_files_that_are_too_large_together_are_not_read(root: Path, monkeypatch:
 def test_the_draft_of_a_worker_that_was_killed_is_no_file_of_the_workspace(root: Path) -> None:
     (root / "src" / draft_name()).write_text("half a fi")
     (root / "src" / ".loom-draft-of-mine").touch()
-    names = [path.name for path in files_below(root, root / "src", None)]
+    names = [path.name for path in files_below(root, root / "src", None)[0]]
     assert names == [".env", ".loom-draft-of-mine", "b.txt", "a.txt"]
