@@ -296,7 +296,7 @@ class StreamingMask:
             places.append(lines)
         if min(places) <= self._passed:
             return min(places)
-        first = max(0, max(start, end - BEGINNING) - CONTEXT)
+        first = max(0, min(max(start, end - BEGINNING), word) - CONTEXT)  # a long value's name counts, too
         for ending in _ENDINGS:
             spans = self._mask.spans(self._held[first:] + ending)
             places += [first + at for at, until in spans if first + until > start]

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import Annotated
 
 import typer
+from temporalio.client import Client, WorkflowExecutionStatus
 
 from loom.cli.arguments import Json, new_app
 from loom.cli.connection import with_client
@@ -49,10 +50,11 @@ def forget(
         raise typer.Exit(1)
 
     async def work(loom: LoomClient) -> Sequence[str]:
-        running = await loom.temporal.count_workflows(f"{_runs_of(name)} AND ExecutionStatus = 'Running'")
-        if running.count and not force:
+        running = f"{_runs_of(name)} AND ExecutionStatus = 'Running'"
+        if not force and await _is_any_running(loom.temporal, running):
+            total = (await loom.temporal.count_workflows(running)).count
             raise RefusedError(
-                f"{counted(running.count, 'run')} of the tenant {name!r} can't continue without its keys: abort them"
+                f"{counted(total, 'run')} of the tenant {name!r} can't continue without its keys: abort them"
                 f" (`loom list --tenant {name}`), or pass --force"
             )
         return await _forgotten(settings, name)
@@ -65,6 +67,15 @@ def forget(
         print_json({"tenant": name, "forgotten": keys})
     else:
         print_notice(f"Forgotten: {counted(len(keys), 'key')} of the tenant {one_line(name)}.")
+
+
+async def _is_any_running(temporal: Client, listed: str) -> bool:
+    """Whether one of the listed runs is running. The server's list can be some seconds old, so each run is asked."""
+    async for each in temporal.list_workflows(listed):
+        described = await temporal.get_workflow_handle(each.id).describe()
+        if described.status is WorkflowExecutionStatus.RUNNING:
+            return True
+    return False
 
 
 def _runs_of(tenant: str) -> str:

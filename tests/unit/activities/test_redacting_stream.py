@@ -205,6 +205,13 @@ def test_no_half_of_any_kind_of_secret_shows_where_the_model_thinks_between_the_
             assert shown.startswith("It says: ")
 
 
+def test_the_name_before_a_long_value_counts_however_far_away_it_is() -> None:
+    secret = "dZKogt/" + 60 * "1EsHpMTOlHGhn0V"
+    shown = interrupted(f'It says: {{"SessionToken": "{secret}"}} and that is all.', [700])
+    assert shown.startswith('It says: {"SessionToken": "[REDACTED]')
+    assert "dZKogt" not in shown
+
+
 @given(st.deferred(lambda: st.sampled_from(drawn_corpus())), PLACES)
 def test_no_part_of_a_secret_shows_however_often_the_model_thinks_meanwhile(sample: Sample, places: list[int]) -> None:
     text = f"It says: {sample.text} and that is all."
