@@ -11,7 +11,7 @@ agent's own tools:
 What a rule, a hook or an interceptor denies is refused. Where one asks, no approval is needed, because a person makes
 the request. It is still refused if approvals must be proven, or if a service sends it for a caller who may not approve
 the call. Files that a guard protects are different: whoever writes them decides what programs do, so only a rule that
-names such a file lets it be written (`judge_by_hand`).
+names such a file, or the bypass mode, lets it be written (`judge_by_hand`).
 
 A path is resolved once. The rules judge it as it is written and where it leads, and that very file is opened.
 
