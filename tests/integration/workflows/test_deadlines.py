@@ -99,7 +99,7 @@ async def test_time_goes_on_across_continue_as_new(working: Working) -> None:
     often = calls(ToolUse("list_dir", {"path": "."}))
 
     def reply(seen: SeenRequest) -> Reply:
-        return SLEEP if seen.index > 12 else often
+        return SLEEP if seen.index > 24 else often
 
     loom, _ = await working(reply, rotate_after_events=100)
     run_id = await loom.start(budget={"seconds": 12.0}, **ALLOWED)

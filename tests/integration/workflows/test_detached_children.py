@@ -73,7 +73,8 @@ async def test_a_run_continues_as_new_while_three_sub_agents_run(working: Workin
     assert len(model.requests) == 2 + 2 * len(NAMES), "no sub-agent began anew"
     histories = await loom.histories(run_id)
     assert len(histories) >= 4
-    assert all(len(history.events) < 160 for history in histories)
+    # A waiting run counts its requests, and the events of telling its watchers come on top.
+    assert max(len(history.events) for history in histories) < 2.5 * OFTEN["rotate_after_events"]
     for child in await loom.below(run_id):
         (history,) = await loom.histories(child)
         assert not cancelled(history)
@@ -141,7 +142,10 @@ async def test_upkeep_aborts_a_sub_agent_that_waits_for_a_person_without_a_paren
     orphans = await loom.below(lost)
     await loom.client.temporal.get_workflow_handle(lost).terminate("gone")
 
-    assert await ActivityEnvironment().run(children.abort_orphans) == len(NAMES)
+    async def is_seen() -> bool:  # the server's list of runs can be some seconds old
+        return await ActivityEnvironment().run(children.abort_orphans) == len(NAMES)
+
+    await eventually(is_seen)
     for orphan in orphans:
         assert (await loom.client.result(orphan)).status is RunStatus.ABORTED
     assert len((await loom.client.status(found))["pending_approvals"]) == len(NAMES)
