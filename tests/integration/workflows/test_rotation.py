@@ -51,7 +51,7 @@ async def test_a_run_of_many_executions_is_one_run(working: Working) -> None:
     assert (count(live, Action.TURN), count(live, Action.TOOL_RESULT)) == (TURNS + 1, TURNS)
 
     histories = await loom.histories(run_id)
-    assert len(histories) >= 4
+    assert len(histories) >= 3
     assert all(len(history.events) < 130 for history in histories)
     assert _scheduled(histories) == {"prepare_run": 1, "call_model": TURNS + 1, "run_tool": TURNS}
     # Had a rotation lost what workers know of the conversation, its next model call would have carried all of it.
