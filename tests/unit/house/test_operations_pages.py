@@ -78,7 +78,7 @@ def test_the_sizes_of_the_stores_are_those_that_were_measured() -> None:
     section = MEASURED.partition("\n## Growth of the stores\n")[2].partition("\n## ")[0]
     measured = re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([\d.]+ KB) \| ([\d.]+ KB) \|$", section, re.MULTILINE)
     stated = re.findall(r"^\| ([^|]+): ([^|]+) \| ([\d.]+ KB) \| ([\d.]+ KB) \|", SIZING, re.MULTILINE)
-    assert len(measured) == 7
+    assert len(measured) >= 7
     assert sorted((store.partition(" (")[0], *rest) for store, *rest in stated) == sorted(map(tuple, measured))
     for store in ("Postgres", "Redis"):
         sizes = sum(float(per_run.removesuffix(" KB")) for each, _, per_run, _ in measured if each == store)
