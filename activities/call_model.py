@@ -282,6 +282,7 @@ class LanguageModel:
         call = replace(
             _call(request, spec, model, assembled, bound),
             is_text=outline_of(transcript).is_text,
+            has_refusals=outline_of(transcript).has_refusals,
             is_shortened=request.refused or bool(too_long),
             called=frozenset(outline_of(transcript).called),
             on_thinking=thought.add,

@@ -75,6 +75,8 @@ class ModelCall:
     """Whether the conversation has been shortened because the provider had refused it as too long."""
     is_text: bool = False
     """Whether the messages are known to be texts, without images, recordings and files."""
+    has_refusals: bool = True
+    """Whether a reply among the messages may say what its provider had refused."""
     called: frozenset[str] | None = None
     """The names of the tools that the messages call, if they are known."""
     on_thinking: OnDelta = field(default=lambda _text: None, compare=False)

@@ -86,7 +86,7 @@ class QuickReads:
             return False
         try:
             async with asyncio.timeout(_WITHIN.total_seconds()):
-                return all(await asyncio.gather(self._stored(request, reply), _has_no_new_events()))
+                return all(await asyncio.gather(_has_no_new_events(), self._stored(request, reply)))
         except Exception as error:  # noqa: BLE001 - whatever it is, activities can make the calls
             _log.warning("quick_reads_left_to_activities", error=repr(error))
             self._unavailable_until = now() + _PAUSE

@@ -148,7 +148,7 @@ def without_refused(call: ModelCall, now: Sequence[str] = ()) -> ModelCall:
     """
     refused = [
         (place, kinds)
-        for place, message in enumerate(call.messages)
+        for place, message in enumerate(call.messages if call.has_refusals else ())
         if message.metadata and (kinds := _kinds(message, call.model))  # few messages have metadata
     ]
     if now:

@@ -44,6 +44,7 @@ from loom.domain.core.messages import (
     groups_of,
     is_from_person,
     last_turn,
+    left_out,
     unanswered,
 )
 from loom.domain.core.output_schema import instructions
@@ -148,6 +149,8 @@ class Outline:
     """The positions of the summaries of compressed messages."""
     is_text: bool = True
     """Whether all messages are texts, without images, recordings and files."""
+    has_refusals: bool = False
+    """Whether a reply says what its provider had refused."""
     called: set[str] = field(default_factory=set)
     """The names of the tools that have been called."""
 
@@ -161,6 +164,7 @@ class Outline:
         if is_summary(message):
             self.summaries.append(self.grouping.count)
         self.is_text = self.is_text and isinstance(message.content, str)
+        self.has_refusals = self.has_refusals or left_out(message) is not None
         self.called.update(call.name for call in message.tool_calls)
         shorter = _collapsed(message)
         self.shorter.append(shorter)

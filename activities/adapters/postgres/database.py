@@ -13,6 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from loom.activities.adapters.postgres.schema_migrations import migrate
@@ -129,7 +130,7 @@ class Database:
             # Keep this as short as the connection timeout. A pool that backs off for minutes wouldn't notice that the
             # server is available again.
             reconnect_timeout=_CONNECT_SECONDS,
-            check=AsyncConnectionPool.check_connection,
+            check=_checked,
             kwargs={
                 "application_name": f"{self._name}-{os.getpid()}",  # shown in pg_stat_activity
                 "connect_timeout": round(_CONNECT_SECONDS),
@@ -151,6 +152,18 @@ class Database:
         return StoreUnavailable(
             f"Loom's Postgres does not respond ({type(seen).__name__}: {why}). Start it, or correct LOOM_DATABASE_URL."
         )
+
+
+async def _checked(connection: Connection) -> None:
+    """Raise an error if the server has closed the connection. The server sends nothing to a connection that isn't in
+    use, except that it closes it. Usually, the check therefore needs no round trip.
+    """
+    from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
+
+    arrived = poll()  # `select` takes no descriptors above 1023
+    arrived.register(connection.fileno(), POLLIN)
+    if arrived.poll(0):
+        await AsyncConnectionPool.check_connection(connection)
 
 
 def storable(text: str) -> str:

@@ -126,15 +126,15 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _formats(text: str, words: Sequence[Span]) -> Iterator[Span]:
-    runs = [text[start:end] for start, end in words]
-    for shapes, together in (
-        (IN_RUNS, " ".join(runs)),
-        (BEFORE_RUNS, " ".join(text[max(0, start - REACH) : end] for start, end in words)),
-    ):
-        for shape in shapes:
-            if shape.literal in together:
-                yield from _shaped(shape, text)
-    if runs:
+    if words:
+        runs = [text[start:end] for start, end in words]
+        for shapes, together in (
+            (IN_RUNS, " ".join(runs)),
+            (BEFORE_RUNS, " ".join(text[max(0, start - REACH) : end] for start, end in words)),
+        ):
+            for shape in shapes:
+                if shape.literal in together:
+                    yield from _shaped(shape, text)
         yield from discord_tokens(text, runs)
     for shape in ANYWHERE:
         if shape.literal in text:

@@ -278,6 +278,19 @@ async def test_a_cancelled_use_gives_its_connection_back(url: str, monkeypatch: 
         await do(database.connection(), "SELECT 1")
 
 
+async def test_a_connection_that_the_server_has_closed_is_replaced_before_its_next_use(url: str) -> None:
+    async def backend() -> int:
+        async with database.connection() as connection:
+            (pid,) = await (await connection.execute("SELECT pg_backend_pid()")).fetchone() or (0,)
+        return int(pid)
+
+    async with aclosing(Database(url, max_connections=1)) as database:
+        first = await backend()
+        assert await backend() == first
+        await rows(url, SQL("SELECT pg_terminate_backend({}, 10000)").format(first))
+        assert await backend() != first
+
+
 async def test_a_standby_that_only_reads_is_an_outage(empty: str) -> None:
     read_only = SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
     await rows(empty, read_only.format(Identifier(urlsplit(empty).path[1:])))

@@ -31,6 +31,7 @@ from loom.domain.core.messages import (
     recollection,
     transcript_of,
     user,
+    with_left_out,
 )
 from loom.domain.core.tokens import tokens_of
 from loom.domain.core.tool_calls import ToolSpec
@@ -226,6 +227,16 @@ def test_each_of_two_conversations_with_the_same_beginning_has_its_own_outline()
     assert outline_of(one) == Outline().add(one.messages)
     assert outline_of(other) == Outline().add(other.messages)
     assert outline_of(beginning) == Outline().add(beginning.messages)
+
+
+def test_an_outline_remembers_that_a_provider_has_refused_something() -> None:
+    beginning = transcript_of(talk(3))
+    refused = beginning.extended(
+        [with_left_out(Message(role="assistant", content="fine"), "m", ["pictures"], because="")]
+    )
+    assert not outline_of(beginning).has_refusals
+    assert outline_of(refused).has_refusals
+    assert outline_of(refused.extended(turn(8, "y"))).has_refusals
 
 
 @given(conversations())
