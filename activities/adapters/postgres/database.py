@@ -155,8 +155,8 @@ class Database:
 
 
 async def _checked(connection: Connection) -> None:
-    """Raise an error if the server has closed the connection. The server sends nothing to a connection that isn't in
-    use, except that it closes it. Usually, the check therefore needs no round trip.
+    """Raise an error if the server has closed the connection. While a connection is idle, usually nothing arrives on it
+    until the server closes it. In most cases, the check therefore needs no round trip.
     """
     from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 
