@@ -32,6 +32,8 @@ DETACHED_CHILDREN: Final = "detached-children"
 """Sub-agents outlive the execution that started them."""
 RUNS_THAT_ARE_GONE: Final = "runs-that-are-gone"
 """Memory upkeep aborts orphaned sub-agents and deletes the data of runs that have left the server."""
+ONE_ACTIVITY_KEEPS: Final = "one-activity-keeps-memories"
+"""A round of memory upkeep promotes, expires and embeds memories in one activity."""
 
 STARTED_WITH: Final[Mapping[int, frozenset[str]]] = {
     # 0.4.0

@@ -21,8 +21,8 @@ from loom.activities.memory.backfill import CatchUp
 from loom.activities.memory.upkeep import MemoryKeeper
 from loom.domain.core.errors import BadRequest
 from loom.domain.core.stored_data import Collected
-from loom.domain.memory.backfill import CatchUpRequest, UpkeepDone, UpkeepRequest
-from loom.workflows.changes import RUNS_THAT_ARE_GONE, has_change
+from loom.domain.memory.backfill import CatchUpRequest, KeptMemories, UpkeepDone, UpkeepRequest
+from loom.workflows.changes import ONE_ACTIVITY_KEEPS, RUNS_THAT_ARE_GONE, has_change
 from loom.workflows.validation import read_upkeep_request
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ T = TypeVar("T")
 EVERY: Final = timedelta(minutes=5)
 """The interval between checks for tasks that the bus may have lost and for expired memories."""
 SETTLED: Final = timedelta(seconds=2)
-"""The delay between the end of a run and the next round. The round then includes runs that end at the same time."""
+"""The minimum time between the starts of two rounds. A round then includes the runs that end at about the same time."""
 
 STEP: Final = ActivityConfig(
     start_to_close_timeout=timedelta(minutes=30),
@@ -54,6 +54,7 @@ class MemoryUpkeep:
         self._last = UpkeepDone()
         self._awake = False
         self._looked_back: datetime | None = None
+        self._began = workflow.now()
         try:
             self._request = read_upkeep_request(request)
             self._last = UpkeepDone(until=self._request.since)
@@ -71,6 +72,7 @@ class MemoryUpkeep:
 
     async def _run(self, request: UpkeepRequest) -> None:
         for number in range(1, request.rounds + 1):
+            self._began = workflow.now()
             self._last = await self._round(looks_back=self._looks_back())
             workflow.set_current_details(_told(self._last, number))
             await self._pause()
@@ -122,28 +124,40 @@ class MemoryUpkeep:
                 "catch_up", workflow.execute_activity_method(CatchUp.catch_up, request, **STEP), failed
             )
             until, caught_up = (caught.until, caught.tasks) if caught else (until, 0)
+        kept = await self._keep(failed)
+        return UpkeepDone(
+            until=until,
+            caught_up=caught_up,
+            promoted=kept.promoted,
+            expired=kept.expired,
+            embedded=kept.embedded,
+            collected=collected or Collected(),
+            failed=(*failed, *kept.failed),
+        )
+
+    async def _keep(self, failed: list[str]) -> KeptMemories:
+        if has_change(ONE_ACTIVITY_KEEPS):
+            kept = await _tried("keep", workflow.execute_activity_method(MemoryKeeper.keep_memories, **STEP), failed)
+            return kept or KeptMemories()
         promoted = await _tried(
             "promote", workflow.execute_activity_method(MemoryKeeper.promote_memories, **STEP), failed
         )
         expired = await _tried("expire", workflow.execute_activity_method(MemoryKeeper.expire_memories, **STEP), failed)
         embedded = await _tried("embed", workflow.execute_activity_method(MemoryKeeper.embed_memories, **STEP), failed)
-        return UpkeepDone(
-            until=until,
-            caught_up=caught_up,
-            promoted=promoted or 0,
-            expired=expired or 0,
-            embedded=embedded or 0,
-            collected=collected or Collected(),
-            failed=tuple(failed),
-        )
+        return KeptMemories(promoted=promoted or 0, expired=expired or 0, embedded=embedded or 0)
 
     async def _pause(self) -> None:
         try:
             await workflow.wait_condition(lambda: self._awake, timeout=EVERY, timeout_summary="the next round")
         except TimeoutError:
             return
-        await workflow.sleep(SETTLED)
+        if (wait := self._too_early() if has_change(ONE_ACTIVITY_KEEPS) else SETTLED) > timedelta(0):
+            await workflow.sleep(wait)
         self._awake = False
+
+    def _too_early(self) -> timedelta:
+        """Return how long the next round must wait, or zero or less if it may start."""
+        return self._began + SETTLED - workflow.now()
 
 
 async def _tried(step: str, work: Awaitable[T], failed: list[str]) -> T | None:

@@ -1,12 +1,12 @@
-"""The activities `promote_memories`, `expire_memories` and `embed_memories` maintain the memory layers outside of runs.
+"""The activity `keep_memories` maintains the memory layers outside of runs: it promotes, expires and embeds memories.
 
-Each activity is idempotent, may run concurrently, and may fail at any point. The next pass continues any unfinished
-work.
+Each of these steps is idempotent, may run concurrently, and may fail at any point. The next pass continues any
+unfinished work. The upkeep workflows that earlier releases started have an activity for each step.
 """
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from time import monotonic
 from typing import Final
@@ -28,6 +28,7 @@ from loom.activities.memory.ports import (
 from loom.activities.publish import heartbeating
 from loom.domain.core.tasks import Action
 from loom.domain.core.tokens import text_tokens
+from loom.domain.memory.backfill import KeptMemories
 from loom.domain.memory.content import facts_from, is_small_talk, parts_of, summary_of, told_text
 from loom.domain.memory.layers import MemorySettings
 
@@ -64,6 +65,18 @@ class MemoryKeeper:
         self._distiller = distiller
         self._settings = settings
         self._expired_at = -inf
+
+    @activity.defn(name="keep_memories")
+    async def keep_memories(self) -> KeptMemories:
+        """Promote, expire and embed memories. A failed step doesn't prevent the other steps from running."""
+        steps = {"promote": self.promote_memories, "expire": self.expire_memories, "embed": self.embed_memories}
+        done = {name: await _tried(name, step) for name, step in steps.items()}
+        return KeptMemories(
+            promoted=done["promote"] or 0,
+            expired=done["expire"] or 0,
+            embedded=done["embed"] or 0,
+            failed=tuple(name for name, changed in done.items() if changed is None),
+        )
 
     @activity.defn(name="promote_memories")
     async def promote_memories(self) -> int:
@@ -103,6 +116,14 @@ class MemoryKeeper:
                 return 0
 
 
+async def _tried(name: str, step: Callable[[], Awaitable[int]]) -> int | None:
+    try:
+        return await step()
+    except Exception as error:  # noqa: BLE001 - the result says that it failed, and the next round repeats it
+        _log.error("upkeep_step_failed", step=name, exc_info=error)
+        return None
+
+
 async def promote(
     store: MemoryUpkeepStore,
     distiller: Distiller | None,
@@ -119,6 +140,8 @@ async def promote(
         for memory in due:
             await store.summarise(memory.id, await _facts(memory, distiller, settings))
         moved += len(due)
+        if len(due) < _AT_ONCE:
+            break
     if people is not None:
         await people.compare()
     return moved + await store.archive()

@@ -43,8 +43,8 @@ from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
 _log = structlog.get_logger("loom.memory")
 
 _ANSWER: Final = timedelta(seconds=5)
-_PAUSE: Final = 2.0
-"""Minimum number of seconds between two Signals to the upkeep workflow, even if many runs end in between."""
+_SETTLED: Final = 2.0
+"""Seconds between the end of a run and the Signal to the upkeep workflow. Runs that end in between share the Signal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +68,7 @@ class WorkerMemory:
         collection = Collection(self.stored, TemporalRunIndex(client))
         return [
             catch_up.catch_up,
+            self.keeper.keep_memories,
             self.keeper.promote_memories,
             self.keeper.expire_memories,
             self.keeper.embed_memories,
@@ -128,7 +129,6 @@ async def memory_running(
         yield
         return
     ended = asyncio.Event()
-    ended.set()  # a previous worker may have crashed before it sent the Signal
     upkeep = asyncio.create_task(_signal_upkeep(client, task_queue, ended))
     try:
         async with _written(memory, transport, settings, ended.set):
@@ -168,9 +168,10 @@ async def _written(
 
 
 async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) -> None:
+    """Send a Signal after runs have ended, and one at the start: a previous worker may have crashed before it sent its
+    own.
+    """
     while True:
-        await ended.wait()
-        ended.clear()
         try:
             await client.start_workflow(
                 MemoryUpkeep.run,
@@ -183,7 +184,9 @@ async def _signal_upkeep(client: Client, task_queue: str, ended: asyncio.Event) 
             )
         except RPCError as error:
             _log.warning("upkeep_not_told", error=error.message)
-        await asyncio.sleep(_PAUSE)
+        await ended.wait()
+        await asyncio.sleep(_SETTLED)
+        ended.clear()
 
 
 def _distiller(settings: Settings, providers: Providers) -> ModelDistiller | None:

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
 from typing import Final
 
 MOST: Final = 2_000
@@ -21,6 +20,7 @@ _TOKEN: Final = re.compile(rf"[{_CJK}]+|(?:(?![{_CJK}])\w)+(?:[./-](?:(?![{_CJK}
 _PART: Final = re.compile(r"[^\W\d_]+|\d+")
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _IS_CJK: Final = re.compile(rf"[{_CJK}]")
+_FIRST_CJK: Final = _CJK[0]
 _LONGEST: Final = 64
 _COMMON_WORDS: Final = (
     "a about after again all am an and any are as at be because been before being both but by can could d did do doe"
@@ -38,7 +38,12 @@ _COMMON: Final = frozenset(_COMMON_WORDS.split())
 
 def lexemes_of(text: str, *, most: int = MOST) -> list[str]:
     """Return the lexemes of a text, in order, up to `most`."""
-    return list(islice(_lexemes(text), most))
+    found: list[str] = []
+    for token in _TOKEN.findall(unicodedata.normalize("NFKC", text)):
+        found += _pairs(token) if token >= _FIRST_CJK and _IS_CJK.match(token) else _words(token)
+        if len(found) >= most:
+            break
+    return found[:most]
 
 
 def asked_lexemes(text: str) -> list[str]:
@@ -46,12 +51,6 @@ def asked_lexemes(text: str) -> list[str]:
     asked = list(dict.fromkeys(lexemes_of(text)))
     telling = [lexeme for lexeme in asked if lexeme not in _COMMON]
     return (telling or asked)[:MOST_ASKED]
-
-
-def _lexemes(text: str) -> Iterator[str]:
-    for match in _TOKEN.finditer(unicodedata.normalize("NFKC", text)):
-        token = match[0]
-        yield from _pairs(token) if _IS_CJK.match(token) else _words(token)
 
 
 def _pairs(run: str) -> Iterator[str]:

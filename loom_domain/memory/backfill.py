@@ -1,4 +1,4 @@
-"""The input and the result of the `catch_up` activity."""
+"""The inputs and the results of the activities that keep memory complete and within its limits."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +28,17 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class KeptMemories:
+    """The result of the `keep_memories` activity: the number of memories that each step has changed."""
+
+    promoted: int = 0
+    expired: int = 0
+    embedded: int = 0
+    failed: tuple[str, ...] = ()
+    """The steps that failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class UpkeepRequest:
     """The upkeep workflow's input."""
 
@@ -50,4 +61,4 @@ class UpkeepDone:
     collected: Collected = field(default_factory=Collected)
     """The stored data that was deleted because its runs have left the server."""
     failed: tuple[str, ...] = ()
-    """The activities that failed. A later round repeats them."""
+    """The steps that failed. A later round repeats them."""

@@ -4,6 +4,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Final
 
 from loom.domain.core.errors import BadRequest
@@ -20,7 +21,7 @@ SAYS_SOMETHING: Final = 30
 _TEXTS: Final = ("task", "text", "summary", "content", "output", "message", "reason")
 _DULL_NAMES: Final = (
     "artifact attempt call_id completed_explicitly cost depth digest effect expires_in for_run from length max_turns"
-    " metadata quality_metrics risk status to tool_calls tools turn turns usage workspace"
+    " metadata parent_turn_id quality_metrics risk status to tool_calls tools turn turn_id turns usage workspace"
 )
 _DULL: Final = frozenset(_DULL_NAMES.split())
 _SAYS_NOTHING: Final = (
@@ -28,9 +29,10 @@ _SAYS_NOTHING: Final = (
     " 好 好的 好吧 谢谢 谢谢你 多谢 嗯 嗯嗯 行 可以 明白 明白了 知道了 收到 没问题 你好 再见"
 )
 _SMALL_TALK: Final = frozenset(_SAYS_NOTHING.split())
+_MOST_WORDS: Final = max(said.count("_") + 1 for said in _SMALL_TALK)
 _SEARCHES: Final = (*QUERIES_MEMORY, SEARCH_HISTORY)
 _SENTENCE: Final = re.compile(r".+?(?:[.!?…]+(?=\s|$)|[。！？]+|$)", re.DOTALL)
-_NOT_WORDS: Final = re.compile(r"[\W_]+")
+_WORD: Final = re.compile(r"[^\W_]+")
 _SPEAKER: Final = "by: "
 _SPEAKER_AT_END: Final = re.compile(r"(?P<text>.+?) by: (?P<name>[^\s:][^\n:]{0,60})", re.DOTALL)
 """How earlier releases ended a summary: they joined the lines of the text."""
@@ -54,13 +56,14 @@ def _was_refused(task: Task) -> bool:
 
 
 def content_of(task: Task) -> str:
-    """Return a task's text: the spoken text, followed by other facts, one per line. For a model's answer, this is only
-    its text. A search in memory has none: a later search would find its question instead of an answer.
+    """Return a task's text: the spoken text, followed by other facts, one per line. For a model's answer and for the
+    task of a run, this is only the text. A search in memory has none: a later search would find its question instead
+    of an answer.
     """
     if (tool := task.parameters.get("tool")) in _SEARCHES:
         return f"{task.action}: {tool}"
-    if answer := model_text(task):
-        return well_formed(answer)[:LONGEST]
+    if said_alone := model_text(task) or _task_text(task):
+        return well_formed(said_alone)[:LONGEST]
     said = {**task.parameters, **(task.result or {})}
     texts = [text for name in _TEXTS if isinstance(text := said.get(name), str) and text.strip()]
     facts = [f"{name}: {_shown(value)}" for name, value in said.items() if _tells(name, value)]
@@ -69,16 +72,16 @@ def content_of(task: Task) -> str:
 
 def model_text(task: Task) -> str:
     """Return the text of the model's answer that the task reports, or an empty string."""
-    told = (task.result or {}).get("content") if task.action is Action.MODEL_CALL else ""
-    return told if isinstance(told, str) and told.strip() else ""
+    return _text((task.result or {}).get("content")) if task.action is Action.MODEL_CALL else ""
 
 
 def is_small_talk(text: str) -> bool:
     """Whether the text, in English or Chinese, is small talk that has no meaning without its context. The speaker
     doesn't matter.
     """
-    words = _NOT_WORDS.sub("_", " ".join(_split(text)[0]).casefold()).strip("_")
-    return not words or words in _SMALL_TALK
+    words = islice(_WORD.finditer(" ".join(_split(text)[0]).casefold()), _MOST_WORDS + 1)
+    said = "_".join(word[0] for word in words)
+    return not said or said in _SMALL_TALK
 
 
 def is_trivial(text: str, below: int) -> bool:
@@ -168,6 +171,14 @@ def _split(content: str) -> tuple[list[str], str]:
 
 def _marks(text: str) -> list[str]:
     return sorted(_MARKS.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+def _task_text(task: Task) -> str:
+    return _text(task.parameters.get("task")) if task.action is Action.START else ""
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and value.strip() else ""
 
 
 def _tells(name: str, value: Any) -> bool:

@@ -164,13 +164,14 @@ CLOCK_READERS: Final = frozenset(
         "_looks_back",  # in a workflow without local activities
         "_should_rotate",  # only in a task that no replay joins with another
         "_sleep_until",  # the length of a timer that is started in any case
+        "_too_early",  # in a workflow without local activities
         "_wait_with_timers",  # of an earlier release
         "_watch_time",  # the same
     }
 )
 """The functions of workflows that may calculate with the run's clock, and why."""
 CLOCKS: Final = frozenset({"workflow.now", "workflow.time"})
-CLOCK_FACTS: Final = frozenset({"_looked_at"})
+CLOCK_FACTS: Final = frozenset({"_began", "_looked_at"})
 """What may keep the run's clock for them."""
 
 

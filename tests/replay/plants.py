@@ -1564,6 +1564,22 @@ PLANTED: Final = (
     ),
     Planted(
         "steps",
+        "keep_memories",
+        "workflows/memory_upkeep.py",
+        "MemoryKeeper.keep_memories",
+        "MemoryKeeper.promote_memories",
+        by="0.4.0-upkeep-by-one-0",
+    ),
+    Planted(
+        "steps",
+        "keep_memories",
+        "workflows/memory_upkeep.py",
+        "if has_change(ONE_ACTIVITY_KEEPS):",
+        "if True:",
+        by="0.4.0-upkeep-0",
+    ),
+    Planted(
+        "steps",
         "embed_memories",
         "workflows/memory_upkeep.py",
         "MemoryKeeper.embed_memories",

@@ -592,11 +592,11 @@ async def main(release: str, only: str = "") -> None:
         redis=settings.redis_url or "",
         ui="",
     )
-    chosen = only.split(",") if only else [*STORIES, *LATER, *OTHERS, "upkeep", "read-quickly-lost"]
+    chosen = only.split(",") if only else [*STORIES, *LATER, *OTHERS, "upkeep-by-one", "read-quickly-lost"]
     if "read-quickly-lost" in chosen:
         _keep(release, "read-quickly-lost", await _read_lost(addresses))
-    if "upkeep" in chosen:
-        _keep(release, "upkeep", await _upkeep(addresses.temporal))
+    if "upkeep-by-one" in chosen:
+        _keep(release, "upkeep-by-one", await _upkeep(addresses.temporal))
     for name, tell in OTHERS.items():
         if name in chosen:
             _keep(release, name, await tell(addresses))

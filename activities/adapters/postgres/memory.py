@@ -180,11 +180,13 @@ class PostgresMemory:
         runs = sorted({key_text(task.run_id) for task in tasks})
         sessions = {key_text(session_of(task)) for task in tasks}
         owners = {owner.hex() for task in tasks if (owner := owner_of(task))}
-        await connection.execute(LOCK, (sorted(sessions.union(runs, owners)),))
-        fresh = await _missing(connection, tasks)
+        async with connection.pipeline():
+            await connection.execute(LOCK, (sorted(sessions.union(runs, owners)),))
+            last = await connection.execute(_LAST, (runs,))
+            fresh = await _missing(connection, tasks)
         if not fresh:
             return 0
-        numbers: dict[str, int] = dict(await (await connection.execute(_LAST, (runs,))).fetchall())
+        numbers: dict[str, int] = dict(await last.fetchall())
         rows = []
         for task in fresh:
             numbers[key_text(task.run_id)] = ordinal = numbers[key_text(task.run_id)] + 1
@@ -205,15 +207,15 @@ class PostgresMemory:
 
 async def _missing(connection: Connection, tasks: Sequence[Task]) -> tuple[Task, ...]:
     ids = [digest(task.task_id) for task in tasks]
-    known = {bytes(row[0]) for row in await (await connection.execute(_KNOWN, (ids,))).fetchall()}
+    found = await connection.execute(_KNOWN, (ids,))
     kept_by = [(*forgotten_as(session_of(task), task_owner(task)), owner_of(task)) for task in tasks]
     asked = {
         "sessions": [session for *sessions, _ in kept_by for session in sessions],
         "owners": [owner for *_, owner in kept_by if owner],
     }
-    forgotten: dict[bytes, datetime] = {
-        bytes(name): until for name, until in await (await connection.execute(_FORGOTTEN, asked)).fetchall()
-    }
+    marks = await connection.execute(_FORGOTTEN, asked)
+    known = {bytes(row[0]) for row in await found.fetchall()}
+    forgotten: dict[bytes, datetime] = {bytes(name): until for name, until in await marks.fetchall()}
     return tuple(
         task
         for task, name, names in zip(tasks, ids, kept_by, strict=True)

@@ -219,7 +219,7 @@ class PostgresMemoryUpkeep:
         if not rows and not other_models:
             rows = await self._in_an_old_form(limit)
         due = {name: _line(told_text(content, is_summary_of_old=is_old)) for name, content, is_old in rows}
-        known = await self._known_vectors(due)
+        known = await self._known_vectors(due) if due else {}
         return tuple(Due(id=name, content=content, vector=known.get(name)) for name, content in due.items())
 
     async def keep_vectors(self, vectors: Sequence[tuple[int, Sequence[float]]]) -> int:

@@ -19,6 +19,7 @@ from loom.activities.memory.ports import DistillerUnavailable
 from loom.activities.memory.upkeep import MemoryKeeper, embed, promote
 from loom.domain.core.tasks import FINAL_ACTIONS, Action, Task
 from loom.domain.core.tenants import Owner
+from loom.domain.memory.backfill import KeptMemories
 from loom.domain.memory.content import is_small_talk
 from loom.domain.memory.layers import Layer, Memory, MemorySettings, Query, View
 from tests.databases import rows
@@ -272,8 +273,24 @@ async def test_the_database_itself_refuses_a_whole_task_beyond_l2(
 
 
 async def test_the_keeper_without_a_store_has_nothing_to_do() -> None:
-    keeper = MemoryKeeper(None)
-    assert [await keeper.promote_memories(), await keeper.expire_memories(), await keeper.embed_memories()] == [0, 0, 0]
+    assert await MemoryKeeper(None).keep_memories() == KeptMemories()
+
+
+async def test_a_step_that_fails_does_not_keep_the_others_from_running(
+    memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(upkeep)
+    await memory.remember([task("a fact that is worth a vector", session_id=session, importance=0.9)])
+    await memory.remember([task("old", session_id=session, importance=0.5, hours_ago=2)])
+    monkeypatch.setattr(upkeep, "due_for_summary", _fail)
+    keeper = MemoryKeeper(upkeep, embedder=WORDS, settings=SMALL)
+    assert await ActivityEnvironment().run(keeper.keep_memories) == KeptMemories(
+        expired=1, embedded=1, failed=("promote",)
+    )
+
+
+async def _fail(*_: object) -> object:
+    raise ValueError("an unexpected error")
 
 
 async def test_the_keeper_looks_for_expired_memories_at_most_once_a_minute(

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer, Worker
 
 from loom.domain.core.stored_data import Collected
-from loom.domain.memory.backfill import CatchUpRequest, CaughtUp, UpkeepDone, UpkeepRequest
+from loom.domain.memory.backfill import CatchUpRequest, CaughtUp, KeptMemories, UpkeepDone, UpkeepRequest
 from loom.testing.harness import HANGS_AFTER, Addresses
 from loom.testing.waiting import eventually
 from loom.workflows.memory_upkeep import MemoryUpkeep, upkeep_id
@@ -26,7 +26,7 @@ GONE = Collected(artifacts=2, payloads=1)
 
 
 class Steps:
-    """The activities of a worker whose promotion always fails."""
+    """The activities of a worker that can neither promote memories nor abort orphans."""
 
     def __init__(self) -> None:
         self.since: list[datetime | None] = []
@@ -37,18 +37,10 @@ class Steps:
         self.since.append(request.since)
         return CaughtUp(until=UNTIL, tasks=3)
 
-    @activity.defn(name="promote_memories")
-    async def promote(self) -> int:
-        raise ApplicationError("no", non_retryable=True)
-
-    @activity.defn(name="expire_memories")
-    async def expire(self) -> int:
-        return 2
-
-    @activity.defn(name="embed_memories")
-    async def embed(self) -> int:
+    @activity.defn(name="keep_memories")
+    async def keep(self) -> KeptMemories:
         self.rounds += 1
-        return 1
+        return KeptMemories(expired=2, embedded=1, failed=("promote",))
 
     @activity.defn(name="collect_stored_data")
     async def collect(self) -> Collected:
@@ -56,10 +48,10 @@ class Steps:
 
     @activity.defn(name="abort_orphans")
     async def abort_orphans(self) -> int:
-        return 0
+        raise ApplicationError("no", non_retryable=True)
 
     def all(self) -> Sequence[object]:
-        return [self.catch_up, self.promote, self.expire, self.embed, self.collect, self.abort_orphans]
+        return [self.catch_up, self.keep, self.collect, self.abort_orphans]
 
 
 async def start(client: Client, queue: str) -> "WorkflowHandle[MemoryUpkeep, None]":

@@ -42,7 +42,7 @@ def task(action: Action = Action.MESSAGE, **given: Any) -> Task:
         (task(parameters={"text": "hello", "by": "eva"}), "hello\nby: eva"),
         (
             task(Action.START, parameters={"task": "fix it", "agent": "default", "max_turns": 50}),
-            "fix it\nagent: default",
+            "fix it",
         ),
         (
             task(Action.TOOL_CALL, parameters={"tool": "bash", "summary": "bash: ls", "arguments": {"command": "ls"}}),
@@ -56,6 +56,7 @@ def task(action: Action = Action.MESSAGE, **given: Any) -> Task:
             "error: BadRequest: no such agent",
         ),
         (task(Action.PAUSED), "node.paused"),
+        (task(Action.TURN, parameters={"turn_id": "r/t2", "parent_turn_id": "r/t1"}), "node.turn"),
         (task(parameters={"text": "nul \0 half \ud800"}), "nul \ufffd half ?"),
     ],
 )
