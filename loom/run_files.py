@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -240,7 +240,7 @@ class RunFiles:
         """
         with suppress(RPCError):  # the request has ended meanwhile
             await handle.cancel()
-            if (await handle.describe()).raw_description.pending_activities:
+            if _is_with_worker(await handle.describe()):
                 await asyncio.wait({waiting}, timeout=WITHDRAWAL)
             if not waiting.done():
                 await handle.terminate(why)
@@ -296,6 +296,13 @@ class RunFiles:
         if data is None:
             raise UnreachableError("the worker stores contents in another database: set LOOM_DATABASE_URL to that one")
         return data
+
+
+def _is_with_worker(described: WorkflowExecutionDescription) -> bool:
+    """Whether a worker has the request, or is about to schedule the activity that carries it out."""
+    task = described.raw_description.pending_workflow_task
+    has_task = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
+    return has_task or bool(described.raw_description.pending_activities)
 
 
 def _is_withdrawn(error: BaseException | None) -> bool:
