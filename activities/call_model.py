@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import TypeAlias
@@ -26,7 +26,7 @@ from loom.activities.ports import (
     TranscriptStore,
 )
 from loom.activities.publish import StreamWriter, heartbeating, stream_writer
-from loom.activities.quick_reads import QuickReads
+from loom.activities.quick_reads import QuickReads, TurnReads
 from loom.activities.recall import PersonMemory, RecallSource, recalled
 from loom.activities.run_workspaces import away
 from loom.activities.sent_arguments import with_decoded_arguments
@@ -71,6 +71,17 @@ LEAST_OUTPUT = 256
 
 RESEND = ModelReply()
 """Requests the full transcript and spec, because the worker doesn't recognize one of their digests."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Attempt:
+    """An attempt at a model call."""
+
+    request: ModelRequest
+    spec: AgentSpec
+    writer: StreamWriter
+    quick: TurnReads | None
+    """Runs the quick reads that the model asks for. None if activities make all calls."""
 
 
 class LanguageModel:
@@ -170,19 +181,19 @@ class LanguageModel:
             spec, transcript = known
             try:
                 self._manifests.check(spec, request.origin.run_id, writer)
-                reply = await self._answer(request, spec, transcript, writer)
+                reads = self._quick_reads if request.quick_read_execution else None
+                quick = None if reads is None else reads.of_turn(request, spec, writer)
+                attempt = _Attempt(request=request, spec=spec, writer=writer, quick=quick)
+                reply = await self._answer(attempt, transcript)
             except LoomError as error:
                 if error.context.get("has_run") is not False:  # a call that waits for a permit was not sent
                     self._tell_failure(writer, request, spec.model, error)
                 failure = await failure_of_call(error, prices=self._prices, model=spec.model, redact=self._redact)
                 raise failure from None
-            if self._quick_reads is None:
-                return reply
-            return await self._quick_reads.with_results(request, reply, spec, writer)
+            return reply if attempt.quick is None else await attempt.quick.with_results(reply)
 
-    async def _answer(
-        self, request: ModelRequest, spec: AgentSpec, before: Transcript, writer: StreamWriter
-    ) -> ModelReply:
+    async def _answer(self, attempt: _Attempt, before: Transcript) -> ModelReply:
+        request, spec, writer = attempt.request, attempt.spec, attempt.writer
         writer.emit(turn_began(request.origin, request.turn, request.stage))
         # Without a session there are no memories to recall. Without knowledge bases there are no passages.
         recalls = spec.knowledge or request.origin.session_id or self._asks_always
@@ -202,7 +213,7 @@ class LanguageModel:
         context = in_window(measures=request.measures)
         if request.compresses and context.is_full:
             return await self._put_off(request, before, context, TooLong(trigger="window", tokens=context.tokens))
-        ask = partial(self._ask_within_budget, request, spec, transcript, writer)
+        ask = partial(self._ask_within_budget, attempt, transcript)
         try:
             reply = await ask(context)
         except (LLMContextLengthError, LLMConfigurationError) as error:
@@ -233,25 +244,19 @@ class LanguageModel:
         return ModelReply(too_long=too_long, collapsed=context.collapsed)
 
     async def _ask_within_budget(
-        self,
-        request: ModelRequest,
-        spec: AgentSpec,
-        transcript: Transcript,
-        writer: StreamWriter,
-        context: ModelContext,
-        *,
-        too_long: str = "",
+        self, attempt: _Attempt, transcript: Transcript, context: ModelContext, *, too_long: str = ""
     ) -> ModelReply:
         """Call the model with this context, if the budget covers the call. `too_long` is the provider's message about a
         longer context.
         """
+        request, spec = attempt.request, attempt.spec
         assembled = _assembled(context, request)
         most = _room_for_output(spec, request, assembled.tokens)
         bound = await self._bounded(request, spec, assembled, most)
         if isinstance(bound, Uncovered):
             _log.info("budget_short", need=bound.need.named)
             return ModelReply(uncovered=bound.need)
-        return await self._ask(request, spec, transcript, writer, assembled=assembled, bound=bound, too_long=too_long)
+        return await self._ask(attempt, transcript, assembled=assembled, bound=bound, too_long=too_long)
 
     async def _bounded(
         self, request: ModelRequest, spec: AgentSpec, assembled: Assembled, most: int
@@ -265,16 +270,9 @@ class LanguageModel:
         )
 
     async def _ask(
-        self,
-        request: ModelRequest,
-        spec: AgentSpec,
-        transcript: Transcript,
-        writer: StreamWriter,
-        *,
-        assembled: Assembled,
-        bound: Covered,
-        too_long: str,
+        self, attempt: _Attempt, transcript: Transcript, *, assembled: Assembled, bound: Covered, too_long: str
     ) -> ModelReply:
+        request, spec, writer = attempt.request, attempt.spec, attempt.writer
         provider, model = self._providers.resolve(spec.model)
         said_so_far = Streamed(writer.emit, request, self._masked(), model_said)
         thought = Streamed(writer.emit, request, self._masked(), model_thought)
@@ -302,6 +300,10 @@ class LanguageModel:
             return ModelReply(broken_off=shown)
         thought.end()
         said_so_far.end()
+        # A quick read can't tell the agent about the files, nor have them made.
+        quick = attempt.quick if here == FilesHere() and not self._planner.is_hooked(spec) else None
+        if quick is not None:
+            await quick.expect(answer.message.tool_calls)
         message = self._message(answer.message, call, spec, request, outline_of(transcript), too_long=too_long)
         context = TurnContext(
             spec=spec,
@@ -310,9 +312,7 @@ class LanguageModel:
             turn=request.turn,
             missing=here.missing,
         )
-        # A quick read can't tell the agent about the files, nor have them made.
-        may_be_quick = bool(request.quick_read_execution) and self._quick_reads is not None and here == FilesHere()
-        plans = await self._planner.plans(message.tool_calls, context, may_be_quick=may_be_quick)
+        plans = await self._planner.plans(message.tool_calls, context, may_be_quick=quick is not None)
         if answer.stop == "length" and plans:
             plans = (*plans[:-1], _cut_off(plans[-1], bound.output))
         cost = await self._prices.cost_micros(spec.model, answer.usage)

@@ -121,6 +121,10 @@ class ToolRunner:
         """The same in a clone."""
         return await self.run_tool(request)
 
+    def is_quick(self, tool: str) -> bool:
+        """Whether the tool of this name is declared quick."""
+        return getattr(self._tools.get(tool), "quick", False) is True
+
     async def read_quickly(self, request: ToolRequest) -> ToolResult | None:
         """Make a quick attempt at a call, within the activity that called the model. Return None if the attempt has no
         final result, for whatever reason. An activity then makes the next attempt.

@@ -28,7 +28,7 @@ from loom.activities.adapters.postgres.used_starts import PostgresUsedStarts
 from loom.activities.adapters.redaction.mask import WORDS, StreamingMask
 from loom.activities.adapters.redis.bus import RedisBus
 from loom.activities.adapters.redis.connection import RedisConnection
-from loom.activities.adapters.redis.permits import RedisPermits
+from loom.activities.adapters.redis.permits import RecentPermits, RedisPermits
 from loom.activities.adapters.redis.stream import RedisStream
 from loom.activities.adapters.redis.transcripts import CachedTranscripts
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
@@ -321,7 +321,7 @@ def _permits(settings: Settings, link: RedisConnection | None) -> Permits:
         tpm=settings.tpm,
     )
     alone = InProcessPermits(rules)
-    return alone if link is None else RedisPermits(link, rules, alone=alone)
+    return alone if link is None else RecentPermits(RedisPermits(link, rules, alone=alone), rules)
 
 
 def _providers(settings: Settings, permits: Permits, parts: PartLoader) -> ConfiguredProviders:

@@ -17,7 +17,7 @@ import pytest
 from loom.activities.adapters.in_process_permits import InProcessPermits
 from loom.activities.adapters.models.providers import ConfiguredProviders
 from loom.activities.adapters.redis.connection import RedisConnection
-from loom.activities.adapters.redis.permits import PermitState, RedisPermits, read_states
+from loom.activities.adapters.redis.permits import MOMENT, PermitState, RecentPermits, RedisPermits, read_states
 from loom.activities.model_permits import Outcome, Permit, PermitRequest, PermitRules, Permits, Wait
 from loom.activities.ports import ModelCall
 from loom.composition.gauges import Breakers
@@ -145,6 +145,69 @@ async def test_workers_share_one_breaker(redis_url: str) -> None:
     assert found.seconds == 5
     (state,) = await states(redis_url, account)
     assert (state.model, state.state, state.failures, state.calls) == ("openai:m", "open", 5, 5)
+
+
+class Busy:
+    """A busy worker that shares permits with others, and its clock."""
+
+    def __init__(self, others: Permits, rules: PermitRules | None = None) -> None:
+        self.now = 0.0
+        self.permits = RecentPermits(others, rules or PermitRules(), clock=lambda: self.now)
+
+    async def got(self, account: str, **given: Any) -> bool:
+        return isinstance(await self.permits.take(request(account, **given)), Permit)
+
+
+async def fail(permits: Permits, account: str, times: int = 5, *, outcome: Outcome = FAILED) -> None:
+    for number in range(times):
+        permit = await permits.take(request(account, caller=str(number)))
+        assert isinstance(permit, Permit)
+        await permits.settle(permit, outcome)
+
+
+async def test_a_busy_worker_learns_a_moment_later_that_another_one_has_opened_the_breaker(redis_url: str) -> None:
+    account = uuid4().hex[:8]
+    async with shared(redis_url) as other, shared(redis_url) as own:
+        busy = Busy(own)
+        assert await busy.got(account)
+        await fail(other, account)
+        busy.now = 0.9 * MOMENT
+        late = await busy.permits.take(request(account))
+        assert isinstance(late, Permit)
+        busy.now = MOMENT
+        assert not await busy.got(account)
+        (before,) = await states(redis_url, account)
+        await busy.permits.settle(late, FAILED)
+        (after,) = await states(redis_url, account)
+        assert after.seconds <= before.seconds, "a call that isn't a probe has opened the breaker anew"
+        assert await busy.got(account, insists=True)  # as the probe
+
+
+@pytest.mark.parametrize("outcome", [FAILED, Outcome(kind="throttled", retry_after=60)], ids=lambda each: each.kind)
+async def test_a_busy_worker_counts_its_own_failures_at_once(redis_url: str, outcome: Outcome) -> None:
+    account = uuid4().hex[:8]
+    async with shared(redis_url) as own:
+        busy = Busy(own)
+        await fail(busy.permits, account, 5 if outcome is FAILED else 1, outcome=outcome)
+        assert not await busy.got(account)
+
+
+async def test_a_permit_that_probes_gives_no_others(redis_url: str) -> None:
+    account = uuid4().hex[:8]
+    async with shared(redis_url) as own:
+        busy = Busy(own)
+        await fail(own, account, 1, outcome=Outcome(kind="throttled", retry_after=60))
+        assert await busy.got(account, insists=True)
+        assert not await busy.got(account)
+
+
+@pytest.mark.parametrize(("rules", "given"), [(PermitRules(rpm=3), {}), (PermitRules(), {"agent": "a", "rpm": 3})])
+async def test_calls_under_a_limit_are_all_counted(redis_url: str, rules: PermitRules, given: dict[str, Any]) -> None:
+    account = uuid4().hex[:8]
+    async with shared(redis_url, rules) as own:
+        busy = Busy(own, rules)
+        got = [await busy.got(account, caller=str(number), **given) for number in range(5)]
+        assert got == [True] * 3 + [False] * 2
 
 
 async def test_an_agent_s_limit_has_its_own_line(redis_url: str) -> None:
