@@ -77,7 +77,7 @@ class _Pair:
     end: float
 
 
-async def growth(stage: Stage, *, turns: int = 3800, marks: Sequence[int] = (700, 2500)) -> Section:
+async def growth(stage: Stage, *, turns: int = 4400, marks: Sequence[int] = (700, 2500)) -> Section:
     """Return the figures of the turns after each mark, beside those of new runs."""
     if LOOP not in stage.workers:
         start_worker(stage, LOOP)
