@@ -114,6 +114,7 @@ ABOUT_NO_OWNER: Final = {
     "PostgresUsedStarts": "the execution that a signed start has begun",
     "PostgresKnowledge.missing": "the names that the caller gives",
     "CachedTranscripts": "messages of one run, whose id and digests only this run's history has",
+    "RecentPermits": "numbers",
     "RedisBus": "tasks for the workers",
     "RedisConnection": "connections",
     "RedisInbox": "tasks for the workers",
