@@ -139,4 +139,4 @@ def test_bypass_overrides_the_guard_of_a_hidden_command() -> None:
 def test_a_long_line_takes_no_time(line: str) -> None:
     begun = process_time()
     judged(line)
-    assert process_time() - begun < 2  # it takes 0.1 to 0.5; trying every word as every command took 7
+    assert process_time() - begun < 4  # it takes 0.1 to 1; trying every word as every command took 7 on a fast machine
