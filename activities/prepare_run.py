@@ -1,7 +1,7 @@
 """The `prepare_run` activity: resolve and pin the agent, and check for every problem that could stop the run later."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -63,72 +63,42 @@ MOST_TOLD = 20
 """Maximum number of skipped skills that a run's first event lists."""
 
 
+@dataclass(eq=False, kw_only=True, slots=True)
 class Preparation:
     """Turns a request into a pinned agent."""
 
-    def __init__(
-        self,
-        *,
-        agents: Mapping[str, AgentDefinition],
-        hooks: Sequence[Registered],
-        manifests: Manifests,
-        default: AgentSpec,
-        servers: Collection[str],
-        default_workspace: Path,
-        bounds: Bounds,
-        owner_bounds: Bounds,
-        providers: Providers,
-        prices: Prices,
-        tools: ToolSet,
-        withheld: Collection[str],
-        skills: RunSkills,
-        crews: Crews,
-        transcripts: TranscriptStore,
-        stream: EventStream,
-        redact: Callable[[str], str],
-        search_attributes: Callable[[], Awaitable[frozenset[str]]],
-        ledger: bool,
-        quick_reads: bool,
-        limits: TreeLimits,
-        forks: Forks,
-        parts: PartKeeper,
-        gate: StartGate,
-        tenants: TenantGate,
-        notify: NotifyPlan | None,
-        archives: Archives,
-        workspaces: RunWorkspaces,
-        proofs: bool = False,
-    ) -> None:
-        """`proofs` says whether the workers run calls only with proven approvals."""
-        self._agents = agents
-        self._hooks = hooks
-        self._manifests = manifests
-        self._default = default
-        self._servers = servers
-        self._default_workspace = default_workspace
-        self._bounds = bounds
-        self._owner_bounds = owner_bounds  # of runs that the owner of the worker's key has signed
-        self._providers = providers
-        self._prices = prices
-        self._tools = tools
-        self._withheld = withheld  # rules and agents may refer to these tools, but no run has them
-        self._skills = skills
-        self._transcripts = transcripts
-        self._stream = stream
-        self._redact = redact
-        self._search_attributes = search_attributes
-        self._ledger = ledger
-        self._quick_reads = quick_reads
-        self._limits = limits
-        self._forks = forks
-        self._parts = parts
-        self._crews = crews
-        self._gate = gate
-        self._tenants = tenants
-        self._notify = notify
-        self._archives = archives
-        self._workspaces = workspaces
-        self._proofs = proofs
+    agents: Mapping[str, AgentDefinition]
+    hooks: Sequence[Registered]
+    manifests: Manifests
+    default: AgentSpec
+    servers: Collection[str]
+    default_workspace: Path
+    bounds: Bounds
+    owner_bounds: Bounds
+    """The bounds of runs that the owner of the worker's key has signed."""
+    providers: Providers
+    prices: Prices
+    tools: ToolSet
+    withheld: Collection[str]
+    """Rules and agents may refer to these tools, but no run has them."""
+    skills: RunSkills
+    crews: Crews
+    transcripts: TranscriptStore
+    stream: EventStream
+    redact: Callable[[str], str]
+    search_attributes: Callable[[], Awaitable[frozenset[str]]]
+    ledger: bool
+    quick_reads: bool
+    limits: TreeLimits
+    forks: Forks
+    parts: PartKeeper
+    gate: StartGate
+    tenants: TenantGate
+    notify: NotifyPlan | None
+    archives: Archives
+    workspaces: RunWorkspaces
+    proofs: bool = False
+    """Whether the workers run calls only with proven approvals."""
 
     @activity.defn(name="prepare_run")
     async def prepare_run(self, request: PrepareRequest) -> Prepared:
@@ -141,17 +111,17 @@ class Preparation:
             except UnreachableError:
                 raise  # Temporal retries the activity
             except LoomError as error:
-                raise to_application_error(error, self._redact) from None
+                raise to_application_error(error, self.redact) from None
 
     async def _prepared(self, request: PrepareRequest) -> Prepared:
         asked, lineage = request.request, request.lineage
         # A run is prepared in its first execution, whose id ends in 48 random bits.
         origin = replace(request.origin, execution=(activity.info().workflow_run_id or "").rpartition("-")[2])
-        signed = (request.start is not None or self._gate.requires_signature) and self._gate.is_signed_by_owner(
+        signed = (request.start is not None or self.gate.requires_signature) and self.gate.is_signed_by_owner(
             request.start
         )
-        bounds = self._owner_bounds if signed else self._bounds
-        point = await self._forks.point(asked.forked_from, asked) if asked.forked_from else None
+        bounds = self.owner_bounds if signed else self.bounds
+        point = await self.forks.point(asked.forked_from, asked) if asked.forked_from else None
         clone = self._clone(asked, lineage, origin)
         bounds = bounds.with_clone(clone)
         placed = replace(asked, workspace=clone) if clone else asked
@@ -164,9 +134,9 @@ class Preparation:
         bounds.refuse_mode(spec.mode)
         if not asked.mode:  # a signature is for the request, not for the files that it leads to
             of_parent = lineage.above[-1].mode if lineage and lineage.above else Mode.READ_ONLY
-            self._bounds.refuse_unrequested_mode(spec.mode, of_parent=of_parent)
+            self.bounds.refuse_unrequested_mode(spec.mode, of_parent=of_parent)
         above = lineage.steering_key if lineage else ""
-        widened = bool(above) or (signed and self._bounds.with_clone(clone).refuses(spec.workspace, spec.mode))
+        widened = bool(above) or (signed and self.bounds.with_clone(clone).refuses(spec.workspace, spec.mode))
         if asked.parts and point is not None:
             raise BadRequest("a fork has the parts of the other run: leave out `parts`", field="parts")
         if isinstance(asked.workspace, Repository) and any(part.path for part in asked.parts):
@@ -177,22 +147,22 @@ class Preparation:
             )
         await self._refuse_unknown_price(spec, request)
         if asked.forked_from is not None and point is not None:
-            await self._forks.begin(origin, asked.forked_from, point.earlier)
-        parts = await self._parts.attached(asked.parts, spec, origin) if asked.parts else ()
+            await self.forks.begin(origin, asked.forked_from, point.earlier)
+        parts = await self.parts.attached(asked.parts, spec, origin) if asked.parts else ()
         archive = await self._archive(asked.workspace, origin)
-        await self._transcripts.save_spec(spec)
-        steering_key = above or self._gate.steering_key(widened=widened)
+        await self.transcripts.save_spec(spec)
+        steering_key = above or self.gate.steering_key(widened=widened)
         if signed and steering_key and request.start is not None:
-            await self._gate.use(request.start, activity.info().workflow_run_id or "")
-        async with stream_writer(self._stream, origin, 0) as writer:
+            await self.gate.use(request.start, activity.info().workflow_run_id or "")
+        async with stream_writer(self.stream, origin, 0) as writer:
             writer.emit(run_started(asked, spec, lineage, skipped_skills=_skipped(resolved)))
         _log.info("run_prepared", **request.origin.log_ids, agent=spec.name, model=spec.model, manifest=spec.digest)
         return Prepared(
             spec=spec,
-            search_attributes=tuple(sorted(await self._search_attributes())),
-            ledger=self._ledger,
-            quick_reads=self._quick_reads,
-            limits=lineage.limits if lineage else self._limits,
+            search_attributes=tuple(sorted(await self.search_attributes())),
+            ledger=self.ledger,
+            quick_reads=self.quick_reads,
+            limits=lineage.limits if lineage else self.limits,
             earlier=point.earlier if point else None,
             signed=signed,
             signed_at=request.start.signature.at if signed and request.start is not None else 0,
@@ -201,11 +171,11 @@ class Preparation:
             approvals_are_named=True,
             execution=origin.execution,
             parts=parts,
-            notify=self._notify,
-            proofs=self._proofs,
+            notify=self.notify,
+            proofs=self.proofs,
             archive=archive,
             # Last, because a run that is refused must not take another run's place.
-            admission=await self._tenants.admission(request.origin) if asked.tenant else "",
+            admission=await self.tenants.admission(request.origin) if asked.tenant else "",
         )
 
     def _resolve_fork(self, request: RunRequest, pinned: AgentSpec, bounds: Bounds) -> Equipped:
@@ -213,7 +183,7 @@ class Preparation:
         model = request.model or pinned.model
         fallbacks = tuple(name for name in pinned.fallbacks if name != model)
         for name in (model, *fallbacks):
-            self._providers.resolve(name)
+            self.providers.resolve(name)
         spec = replace(
             pinned.with_permissions(request.permissions),
             model=model,
@@ -235,7 +205,7 @@ class Preparation:
         definition = self._named(request.agent)
         if definition.node is not None:
             return Equipped(spec=self._resolve_node(request, definition, lineage, bounds))
-        agent = spec_of(definition, self._default)
+        agent = spec_of(definition, self.default)
         wanted = read_options(request.metadata) if KEY in request.metadata else RunOptions()
         # The parent judges a sub-agent's answer, unless the request asks for a rating. A branch's answer is scored
         # together with the other branches' answers.
@@ -246,8 +216,8 @@ class Preparation:
             raise LLMConfigurationError(NO_MODEL)
         fallbacks = tuple(name for name in agent.fallbacks if name != model)
         for name in (model, *fallbacks):
-            self._providers.resolve(name)
-        every = [tool.spec for name, tool in self._tools.items() if name not in self._withheld]
+            self.providers.resolve(name)
+        every = [tool.spec for name, tool in self.tools.items() if name not in self.withheld]
         spec = replace(
             agent.with_permissions(request.permissions),
             model=model,
@@ -258,7 +228,7 @@ class Preparation:
             model_options=request.model_options.or_else(agent.model_options),
             patience=_given(request.patience, agent.patience),
             require_done_tool=_given(request.require_done_tool, agent.require_done_tool),
-            hooks=steps_of(self._hooks, definition.name, definition.hooks) if self._hooks else (),
+            hooks=steps_of(self.hooks, definition.name, definition.hooks) if self.hooks else (),
             evaluates=_given(wanted.evaluate, evaluates),
             priority=_given(agent.priority, lineage.priority if lineage else None),
             pattern="react" if is_branch else wanted.pattern or agent.pattern,
@@ -277,8 +247,8 @@ class Preparation:
         equipped = await self._equipped(spec, request)
         equipped = replace(equipped, spec=self._with_tools_on_demand(equipped.spec, definition, lineage))
         shown = offered(equipped.spec.tools, spec.permissions) if spec.permissions else equipped.spec.tools
-        hooks = hook_names_for(self._hooks, definition.name, definition.hooks) if self._hooks else ()
-        manifest = self._manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
+        hooks = hook_names_for(self.hooks, definition.name, definition.hooks) if self.hooks else ()
+        manifest = self.manifests.of(definition.name, [tool.name for tool in equipped.spec.tools], hooks)
         own = [tool.name for tool in shown if tool.name not in equipped.spec.on_demand]
         rules = "\n\n".join((autonomy_rules(own), *self._server_instructions(shown)))
         spec = replace(equipped.spec, rules=rules, manifest=manifest)
@@ -286,22 +256,22 @@ class Preparation:
 
     def _server_instructions(self, shown: Sequence[ToolSpec]) -> Sequence[str]:
         """Return the instructions of the MCP servers whose tools the agent has."""
-        tools = (self._tools.get(each.name) for each in shown)
+        tools = (self.tools.get(each.name) for each in shown)
         told = (tool.instructions for tool in tools if isinstance(tool, McpTool) and tool.instructions)
         return list(dict.fromkeys(told))
 
     def _named(self, agent: str) -> AgentDefinition:
-        if (definition := self._agents.get(agent)) is None:
-            raise unknown_agent(agent, self._agents)
+        if (definition := self.agents.get(agent)) is None:
+            raise unknown_agent(agent, self.agents)
         return definition
 
     async def _equipped(self, spec: AgentSpec, request: RunRequest) -> Equipped:
         """Return the agent with the run's skills. If the run has no skills, only remove the skill tools."""
         wants = bool(spec.config.enabled_skills or request.skills)
         may_load = any(tool.name == LOAD_SKILL for tool in spec.tools)
-        found = await self._skills.library.find(Path(spec.workspace)) if wants or may_load else FoundSkills()
+        found = await self.skills.library.find(Path(spec.workspace)) if wants or may_load else FoundSkills()
         if wants or found.skills or found.problems:
-            return await self._skills.equipped(spec, request, found)
+            return await self.skills.equipped(spec, request, found)
         tools = (tool for tool in spec.tools if tool.name not in SKILL_TOOLS and not tool.name.startswith(COMPILED))
         return Equipped(spec=replace(spec, tools=tuple(tools)))
 
@@ -314,7 +284,7 @@ class Preparation:
         is_small = len(tools) <= spec.shown_tools and tokens_of(tools) <= spec.shown_tool_tokens
         if is_small and not any(tool.name in RARELY_USED for tool in tools):
             return spec
-        search = self._tools.get(SEARCH_TOOLS)
+        search = self.tools.get(SEARCH_TOOLS)
         is_disabled = SEARCH_TOOLS in definition.config.disabled_tools
         if search is None or is_disabled or not offered([search.spec], spec.permissions):
             return spec
@@ -322,7 +292,7 @@ class Preparation:
         away = on_demand(
             offered(tools, spec.permissions),
             {*(definition.tools or ()), *definition.config.extra_tools, *given},
-            built_in={name for name, tool in self._tools.items() if isinstance(tool, FunctionTool)},
+            built_in={name for name, tool in self.tools.items() if isinstance(tool, FunctionTool)},
             most=spec.shown_tools,
             most_tokens=spec.shown_tool_tokens,
         )
@@ -330,7 +300,7 @@ class Preparation:
 
     def _within_depth(self, spec: AgentSpec, lineage: Lineage | None) -> AgentSpec:
         """Remove the tools that start child runs if the run is at the maximum depth."""
-        levels = self._limits.depth if lineage is None else lineage.limits.depth - lineage.depth
+        levels = self.limits.depth if lineage is None else lineage.limits.depth - lineage.depth
         # A plan's steps run two levels deeper. At the maximum depth, a sub-agent keeps the delegation tool, and its
         # model reads in the result why it can't delegate.
         never = {CREATE_PLAN} if levels < 2 else set()
@@ -359,39 +329,39 @@ class Preparation:
             rounds=wanted.rounds or rounds,
             tools=given,
         )
-        if (error := unknown_members(crew, self._agents, self._tools.keys())) is not None:
+        if (error := unknown_members(crew, self.agents, self.tools.keys())) is not None:
             raise error
         asked = replace(request, budget=request.budget.or_else(spec.budget))
-        limits, depth = (lineage.limits, lineage.depth) if lineage else (self._limits, 0)
+        limits, depth = (lineage.limits, lineage.depth) if lineage else (self.limits, 0)
         refuse_without_room(crew, asked, limits, depth=depth)
-        return led_by(crew, spec, self._tools[DELEGATE].spec)
+        return led_by(crew, spec, self.tools[DELEGATE].spec)
 
     def _resolve_crew(
         self, request: RunRequest, asked: str | JsonObject, lineage: Lineage | None, bounds: Bounds
     ) -> AgentSpec:
         """Return a crew as an agent that decides its own turns. Its only tool assigns work to the crew's members."""
-        crew = self._crews.found(asked)
+        crew = self.crews.found(asked)
         refuse_ignored(request)
         if request.output_schema is not None:
             refuse_form(crew)
             OutputSchema(request.output_schema)
-        if (error := unknown_members(crew, self._agents, self._tools.keys())) is not None:
+        if (error := unknown_members(crew, self.agents, self.tools.keys())) is not None:
             raise error
-        model = request.model or self._default.model
+        model = request.model or self.default.model
         if model:
-            self._providers.resolve(model)
+            self.providers.resolve(model)
         spec = replace(
-            self._default.with_permissions(crew.permissions).with_permissions(request.permissions),
+            self.default.with_permissions(crew.permissions).with_permissions(request.permissions),
             name=crew.name,
             model=model,
             fallbacks=(),
-            tools=(self._tools[DELEGATE].spec,),
+            tools=(self.tools[DELEGATE].spec,),
             workspace=str(self._workspace(request.workspace, bounds)),
-            mode=Mode(request.mode) if request.mode else self._default.mode,
-            patience=_given(request.patience, self._default.patience),
+            mode=Mode(request.mode) if request.mode else self.default.mode,
+            patience=_given(request.patience, self.default.patience),
             require_done_tool=False,
-            hooks=steps_of(self._hooks, crew.name, ()),
-            manifest=self._manifests.of_crew(crew.agents, hook_names_for(self._hooks, crew.name, ())),
+            hooks=steps_of(self.hooks, crew.name, ()),
+            manifest=self.manifests.of_crew(crew.agents, hook_names_for(self.hooks, crew.name, ())),
             pattern="react",
             evaluates=False,
             priority=lineage.priority if lineage else None,
@@ -415,7 +385,7 @@ class Preparation:
         if request.output_schema is not None:
             OutputSchema(request.output_schema)
         spec = replace(
-            self._default.with_permissions(request.permissions),
+            self.default.with_permissions(request.permissions),
             name=definition.name,
             node=definition.node,
             model="",
@@ -426,8 +396,8 @@ class Preparation:
             workspace=str(self._workspace(request.workspace, bounds)),
             patience=0.0,  # no provider can keep it waiting
             require_done_tool=False,
-            hooks=steps_of(self._hooks, definition.name, ()),
-            manifest=self._manifests.of_node(definition.name, hook_names_for(self._hooks, definition.name, ())),
+            hooks=steps_of(self.hooks, definition.name, ()),
+            manifest=self.manifests.of_node(definition.name, hook_names_for(self.hooks, definition.name, ())),
             pattern="react",
             evaluates=False,
             priority=lineage.priority if lineage else None,
@@ -440,21 +410,21 @@ class Preparation:
         if not spec.permissions:
             return
         place = Place(workspace=spec.workspace, home=str(Path.home()))
-        every = [tool.spec for tool in self._tools.values()]
-        if dead := dead_rules(spec.permissions, every, servers=self._servers, place=place):
+        every = [tool.spec for tool in self.tools.values()]
+        if dead := dead_rules(spec.permissions, every, servers=self.servers, place=place):
             raise BadRequest("; ".join(dead), field="permissions")
 
     def _refuse_options(self, spec: AgentSpec) -> None:
         """Reject options that one of the agent's models doesn't have, or that contradict other settings."""
         for name in (spec.model, *spec.fallbacks):
-            self._providers.check_options(name, spec.model_options)
+            self.providers.check_options(name, spec.model_options)
         if problem := contradiction(spec):
             raise BadRequest(problem, field="model_options")
 
     def _refuse_long_timeouts(self, spec: AgentSpec) -> None:
         """Reject a timeout of a single tool that exceeds the tool's own limit, so that it would have no effect."""
         for tool in spec.tools:
-            longest = getattr(self._tools.get(tool.name), "longest", None)
+            longest = getattr(self.tools.get(tool.name), "longest", None)
             seconds = spec.timeout_of(tool.name)
             if longest is None or seconds is None or seconds == spec.tool_timeout or seconds <= longest:
                 continue
@@ -470,10 +440,10 @@ class Preparation:
         tenant = request.request.tenant
         is_limited = share is not None or request.request.budget.or_else(spec.budget).cost_usd is not None
         calls_no_model = request.request.crew is not None or spec.node is not None
-        if calls_no_model or not (is_limited or (tenant and self._tenants.limits_dollars(tenant))):
+        if calls_no_model or not (is_limited or (tenant and self.tenants.limits_dollars(tenant))):
             return  # each member's model is checked against the member's share of the crew's budget
         for name in (spec.model, *spec.fallbacks):
-            if await self._prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
+            if await self.prices.cost_micros(name, Usage(input_tokens=1000, output_tokens=1000)) is None:
                 raise BadRequest(
                     f"the price of {name} is unknown, so a budget in dollars cannot be enforced: set a budget in tokens"
                     " or LOOM_UNKNOWN_PRICE: `assume` (the price of an expensive model) or `free` (no cost)",
@@ -483,7 +453,7 @@ class Preparation:
     def _clone(self, request: RunRequest, lineage: Lineage | None, origin: Origin) -> str:
         """Return the path of the clone that the run works in. Empty if it works in another folder."""
         if lineage is not None and lineage.checkout is not None:
-            self._workspaces.refuse_checkout(origin, lineage.checkout)
+            self.workspaces.refuse_checkout(origin, lineage.checkout)
             if request.workspace != lineage.checkout.folder:
                 raise BadRequest("workspace: a sub-agent works in the clone of its root run", field="workspace")
             return lineage.checkout.folder
@@ -493,13 +463,13 @@ class Preparation:
             raise BadRequest(
                 "workspace: a sub-agent can't have a repository or an archive of its own", field="workspace"
             )
-        return self._workspaces.folder_for(request.workspace, origin)
+        return self.workspaces.folder_for(request.workspace, origin)
 
     async def _archive(self, workspace: Workspace | None, origin: Origin) -> str:
         """Store the archive that the run works on, and return its digest. Empty if it works on something else."""
         if not isinstance(workspace, ArchiveWorkspace):
             return ""
-        return await self._archives.stored(workspace.archive, origin)
+        return await self.archives.stored(workspace.archive, origin)
 
     def _workspace(self, named: Workspace | None, bounds: Bounds) -> Path:
         """Return the real path of the workspace. Nothing in it is read before it is known to be within the bounds."""
@@ -508,14 +478,14 @@ class Preparation:
         if named and named == bounds.clone:
             return Path(named)  # it is made later, or on the worker that needs it
         try:
-            path = (Path(named).expanduser() if named else self._default_workspace).resolve()
+            path = (Path(named).expanduser() if named else self.default_workspace).resolve()
             is_folder = path.is_dir()
         except (OSError, RuntimeError, ValueError) as error:
             raise BadRequest(f"workspace {named!r} cannot be used: {error}", field="workspace") from None
         if named and not Path(named).expanduser().is_absolute():
             raise BadRequest(f"workspace {named!r} must be an absolute path on the worker", field="workspace")
         bounds.refuse_workspace(str(path))
-        self._workspaces.refuse_folder(path)
+        self.workspaces.refuse_folder(path)
         if not is_folder:
             raise BadRequest(f"workspace {str(path)!r} is not a folder on the worker; create it", field="workspace")
         return path
