@@ -138,7 +138,9 @@ class MemoryUpkeep:
     async def _keep(self, failed: list[str]) -> KeptMemories:
         if has_change(ONE_ACTIVITY_KEEPS):
             kept = await _tried("keep", workflow.execute_activity_method(MemoryKeeper.keep_memories, **STEP), failed)
-            return kept or KeptMemories()
+            kept = kept or KeptMemories()
+            self._awake = self._awake or kept.has_more
+            return kept
         promoted = await _tried(
             "promote", workflow.execute_activity_method(MemoryKeeper.promote_memories, **STEP), failed
         )

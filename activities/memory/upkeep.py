@@ -35,7 +35,7 @@ from loom.domain.memory.layers import MemorySettings
 _log = structlog.get_logger("loom.memory")
 
 MOST: Final = 1_000
-"""Maximum number of memories per activity. The remaining memories are processed a minute later."""
+"""Number of memories after which a step stops. The next round then starts at once and processes the remaining ones."""
 FACT: Final = 200
 """Maximum number of characters in a distilled fact."""
 REST: Final = 5.0
@@ -75,6 +75,7 @@ class MemoryKeeper:
             promoted=done["promote"] or 0,
             expired=done["expire"] or 0,
             embedded=done["embed"] or 0,
+            has_more=any((done[name] or 0) >= MOST for name in ("promote", "embed")),
             failed=tuple(name for name, changed in done.items() if changed is None),
         )
 

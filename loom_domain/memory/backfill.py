@@ -34,6 +34,8 @@ class KeptMemories:
     promoted: int = 0
     expired: int = 0
     embedded: int = 0
+    has_more: bool = False
+    """Whether a step has stopped at its maximum, so that memories probably remain."""
     failed: tuple[str, ...] = ()
     """The steps that failed."""
 

@@ -1580,6 +1580,22 @@ PLANTED: Final = (
     ),
     Planted(
         "steps",
+        "keep_memories",
+        "workflows/memory_upkeep.py",
+        "self._awake = self._awake or kept.has_more",
+        "pass",
+        by="0.4.0-upkeep-backlog-0",
+    ),
+    Planted(
+        "steps",
+        "",
+        "workflows/memory_upkeep.py",
+        "self._began + SETTLED - workflow.now()",
+        "timedelta(0)",
+        by="0.4.0-upkeep-backlog-0",
+    ),
+    Planted(
+        "steps",
         "embed_memories",
         "workflows/memory_upkeep.py",
         "MemoryKeeper.embed_memories",

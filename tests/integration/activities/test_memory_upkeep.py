@@ -289,6 +289,18 @@ async def test_a_step_that_fails_does_not_keep_the_others_from_running(
     )
 
 
+async def test_a_full_round_says_that_memories_remain(
+    memory: PostgresMemory, upkeep: PostgresMemoryUpkeep, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await keep(upkeep)
+    monkeypatch.setattr("loom.activities.memory.upkeep.MOST", 4)
+    facts = [task(f"fact {n} that is worth a vector", session_id=session, importance=0.9) for n in range(6)]
+    await memory.remember(facts)
+    keeper = MemoryKeeper(upkeep, embedder=WORDS, settings=replace(SMALL, important=10))
+    done = [await ActivityEnvironment().run(keeper.keep_memories) for _ in range(2)]
+    assert [(each.embedded, each.has_more) for each in done] == [(4, True), (2, False)]
+
+
 async def _fail(*_: object) -> object:
     raise ValueError("an unexpected error")
 

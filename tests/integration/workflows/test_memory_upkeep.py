@@ -26,11 +26,14 @@ GONE = Collected(artifacts=2, payloads=1)
 
 
 class Steps:
-    """The activities of a worker that can neither promote memories nor abort orphans."""
+    """The activities of a worker that can neither promote memories nor abort orphans. After `full_round`, memories
+    remain.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, full_round: int = 0) -> None:
         self.since: list[datetime | None] = []
         self.rounds = 0
+        self._full_round = full_round
 
     @activity.defn(name="catch_up")
     async def catch_up(self, request: CatchUpRequest) -> CaughtUp:
@@ -40,7 +43,8 @@ class Steps:
     @activity.defn(name="keep_memories")
     async def keep(self) -> KeptMemories:
         self.rounds += 1
-        return KeptMemories(expired=2, embedded=1, failed=("promote",))
+        has_more = self.rounds == self._full_round
+        return KeptMemories(expired=2, embedded=1, has_more=has_more, failed=("promote",))
 
     @activity.defn(name="collect_stored_data")
     async def collect(self) -> Collected:
@@ -104,11 +108,11 @@ async def test_upkeep_that_is_started_by_hand_with_garbage_fails_and_says_why(
 
 
 @pytest.mark.slow
-async def test_a_round_follows_each_end_of_runs_and_says_what_failed(
+async def test_a_round_follows_each_end_of_runs_and_each_full_round_and_says_what_failed(
     addresses: Addresses,
 ) -> None:
     client = await Client.connect(addresses.temporal, namespace=addresses.namespace, data_converter=data_converter())
-    queue, steps = f"upkeep-{uuid4().hex[:8]}", Steps()
+    queue, steps = f"upkeep-{uuid4().hex[:8]}", Steps(full_round=2)
     async with Worker(
         client,
         task_queue=queue,
@@ -130,8 +134,7 @@ async def test_a_round_follows_each_end_of_runs_and_says_what_failed(
             return await handle.query(MemoryUpkeep.status) == done
 
         await eventually(told)  # of a round that follows an end of a run: the first one looks back and collects
-        await start(client, queue)
-        await eventually(lambda: rounds(3))
+        await eventually(lambda: rounds(3))  # no run has ended, but the second round left memories for it
         await start(client, queue)
         await eventually(lambda: rounds(4))
         # The fourth round is the first of a fresh history, which looks back to where the last one had come.
