@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Final
 
 from loom.activities.adapters.sandbox.resource_limits import Kind, explain
@@ -81,15 +81,32 @@ class Watchdog:
 
     async def wait_for_excess(self) -> str:
         """Wait until a limit is exceeded. Return a message that names the limit and tells the user what to do."""
-        pause = FIRST
         with self._held() as kill:
-            while True:
-                begun = thread_time()
-                if (kind := self.exceeded()) is not None:
-                    kill()
-                    return f"the command was stopped; {explain(kind, self.limits)}"
-                await asyncio.sleep(max(pause, _SHARE * (thread_time() - begun)))
-                pause = min(2 * pause, _PERIOD)
+            kind = await self._excess()
+            kill()
+        return f"the command was stopped; {explain(kind, self.limits)}"
+
+    async def _excess(self) -> Kind:
+        """Wait until a limit is exceeded. Suspicions are confirmed in a thread, while the other checks continue."""
+        pause, next_confirmation = FIRST, 0.0
+        confirming: asyncio.Future[_Confirmed] | None = None
+        while True:
+            begun = thread_time()
+            found = self._check()
+            if found.exceeded is not None:
+                return found.exceeded
+            if confirming is None and found.suspected and monotonic() >= next_confirmation:
+                confirming = asyncio.get_running_loop().run_in_executor(None, self._confirm, found)
+            delay = max(pause, _SHARE * (thread_time() - begun))
+            if confirming is None:
+                await asyncio.sleep(delay)
+            elif (await asyncio.wait({confirming}, timeout=delay))[0]:
+                confirmed, confirming = confirming.result(), None
+                if confirmed.exceeded is not None:
+                    return confirmed.exceeded
+                next_confirmation = monotonic() + _SHARE * confirmed.seconds
+                await asyncio.sleep(delay)
+            pause = min(2 * pause, _PERIOD)
 
     @contextmanager
     def _held(self) -> Iterator[Callable[[], None]]:
@@ -105,21 +122,37 @@ class Watchdog:
         finally:
             os.close(held)
 
-    def exceeded(self) -> Kind | None:
-        """Return the first limit that the processes currently exceed."""
+    def _check(self) -> "_Checked":
+        """Check the limits without waiting for any of the processes."""
         ids = self.processes()
         if not ids:
-            return None
+            return _Checked()
         if len(ids) > self.limits.processes:
-            return "processes"
+            return _Checked(exceeded="processes")
         found = [each for each in map(self._status, ids) if each is not None]
         if sum(each.threads for each in found) > self.limits.processes:
-            return "processes"
+            return _Checked(exceeded="processes")
         if sum(each.seconds for each in found) - self.used > self.limits.cpu * self.seconds:
-            return "cpu"
-        if self._in_temporary() + sum(each.resident for each in found) > self.limits.memory and self._is_over(ids):
-            return "memory"
-        return self._disk(ids)
+            return _Checked(exceeded="cpu")
+        now, before = free_space(self.workspace), self.before
+        if now.free < min(_RESERVE, before.free // 2) or now.files < min(_RESERVED_FILES, before.files // 2):
+            return _Checked(exceeded="room")
+        suspected: list[Kind] = []
+        if self._in_temporary() + sum(each.resident for each in found) > self.limits.memory:
+            suspected.append("memory")
+        if before.free - now.free > self.limits.disk:
+            suspected.append("disk")
+        return _Checked(processes=ids, suspected=suspected)
+
+    def _confirm(self, checked: "_Checked") -> "_Confirmed":
+        """Check the suspected limits exactly.
+
+        The kernel makes this wait for each process that is changing its memory, as in `fork` or `exec`. If dozens of
+        processes do so all the time, it takes a minute.
+        """
+        begun, over = thread_time(), {"memory": self._uses_too_much_memory, "disk": self._has_written_too_much}
+        exceeded = next((kind for kind in checked.suspected if over[kind](checked.processes)), None)
+        return _Confirmed(exceeded=exceeded, seconds=thread_time() - begun)
 
     def processor_time(self) -> float:
         """Return the processor time in seconds that the processes have used so far."""
@@ -142,9 +175,9 @@ class Watchdog:
         text = _read(self._proc(pid, "stat"))
         return _Status.parse(text) if text else None
 
-    def _is_over(self, ids: list[str]) -> bool:
-        """Whether the processes still exceed the memory limit if shared pages are divided among the processes that
-        share them. This count takes longer.
+    def _uses_too_much_memory(self, ids: Sequence[str]) -> bool:
+        """Whether the processes exceed the memory limit, with shared pages divided among the processes that share
+        them.
         """
         shares = sum(_field(_read(self._proc(pid, "smaps_rollup")), "Pss:") for pid in ids)
         return self._in_temporary() + shares * 1024 > self.limits.memory
@@ -152,14 +185,8 @@ class Watchdog:
     def _in_temporary(self) -> int:
         return sum(_in_memory(f"/proc/{self.first}/root{folder}") for folder in self.temporary)
 
-    def _disk(self, ids: list[str]) -> Kind | None:
-        """Return the exceeded limit if the processes have written too much or if the disk is nearly full."""
-        now, before = free_space(self.workspace), self.before
-        if now.free < min(_RESERVE, before.free // 2) or now.files < min(_RESERVED_FILES, before.files // 2):
-            return "room"
-        if before.free - now.free <= self.limits.disk:
-            return None
-        return "disk" if sum(self._written(pid) for pid in ids) > self.limits.disk else None
+    def _has_written_too_much(self, ids: Sequence[str]) -> bool:
+        return sum(self._written(pid) for pid in ids) > self.limits.disk
 
     def _written(self, pid: str) -> int:
         text = _read(self._proc(pid, "io"))
@@ -174,6 +201,25 @@ class Watchdog:
     def _outside(self) -> Iterator[str]:
         yield str(self.first)
         yield from _read(f"/proc/{self.first}/task/{self.first}/children").split()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Checked:
+    """The result of a quick check."""
+
+    exceeded: Kind | None = None
+    processes: Sequence[str] = ()
+    suspected: Sequence[Kind] = ()
+    """Limits that the processes may exceed. Other processes may have filled the disk, and processes share memory."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Confirmed:
+    """The result of an exact check."""
+
+    exceeded: Kind | None
+    seconds: float
+    """Processor time in seconds that the check took."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,11 @@
 
 import os
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from loom.activities.adapters.sandbox import watchdog
 from loom.activities.adapters.sandbox.bubblewrap import find_sandbox
 from loom.activities.adapters.sandbox.resource_limits import counts_ids_per_namespace, hint
 from loom.activities.adapters.shell.parser import BashParser
@@ -103,6 +105,29 @@ async def test_a_command_that_takes_too_much_is_told_the_limit(place: Path, comm
 async def test_a_fork_bomb_ends_with_its_command(place: Path, command: str) -> None:
     said = STOPPED + "one command may have 64 processes and threads: start fewer at a time"
     assert await refusal(place, command, timeout=60) == said
+
+
+async def test_a_slow_check_of_the_memory_keeps_no_other_check_from_stopping_a_command(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a fork bomb, reading one `smaps_rollup` took up to 25 s, in which the worker did nothing else."""
+    has_ended, read = Event(), watchdog._read
+
+    def waiting(path: str) -> str:
+        if path.endswith("smaps_rollup"):
+            has_ended.wait(10)
+        return read(path)
+
+    monkeypatch.setattr(watchdog, "_read", waiting)
+    code = (
+        "import os, time\nx = bytearray(b'x' * (90 << 20))\n"
+        "for n in range(80):\n  if n == 5: time.sleep(1)\n  if not os.fork(): break\ntime.sleep(9)"
+    )
+    try:
+        said = await refusal(place, f'exec python3 -c "{code}"')
+    finally:
+        has_ended.set()
+    assert said.endswith("one command may have 64 processes and threads: start fewer at a time")
 
 
 async def test_threads_count_as_processes(place: Path) -> None:
